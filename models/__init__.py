@@ -1,0 +1,1 @@
+"""Numbers in, scores out: array decoding, detectors, baselines, training."""

@@ -1,0 +1,148 @@
+"""The front door: finds the command, loads its module only, runs it.
+
+A command module offers two functions::
+
+    def add_arguments(parser: argparse.ArgumentParser) -> None: ...
+    def run(args: argparse.Namespace) -> int: ...
+
+Exit status:
+
+====  =====================================================================
+0     done
+1     done, and the answer is "no" (a wrong verdict in a drill, for example)
+2     wrong usage, or an error that tocsin explains in one line
+3     a package is missing; the line on stderr says which extra to install
+130   interrupted from the keyboard
+====  =====================================================================
+"""
+
+import argparse
+import difflib
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Protocol, cast
+
+from tocsin import __version__
+from tocsin.schemas.errors import TocsinError
+
+EXIT_ERROR = 2
+EXIT_MISSING_EXTRA = 3
+EXIT_INTERRUPTED = 130
+
+COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "serve": ("tocsin.cli.serve", "run the engine: listen for agents, judge, write incidents"),
+        "agent": ("tocsin.cli.agent", "run the collectors of this host"),
+        "exec": ("tocsin.cli.exec", "run a training command under the agent's eyes"),
+        "drill": (
+            "tocsin.cli.drill",
+            "train a small real job, strike it with a real fault, check the verdict",
+        ),
+        "incidents": ("tocsin.cli.incidents", "list incidents: what, since when, where, why, what was done"),
+        "sql": ("tocsin.cli.sql", "ask the incident database in SQL"),
+        "status": ("tocsin.cli.status", "what reports and what does not: why is there no verdict?"),
+        "causes": ("tocsin.cli.causes", "list the causes that a verdict can name"),
+        "flight-recorder": (
+            "tocsin.cli.flight_recorder",
+            "read PyTorch Flight Recorder dumps: who stands behind",
+        ),
+        "migrate": ("tocsin.cli.migrate", "bring the incident database to this version's tables"),
+    }
+)
+"""Command name -> (module, one line of help). ``tocsin --help`` is made from it and loads no module."""
+
+EXTRA_OF_PACKAGE: Mapping[str, str] = MappingProxyType(
+    {
+        "chdb": "engine",
+        "clickhouse_driver": "engine",
+        "numpy": "engine",
+        "pyarrow": "engine",
+        "rich": "engine",
+        "scipy": "engine",
+        "apache_beam": "flink",
+        "pyflink": "flink",
+        "sklearn": "train",
+        "torch": "train",
+    }
+)
+"""Import name of a package that the base installation lacks -> the extra that brings it."""
+
+
+class CommandModule(Protocol):
+    """What a command's module offers."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the command's arguments."""
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it and return the exit status."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status.
+
+    Args:
+        argv: the arguments without the program's name; by default those of the process.
+
+    Raises:
+        SystemExit: from argparse, for ``--help``, ``--version`` (status 0) and wrong usage (status 2).
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0].startswith("-"):
+        parser = front_parser()
+        parser.parse_args(arguments)
+        parser.print_help()
+        return 0
+    name, *rest = arguments
+    if name not in COMMANDS:
+        front_parser().error(unknown_command(name))
+    try:
+        return run_command(name, rest)
+    except TocsinError as error:
+        return fail(f"tocsin {name}: {error}", EXIT_ERROR)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        extra = EXTRA_OF_PACKAGE.get(package)
+        if extra is None:
+            raise
+        return fail(f"tocsin {name} needs {package}: pip install 'tocsin[{extra}]'", EXIT_MISSING_EXTRA)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def run_command(name: str, arguments: Sequence[str]) -> int:
+    """Load the module of one command, parse its arguments, run it."""
+    module_name, help_line = COMMANDS[name]
+    module = cast("CommandModule", importlib.import_module(module_name))
+    parser = argparse.ArgumentParser(prog=f"tocsin {name}", description=help_line)
+    module.add_arguments(parser)
+    return module.run(parser.parse_args(arguments))
+
+
+def front_parser() -> argparse.ArgumentParser:
+    """Return the parser of ``tocsin`` itself, which lists the commands and loads none."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {help_line}" for name, (_, help_line) in COMMANDS.items()]
+    parser = argparse.ArgumentParser(
+        prog="tocsin",
+        usage="tocsin [-h] [--version] COMMAND ...",
+        description="Finds the rank, GPU or host that spoils a training job, and says why.",
+        epilog="\n".join(["commands:", *lines, "", "'tocsin COMMAND --help' explains one of them."]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"tocsin {__version__}")
+    return parser
+
+
+def unknown_command(name: str) -> str:
+    """Return the sentence for a command that does not exist, with the nearest one that does."""
+    near = difflib.get_close_matches(name, COMMANDS, n=1)
+    return f"unknown command {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+
+
+def fail(message: str, status: int) -> int:
+    """Print one line on stderr and return the exit status."""
+    print(message, file=sys.stderr)
+    return status
