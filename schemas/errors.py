@@ -1,0 +1,165 @@
+"""Every error that tocsin raises on purpose.
+
+The tree::
+
+    TocsinError
+    +-- SchemaError                 what crosses a process boundary is not as agreed
+    |   +-- FieldError              one field of a record has a wrong value (field, value)
+    |   +-- DecodeError             bytes that are no record (reason)
+    |       +-- TruncatedError      bytes end before the record does
+    |       +-- VersionError        a wire version that this program does not read
+    |       +-- UnknownKindError    a record kind that this program does not know
+    +-- ConfigError                 a setting or an argument is wrong (setting, value)
+    +-- CollectorError              a source on the training host failed
+    |   +-- NothingHere             the source does not exist on this host: not a failure
+    +-- TransportError              the way from an agent to the engine
+    |   +-- ClockAheadError         the receiver refused a record from the future
+    |   +-- SpoolError              the disk spool cannot be used
+    +-- StoreError                  the incident database
+    |   +-- DatabaseNewerError      its schema is newer than this program
+    |   +-- DatabaseLockedError     another process holds the chDB folder
+    +-- EngineError                 the engine cannot be reached, or refuses to start
+    +-- SnapshotError               an operator's state cannot be restored
+
+Every class carries a message that a person can act on; ``reason`` is the short
+name used as a log field and as a metric label.
+"""
+
+from __future__ import annotations
+
+
+class TocsinError(Exception):
+    """Root of all errors raised on purpose."""
+
+    reason: str = "error"
+
+
+class SchemaError(TocsinError):
+    """What crosses a process boundary is not as agreed."""
+
+    reason = "schema"
+
+
+class FieldError(SchemaError):
+    """One field of a record has a value that it may not have.
+
+    Attributes:
+        field: dotted name of the field, e.g. ``steps.duration_seconds[3]``.
+        value: the value found.
+    """
+
+    reason = "bad_field"
+
+    def __init__(self, field: str, value: object, must: str) -> None:
+        """Name the field, show the value, say what it must be."""
+        shown = repr(value)
+        if len(shown) > 120:
+            shown = shown[:117] + "..."
+        super().__init__(f"{field} = {shown}: must be {must}")
+        self.field = field
+        self.value = value
+
+
+class DecodeError(SchemaError):
+    """Bytes that are no record of ours."""
+
+    reason = "undecodable"
+
+
+class TruncatedError(DecodeError):
+    """The bytes end before the record does."""
+
+    reason = "truncated"
+
+
+class VersionError(DecodeError):
+    """A wire version that this program does not read."""
+
+    reason = "wire_version"
+
+
+class UnknownKindError(DecodeError):
+    """A record kind that this program does not know."""
+
+    reason = "unknown_kind"
+
+
+class ConfigError(TocsinError):
+    """A setting, a flag or an environment variable is wrong."""
+
+    reason = "config"
+
+    def __init__(self, setting: str, value: object, must: str) -> None:
+        """Name the setting, show the value, say what it must be."""
+        super().__init__(f"{setting} = {value!r}: must be {must}")
+        self.setting = setting
+        self.value = value
+
+
+class CollectorError(TocsinError):
+    """A source on the training host failed."""
+
+    reason = "collector_failed"
+
+
+class NothingHere(CollectorError):  # noqa: N818  # it is a statement, not a failure (node_exporter's ErrNoData)
+    """The source does not exist on this host: said at debug level, no failure."""
+
+    reason = "nothing_here"
+
+
+class TransportError(TocsinError):
+    """The way from an agent to the engine is broken."""
+
+    reason = "transport"
+
+
+class ClockAheadError(TransportError):
+    """The receiver refused a record that is stamped in the future.
+
+    Attributes:
+        ahead_ns: how far the record is ahead of the receiver's clock.
+    """
+
+    reason = "clock_ahead"
+
+    def __init__(self, ahead_ns: int) -> None:
+        """Keep how far ahead the record is."""
+        super().__init__(f"record is {ahead_ns / 1e9:.3f} s ahead of the receiver's clock")
+        self.ahead_ns = ahead_ns
+
+
+class SpoolError(TransportError):
+    """The disk spool cannot be used."""
+
+    reason = "spool"
+
+
+class StoreError(TocsinError):
+    """The incident database failed."""
+
+    reason = "store"
+
+
+class DatabaseNewerError(StoreError):
+    """The database was written by a newer program."""
+
+    reason = "database_newer"
+
+
+class DatabaseLockedError(StoreError):
+    """Another process holds the chDB folder."""
+
+    reason = "database_locked"
+
+
+class EngineError(TocsinError):
+    """The engine cannot be reached, or refuses to start."""
+
+    reason = "engine"
+
+
+class SnapshotError(TocsinError):
+    """An operator's state cannot be restored."""
+
+    reason = "snapshot"

@@ -1,0 +1,38 @@
+"""Fixed event names, and what their payloads hold (JSON objects).
+
+State events are sent on change only. The first block is the recording format's,
+the second is this project's own.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PCIE_LINK: Final = "pcie_link"  # {"gen": 5, "width": 16, "max_gen": 5, "max_width": 16}
+CLOCKS_EVENT: Final = "clocks_event"  # {"reasons": ["hw_thermal"]}
+ECC: Final = "ecc"  # {"kind": "uncorrected|corrected", "count": 1}
+NVLINK_ERROR: Final = "nvlink_error"
+ROW_REMAP: Final = "row_remap"  # {"pending": true, "failure": false}
+IB_PORT: Final = "ib_port"  # {"port", "state", "rate_gbps", "link_downed"}
+PHASE: Final = "phase"  # {"phase": "checkpoint|evaluation|compile", "edge": "begin|end"}
+AGENT: Final = "agent"  # {"edge": "start|stop"}
+XID: Final = "xid"  # {"code": 94, "pci": "0000:c1:00.0"}
+EXIT: Final = "exit"  # {"code": 1, "signal": 0, "stderr_tail": ""}
+STAGE: Final = "stage"  # {"stage", "edge", "start_kind"}
+LOADER: Final = "loader"  # {"source", "queue_depth", "fetch_seconds", "rows"}
+NAN: Final = "nan"  # {"step": 12, "what": "loss|grad_norm", "value": "nan|inf|-inf"}
+
+HELLO: Final = "hello"  # {"pid", "world_size", "hook_version"}: a rank's hook said hello for the first time
+BYE: Final = "bye"  # {}: a rank's hook closed in order: training is over for it
+STOPPED: Final = "stopped"  # {"pid", "edge": "begin|end", "seconds"}: the process is stopped (state T)
+PROCESS_GONE: Final = "process_gone"  # {"pid"}: it left without an exit event (nobody waits for it)
+STALL: Final = "stall"
+# {"edge": "begin|change|still|end", "step", "phase", "elapsed_seconds", "in_collective": bool,
+#  "beat_age_seconds"}: a rank's step is overdue: its phase, whether it waits in a collective, and
+#  how old the last sign of life of its hook's thread is
+CLOCK_AHEAD: Final = "clock_ahead"  # {"ahead_seconds"}: the receiver refused this host's stamps
+CLOCK_STEP: Final = "clock_step"  # {"step_seconds"}: the wall clock jumped by more than 0.5 s
+SPOOL_OVERFLOW: Final = "spool_overflow"  # {"dropped_count"}: the oldest records went
+
+ANNOUNCED_PHASES: Final = ("checkpoint", "evaluation", "compile")
+STEP_PHASES: Final = ("data", "forward", "backward", "optimizer", "communication")
