@@ -1,0 +1,79 @@
+# Every target works from a fresh clone: it makes .venv first, and again only when pyproject.toml or
+# constraints.txt changed. PYTHON=/path/to/python3.12 chooses another interpreter, ARGS=... passes
+# arguments on: make test ARGS="tests/schemas -x"
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+STAMP := .venv/.installed
+SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
+
+# A uv that works on the PATH serves; otherwise one of our own in .uv/, never in the system's Python.
+UV := $(shell if uv --version >/dev/null 2>&1; then echo uv; else echo .uv/bin/uv; fi)
+
+.PHONY: help install run test test-slow lint format bench clean distclean
+
+help:
+	@echo "make install    .venv with everything (about 6 GB, minutes the first time)"
+	@echo "make run        a real training job, a real fault, the verdict"
+	@echo "make test       the tests that take seconds;  make test-slow: the others"
+	@echo "make lint       ruff, mypy, import-linter, units in names;  make format: mend what can be mended"
+	@echo "make bench      the figures that docs/claims.md cites"
+	@echo "make clean      remove caches and builds;  make distclean: the environments too"
+
+install: $(STAMP)
+	@:
+
+$(STAMP): pyproject.toml constraints.txt | $(filter .uv/bin/uv,$(UV))
+	@if ! $(BIN)/python -c '$(SUPPORTED)' 2>/dev/null; then \
+	  rm -rf .venv; \
+	  python='$(PYTHON)'; \
+	  if ! "$$python" -c '$(SUPPORTED)' 2>/dev/null; then \
+	    echo "$$python is not Python 3.11 or 3.12: uv looks for one (or set PYTHON=...)"; \
+	    python='>=3.11,<3.13'; \
+	  fi; \
+	  $(UV) venv --quiet --python "$$python" .venv; \
+	fi
+	@echo "installing into .venv: about 6 GB with torch and Flink, minutes the first time"
+	@$(UV) pip install --python $(BIN)/python -c constraints.txt -e '.[all,dev]'
+	@touch $@
+
+# --target needs only pip where the venv module is missing (Debian without python3-venv).
+.uv/bin/uv:
+	@{ $(PYTHON) -m venv .uv && .uv/bin/python -m pip install --quiet -c constraints.txt uv; } \
+	  || { rm -rf .uv && $(PYTHON) -m pip install --quiet -c constraints.txt --target .uv uv; } \
+	  || { rm -rf .uv; echo "make: no uv, and '$(PYTHON) -m pip' cannot fetch it: install uv or set PYTHON=..." >&2; exit 1; }
+
+run: install
+	@$(BIN)/tocsin drill --demo $(ARGS)
+
+test: install
+	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-slow: install
+	@$(BIN)/python -m pytest -m slow $(ARGS)
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m tests.tools.check_units
+
+format: install
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: install
+	@$(BIN)/python -m tests.bench $(ARGS)
+
+clean:
+	rm -rf build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage*
+	find src pipeline models collectors schemas tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf .venv .uv

@@ -1,0 +1,1 @@
+"""Measurements: ``make bench`` runs the ``main()`` of every ``bench_*.py`` here."""

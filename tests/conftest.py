@@ -1,0 +1,29 @@
+"""Fixtures for all tests."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# deadline: this machine may be shared. derandomize: CI must say the same of the same commit twice.
+settings.register_profile("tocsin", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True)
+settings.load_profile("tocsin")
+
+
+@pytest.fixture(scope="session")
+def repo_root() -> Path:
+    """The root of the checkout."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Files of real systems, which do not live in the repository; skips where they are absent."""
+    named = os.environ.get("TOCSIN_SHARED_DATA")
+    folder = Path(named) if named else ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"no shared data at {folder}: set TOCSIN_SHARED_DATA to the folder that holds them")
+    return folder

@@ -1,0 +1,1 @@
+"""Checkers that ``make lint`` calls, and their own tests."""
