@@ -1,0 +1,337 @@
+"""Who holds up a job that stands still: the hang analysis, live and for Flight Recorder dumps.
+
+API: ``analyse(HangInput) -> HangFinding``. Build the input from what is known (types in
+``tocsin.models.hang_waits``, re-exported here); nothing else is looked at, no clock, no I/O.
+
+>>> groups = (GroupInfo("w", "world", (0, 1, 2, 3)),)
+>>> waits = OpState("w", 21, "all_reduce", msg_bytes=4096)
+>>> states = tuple(RankState(r, (waits,), {"w": 20}) for r in (0, 1, 2)) + (RankState(3, (), {"w": 20}),)
+>>> finding = analyse(HangInput(groups, states))
+>>> finding.culprits, finding.reason, finding.victims
+((3,), 'never_arrived', (0, 1, 2))
+>>> analyse(HangInput(groups, states[:3], silent=frozenset({3}))).reason
+'silent_and_peers_stalled'
+>>> analyse(HangInput(groups, states, facts={3: "stopped"})).reason
+'process_stopped_peers_wait'
+
+What accuses, from strong to weak; a weaker kind is not accused beside a stronger one:
+
+1. a stopped or gone process that others wait for;
+2. a rank that others wait for and that waits for nobody: it is in no collective, its device
+   has not begun the one in which its peers are, or it is unfinished with one that its peers
+   finished; a rank in another collective than its peers, or in another order;
+3. a silent rank (no dump, no telemetry) that others wait for.
+
+Where the evidence fits several equally well nobody is accused and they are ``ambiguous``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tocsin.models.hang_order import Deviation, cycle_deviation, mismatches
+from tocsin.models.hang_waits import (
+    FACT_ALIVE_ELSEWHERE,
+    FACT_GONE,
+    FACT_STOPPED,
+    FROZEN_FACTS,
+    BlockedGroup,
+    GroupInfo,
+    HangInput,
+    OpState,
+    RankState,
+    WaitGraph,
+    all_lacking,
+    build_graph,
+    strong_components,
+)
+from tocsin.schemas.reasons import Reason
+
+__all__ = [
+    "FACT_ALIVE_ELSEWHERE",
+    "FACT_GONE",
+    "FACT_STOPPED",
+    "NOBODY_WAITS",
+    "STUCK_INSIDE",
+    "STUCK_WHERE_PEERS_FINISHED",
+    "BlockedGroup",
+    "GroupInfo",
+    "HangFinding",
+    "HangInput",
+    "OpState",
+    "RankState",
+    "analyse",
+]
+
+NOBODY_WAITS = "nobody_waits"
+"""No rank waits for another: this is no hang in communication."""
+STUCK_INSIDE = "stuck_inside_collective"
+"""All members are in the operation and it does not end: network or device, nobody is singled out."""
+STUCK_WHERE_PEERS_FINISHED = "stuck_where_peers_finished"
+"""The rank is unfinished with a collective that its peers finished: its own device or process stands."""
+
+SHOWN_RANKS = 12
+SHOWN_GROUPS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class HangFinding:
+    """What the analysis says.
+
+    Attributes:
+        culprits: ranks that the evidence singles out, ascending; () = nobody.
+        reason: a value of ``Reason`` or a name above; with several culprits that of the strongest.
+        reasons: (rank, reason) of every culprit.
+        blocked: the operations in which ranks wait, and for whom; roots first.
+        victims: ranks that wait for others, ascending.
+        missing_ranks: silent ranks, and members of groups that were never heard of.
+        ambiguous: ranks that may be at fault as well as others: not to be accused.
+        evidence: sentences for a human, strongest first.
+    """
+
+    culprits: tuple[int, ...]
+    reason: str
+    reasons: tuple[tuple[int, str], ...]
+    blocked: tuple[BlockedGroup, ...]
+    victims: tuple[int, ...]
+    missing_ranks: tuple[int, ...]
+    ambiguous: tuple[int, ...]
+    evidence: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Roots:
+    """Where the waiting ends, by kind of evidence."""
+
+    frozen: set[int]
+    proven: dict[int, str]
+    unsure: set[int]
+    silent: set[int]
+    inside: set[int]
+    torn: set[int]
+
+
+def analyse(data: HangInput) -> HangFinding:
+    """Find the ranks that hold up the others.
+
+    Args:
+        data: groups, last known states, silent ranks, process facts.
+
+    Returns:
+        The finding; ``culprits`` is empty where the evidence does not single anybody out.
+    """
+    graph = build_graph(data)
+    deviations = mismatches(data, graph)
+    roots = _find_roots(data, graph, deviations)
+    waiting = {node for node in graph.edges if node >= 0}
+    culprits, ambiguous, reason = _decide(data, roots, waiting)
+    blocked = _blocked(graph, set(culprits))
+    evidence = [*_culprit_lines(data, graph, culprits, deviations), *_blocked_lines(blocked)]
+    evidence += _other_lines(data, roots, culprits, ambiguous)
+    return HangFinding(
+        culprits=tuple(sorted(culprits)),
+        reason=reason,
+        reasons=tuple(sorted(culprits.items())),
+        blocked=blocked,
+        victims=tuple(sorted(waiting - set(culprits))),
+        missing_ranks=_missing(data, graph),
+        ambiguous=tuple(sorted(ambiguous)),
+        evidence=tuple(evidence),
+    )
+
+
+def _missing(data: HangInput, graph: WaitGraph) -> tuple[int, ...]:
+    heard = {state.rank for state in data.states} | set(data.facts)
+    members = {rank for group in graph.groups.values() for rank in group.ranks}
+    return tuple(sorted(set(data.silent) | ((members | set(range(data.world_size))) - heard)))
+
+
+def _find_roots(data: HangInput, graph: WaitGraph, deviations: list[Deviation]) -> _Roots:
+    roots = _Roots(set(), {}, set(), set(), set(), set())
+    states = {state.rank: state for state in data.states}
+    for component in strong_components(graph.edges):
+        inner = set(component)
+        if any(target not in inner for node in component for target in graph.edges.get(node, ())):
+            continue
+        ranks = {node for node in component if node >= 0}
+        if len(ranks) == 1 and len(component) == 1:
+            _sort_root(roots, ranks.pop(), data, graph, states)
+        elif ranks:
+            deviation = cycle_deviation(data, graph, ranks)
+            if deviation is None:
+                roots.torn |= ranks
+            else:
+                deviations.append(deviation)
+    for deviation in deviations:
+        if deviation.ranks:
+            roots.proven |= dict.fromkeys(deviation.ranks, Reason.ENTERED_OTHER_COLLECTIVE.value)
+        else:
+            roots.torn |= set(deviation.candidates)
+    roots.silent = _needed(graph, roots.silent)
+    if not (roots.frozen or roots.proven or roots.silent or roots.unsure):
+        stuck = {rank for op in graph.ops if not op.blocked for rank in op.waiting}
+        stuck |= {rank for rank, front in graph.fronts.items() if front and front[-1].is_p2p}
+        roots.inside |= stuck - {node for node in graph.edges if node >= 0}
+    return roots
+
+
+def _needed(graph: WaitGraph, silent: set[int]) -> set[int]:
+    """Silent ranks without whom some operation would not be blocked, if these explain them all."""
+    by_op = [silent.intersection(all_lacking(graph, i)) for i, op in enumerate(graph.ops) if op.blocked]
+    by_op += [silent.intersection(targets) for node, targets in graph.edges.items() if node >= 0]
+    alone = {rank for ranks in by_op if len(ranks) == 1 for rank in ranks}
+    return alone if all(ranks & alone for ranks in by_op if ranks) and alone else silent
+
+
+def _sort_root(
+    roots: _Roots, rank: int, data: HangInput, graph: WaitGraph, states: Mapping[int, RankState]
+) -> None:
+    """Put one rank that is waited for, and waits for nobody, where its evidence belongs."""
+    fact = data.facts.get(rank, "")
+    state = states.get(rank)
+    if fact in FROZEN_FACTS:
+        roots.frozen.add(rank)
+    elif fact == FACT_ALIVE_ELSEWHERE:
+        roots.proven[rank] = Reason.NEVER_ARRIVED.value
+    elif rank in data.silent or state is None:
+        roots.silent.add(rank)
+    elif rank in graph.lagging:
+        roots.proven[rank] = STUCK_WHERE_PEERS_FINISHED
+    elif rank in graph.unstarted:
+        roots.proven[rank] = Reason.NEVER_ARRIVED.value
+    elif state.pending:
+        roots.inside.add(rank)
+    elif state.hidden_ops:
+        roots.unsure.add(rank)
+    else:
+        roots.proven[rank] = Reason.NEVER_ARRIVED.value
+
+
+def _decide(data: HangInput, roots: _Roots, waiting: set[int]) -> tuple[dict[int, str], set[int], str]:
+    """Choose the culprits: the strongest kind of evidence, and only while it singles somebody out."""
+    everybody = roots.frozen | set(roots.proven) | roots.unsure | roots.silent | roots.inside | roots.torn
+    known = {state.rank for state in data.states} | set(data.silent) | set(data.facts)
+    world = max(data.world_size, len(known))
+    culprits: dict[int, str] = {}
+    if roots.frozen:
+        culprits = dict.fromkeys(roots.frozen, Reason.PROCESS_STOPPED_PEERS_WAIT.value)
+    elif roots.proven:
+        # More ranks "absent" than waiting: the ones that wait came early, or went astray.
+        if len(roots.proven) <= max(len(waiting), 1):
+            culprits = dict(roots.proven)
+    elif roots.silent:
+        # Half of a job without a trace: dead, or never collected? Nothing here can tell.
+        if len(roots.silent) == 1 or 2 * len(roots.silent) < world:
+            culprits = dict.fromkeys(roots.silent, Reason.SILENT_AND_PEERS_STALLED.value)
+    elif len(roots.unsure) == 1:
+        culprits = dict.fromkeys(roots.unsure, Reason.NEVER_ARRIVED.value)
+    ambiguous = everybody - set(culprits)
+    if culprits:
+        reason = culprits[min(culprits)]
+    elif ambiguous:
+        only_inside = ambiguous == roots.inside
+        reason = STUCK_INSIDE if only_inside else Reason.AMBIGUOUS.value
+    else:
+        reason = NOBODY_WAITS
+    return culprits, ambiguous, reason
+
+
+def _blocked(graph: WaitGraph, culprits: set[int]) -> tuple[BlockedGroup, ...]:
+    """The operations in which somebody waits; first those that wait for a culprit directly."""
+    blocked = []
+    for index, op in enumerate(graph.ops):
+        if op.blocked:
+            group = graph.groups[op.comm_id]
+            lacking = tuple(all_lacking(graph, index))
+            blocked.append(
+                BlockedGroup(
+                    op.comm_id, group.kind, op.seq, op.op_name, tuple(op.waiting), lacking, group.inferred
+                )
+            )
+    for rank, front in sorted(graph.fronts.items()):
+        for op_state in front:
+            peers = graph.edges.get(rank, ())
+            if op_state.is_p2p and op_state.peer in peers:
+                group_info = graph.groups.get(op_state.comm_id)
+                kind, inferred = (group_info.kind, group_info.inferred) if group_info else ("", True)
+                blocked.append(
+                    BlockedGroup(
+                        op_state.comm_id,
+                        kind,
+                        op_state.seq,
+                        op_state.op_name,
+                        (rank,),
+                        (op_state.peer,),
+                        inferred,
+                    )
+                )
+    blocked.sort(key=lambda b: (culprits.isdisjoint(b.waits_for), len(b.waits_for)))
+    return tuple(blocked)
+
+
+def _rank_list(ranks: Iterable[int]) -> str:
+    """``rank 3`` or ``ranks 0, 1, 2``; long lists are cut."""
+    ordered = sorted(ranks)
+    shown = ", ".join(str(rank) for rank in ordered[:SHOWN_RANKS])
+    more = f" and {len(ordered) - SHOWN_RANKS} more" if len(ordered) > SHOWN_RANKS else ""
+    return f"rank{'s' if len(ordered) != 1 else ''} {shown}{more}"
+
+
+def _culprit_lines(
+    data: HangInput, graph: WaitGraph, culprits: Mapping[int, str], deviations: list[Deviation]
+) -> list[str]:
+    """Why each kind of culprit is one."""
+    lines = []
+    by_reason: dict[str, list[int]] = {}
+    for rank, reason in sorted(culprits.items()):
+        by_reason.setdefault(reason, []).append(rank)
+    for reason, ranks in sorted(by_reason.items()):
+        who = _rank_list(ranks)
+        if reason == Reason.PROCESS_STOPPED_PEERS_WAIT.value:
+            facts = ", ".join(sorted({data.facts[rank] for rank in ranks}))
+            lines.append(f"{who}: process {facts}, and others wait for it")
+        elif reason == STUCK_WHERE_PEERS_FINISHED:
+            lines.append(f"{who}: unfinished with collectives that peers have finished; waits for nobody")
+        elif reason == Reason.SILENT_AND_PEERS_STALLED.value:
+            lines.append(f"{who}: left no trace, and others wait for it")
+        elif reason == Reason.NEVER_ARRIVED.value:
+            begun = [rank for rank in ranks if rank in graph.unstarted]
+            idle = [rank for rank in ranks if rank not in graph.unstarted]
+            if begun:
+                lines.append(f"{_rank_list(begun)}: issued the collective that the peers run, never began it")
+            if idle:
+                lines.append(f"{_rank_list(idle)}: in no collective, and others wait for it in theirs")
+    return lines + [deviation.text for deviation in deviations]
+
+
+def _blocked_lines(blocked: tuple[BlockedGroup, ...]) -> list[str]:
+    lines = []
+    for group in blocked[:SHOWN_GROUPS]:
+        name = f"{group.kind} {group.comm_id}".strip()
+        guess = " (members guessed)" if group.inferred else ""
+        lines.append(
+            f"{_rank_list(group.waiting)} in {group.op_name} {group.seq} of group {name}{guess}"
+            f" wait for {_rank_list(group.waits_for)}"
+        )
+    if len(blocked) > SHOWN_GROUPS:
+        lines.append(f"{len(blocked) - SHOWN_GROUPS} more operations are blocked")
+    return lines
+
+
+def _other_lines(
+    data: HangInput, roots: _Roots, culprits: Mapping[int, str], ambiguous: set[int]
+) -> list[str]:
+    """What was seen and accuses nobody."""
+    lines = []
+    quiet = set(data.silent) - set(culprits)
+    if quiet - ambiguous:
+        lines.append(f"{_rank_list(quiet - ambiguous)}: silent, but nobody waits there: monitoring lost")
+    if roots.inside and not culprits:
+        lines.append(
+            f"{_rank_list(roots.inside)}: in the operation with all its members, and it does not end"
+        )
+    if ambiguous - roots.inside:
+        beside = " beside the culprits" if culprits else ""
+        lines.append(f"{_rank_list(ambiguous - roots.inside)}: may be at fault{beside}; not accused")
+    return lines

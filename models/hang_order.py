@@ -1,0 +1,232 @@
+"""Who left the common order of operations: another operation, or another order, than its peers.
+
+Two questions of ``tocsin.models.hang``. Ranks of one communicator issue the same
+operations in the same order; who shows another name, size or type under one number
+deviates (``mismatches``). Where ranks wait for each other in a ring, one of them
+skipped an operation or took two in the wrong order (``cycle_deviation``). In both the
+many stand against the few; where the numbers are even, ranks of other groups of the
+same kind, and what ran before, decide. Where nothing decides, nobody is named.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+
+from tocsin.models.hang_waits import HangInput, OpState, WaitGraph, WaitingOp, all_lacking, base_name
+
+SIZED_NAMES = frozenset(
+    {"all_reduce", "all_gather_base", "reduce_scatter_base", "broadcast", "all_reduce_coalesced", "reduce"}
+)
+"""Operations in which every member must bring the same size and type (all_to_all may be uneven)."""
+
+MAX_RING_OPS = 48
+"""Operations of one ring that are compared in pairs."""
+
+Signature = tuple[str, int, str]
+Place = tuple[str, int]
+"""(kind of group, number): the same place of the order in all groups of one kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """Ranks that left the common order.
+
+    Attributes:
+        ranks: who deviates; () = it cannot be told.
+        candidates: who may.
+        text: one sentence for a human.
+    """
+
+    ranks: tuple[int, ...]
+    candidates: tuple[int, ...]
+    text: str
+
+
+def signature_of(op: OpState) -> Signature:
+    """What must be equal on all members: the name, and size and type where the operation wants it."""
+    name = base_name(op.op_name)
+    return (name, op.msg_bytes, op.dtype) if name in SIZED_NAMES else (name, -1, "")
+
+
+def mismatches(data: HangInput, graph: WaitGraph) -> list[Deviation]:
+    """Find, per communicator, the first number under which ranks show different operations."""
+    shown: dict[tuple[str, int], dict[Signature, list[int]]] = {}
+    for state in data.states:
+        for op in state.pending:
+            if not op.is_p2p and op.comm_id in graph.groups:
+                shown.setdefault((op.comm_id, op.seq), {}).setdefault(signature_of(op), []).append(state.rank)
+    found: list[Deviation] = []
+    done: set[str] = set()
+    for (comm_id, seq), by_signature in sorted(shown.items()):
+        if len(_distinct(by_signature)) > 1 and comm_id not in done:
+            done.add(comm_id)
+            found.append(_judge_mismatch(data, graph, comm_id, seq, by_signature))
+    return found
+
+
+def _distinct(signatures: Iterable[Signature]) -> set[Signature]:
+    """Signatures without those that differ only in what is unknown."""
+    known = list(signatures)
+    if any(size < 0 for name, size, _ in known if name in SIZED_NAMES):
+        known = [(name, -1, dtype) for name, _, dtype in known]
+    if any(not dtype for name, _, dtype in known if name in SIZED_NAMES):
+        known = [(name, size, "") for name, size, _ in known]
+    return set(known)
+
+
+def _judge_mismatch(
+    data: HangInput, graph: WaitGraph, comm_id: str, seq: int, by_signature: dict[Signature, list[int]]
+) -> Deviation:
+    kind = graph.groups[comm_id].kind
+    everybody = tuple(sorted(rank for ranks in by_signature.values() for rank in ranks))
+    sizes = {signature: len(ranks) for signature, ranks in by_signature.items()}
+    right = _clear_winner(sizes)
+    if right is None:
+        votes = _sister_votes(data, graph, (kind, seq), frozenset(everybody))
+        right = _clear_winner({signature: votes[signature] for signature in by_signature})
+    shown = "; ".join(
+        f"{_names(ranks)}: {_describe(signature)}" for signature, ranks in sorted(by_signature.items())
+    )
+    text = f"number {seq} of group {kind} {comm_id} is not the same operation everywhere: {shown}"
+    if right is None:
+        return Deviation((), everybody, text)
+    wrong = sorted(r for signature, ranks in by_signature.items() if signature != right for r in ranks)
+    return Deviation(tuple(wrong), everybody, text)
+
+
+def _clear_winner(sizes: dict[Signature, int]) -> Signature | None:
+    """The signature that more than half of the votes show."""
+    total = sum(sizes.values())
+    for signature, size in sorted(sizes.items()):
+        if 2 * size > total:
+            return signature
+    return None
+
+
+def _sister_votes(data: HangInput, graph: WaitGraph, place: Place, but: frozenset[int]) -> Counter[Signature]:
+    """What other ranks show at the same place in other groups of the same kind."""
+    votes: Counter[Signature] = Counter()
+    for state in data.states:
+        if state.rank not in but and place[0]:
+            votes.update(
+                signature_of(op)
+                for op in (*state.history, *state.pending)
+                if op.seq == place[1] and not op.is_p2p and _kind(graph, op.comm_id) == place[0]
+            )
+    return votes
+
+
+def _kind(graph: WaitGraph, comm_id: str) -> str:
+    group = graph.groups.get(comm_id)
+    return group.kind if group else ""
+
+
+def _describe(signature: Signature) -> str:
+    name, size, dtype = signature
+    return " ".join(filter(None, (name, f"{size} bytes" if size >= 0 else "", dtype)))
+
+
+def _names(ranks: Iterable[int]) -> str:
+    ordered = sorted(ranks)
+    return ("rank " if len(ordered) == 1 else "ranks ") + ", ".join(map(str, ordered[:12]))
+
+
+def cycle_deviation(data: HangInput, graph: WaitGraph, ring: set[int]) -> Deviation | None:
+    """Judge ranks that wait for each other in a ring; None where no operations contradict each other.
+
+    Two operations contradict each other where some ranks stand in the first and have not been
+    in the second, and some the other way round: one side took them in the wrong order.
+    """
+    indices = [i for i, op in enumerate(graph.ops) if op.blocked and not ring.isdisjoint(op.waiting)]
+    lacking = {i: set(all_lacking(graph, i)) for i in indices[:MAX_RING_OPS]}
+    guilty: set[int] = set()
+    torn: set[int] = set()
+    texts: list[str] = []
+    for i, j in combinations(lacking, 2):
+        one, two = graph.ops[i], graph.ops[j]
+        at_one = ring.intersection(one.waiting) & lacking[j]
+        at_two = ring.intersection(two.waiting) & lacking[i]
+        if one.comm_id == two.comm_id or not at_one or not at_two:
+            continue
+        wrong = _wrong_side(data, graph, (one, at_one), (two, at_two))
+        guilty |= wrong
+        torn |= set() if wrong else at_one | at_two
+        texts.append(
+            f"{_names(at_one)} in {_label(graph, one)} and {_names(at_two)} in {_label(graph, two)}"
+            " wait for each other"
+        )
+    if not texts:
+        return None
+    ranks = () if torn - guilty and not guilty else tuple(sorted(guilty))
+    return Deviation(ranks, tuple(sorted(guilty | torn)), "; ".join(texts[:4]))
+
+
+def _label(graph: WaitGraph, op: WaitingOp) -> str:
+    return f"{op.op_name} {op.seq} of group {_kind(graph, op.comm_id)} {op.comm_id}"
+
+
+def _wrong_side(
+    data: HangInput,
+    graph: WaitGraph,
+    one: tuple[WaitingOp, set[int]],
+    two: tuple[WaitingOp, set[int]],
+) -> set[int]:
+    """The side that took the two operations in the wrong order; empty: it cannot be told."""
+    first_place = (_kind(graph, one[0].comm_id), one[0].seq)
+    second_place = (_kind(graph, two[0].comm_id), two[0].seq)
+    involved = frozenset(one[1] | two[1])
+    second_first, first_first = _order_votes(data, graph, involved, first_place, second_place)
+    if second_first != first_first:
+        # Others had been in ``two`` when they came to ``one``: who is in ``one`` without it went astray.
+        return one[1] if second_first > first_first else two[1]
+    if len(one[1]) != len(two[1]):
+        return one[1] if len(one[1]) < len(two[1]) else two[1]
+    strange = _strange_steps(data, graph)
+    if bool(one[1] & strange) != bool(two[1] & strange):
+        return one[1] if one[1] & strange else two[1]
+    return set()
+
+
+def _order_votes(
+    data: HangInput, graph: WaitGraph, involved: frozenset[int], one: Place, two: Place
+) -> tuple[int, int]:
+    """How many uninvolved ranks had been in ``two`` before ``one``, and the other way round."""
+    second_first = first_first = 0
+    if not one[0] or not two[0] or one[0] == two[0]:
+        return 0, 0
+    for state in data.states:
+        front = next((op for op in state.pending if not op.is_p2p), None)
+        if state.rank in involved or front is None:
+            continue
+        place = (_kind(graph, front.comm_id), front.seq)
+        if place == one and _been_in(graph, state.completed, two):
+            second_first += 1
+        if place == two and _been_in(graph, state.completed, one):
+            first_first += 1
+    return second_first, first_first
+
+
+def _been_in(graph: WaitGraph, completed: Mapping[str, int], place: Place) -> bool:
+    """Whether a rank finished a place, in its only group of that kind."""
+    seqs = [seq for comm_id, seq in completed.items() if _kind(graph, comm_id) == place[0]]
+    return len(seqs) == 1 and seqs[0] >= place[1]
+
+
+def _strange_steps(data: HangInput, graph: WaitGraph) -> set[int]:
+    """Ranks whose step from the last finished to the first pending operation nobody else ever made."""
+
+    def word(op: OpState) -> tuple[str, Signature]:
+        return _kind(graph, op.comm_id), signature_of(op)
+
+    made: Counter[tuple[tuple[str, Signature], tuple[str, Signature]]] = Counter()
+    last: dict[int, tuple[tuple[str, Signature], tuple[str, Signature]]] = {}
+    for state in data.states:
+        if state.history and state.pending:
+            words = [word(op) for op in (*state.history, state.pending[0])]
+            steps = list(pairwise(words))
+            made.update(steps)
+            last[state.rank] = steps[-1]
+    return {rank for rank, step in last.items() if made[step] == 1}

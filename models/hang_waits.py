@@ -1,0 +1,360 @@
+"""Who waits for whom in a job that stands still: types and the wait-for graph.
+
+``tocsin.models.hang`` judges the graph that is built here.
+
+A rank issues its operations in one order. What it stands in is its *front*: the
+oldest unfinished operation, or, while the oldest are point-to-point operations
+(which do not hold each other up), all of them up to the first collective. A rank
+that stands in a collective waits for the members that have not *reached* it: they
+have not issued it, or they stand in something older. So a rank whose program ran
+ahead of its device (NCCL) is not taken to be where its program is.
+
+Members that lag are chained by sequence number, so that the graph has about as many
+edges as there are (rank, group) pairs, also with ten thousand ranks in one group.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+NOTHING: Mapping[str, int] = MappingProxyType({})
+
+P2P_NAMES = ("send", "recv", "isend", "irecv")
+ROOTED_NAMES = frozenset({"broadcast", "reduce", "gather", "scatter", "coalesced"})
+"""Operations that may end on one member before another has entered them."""
+
+FACT_STOPPED = "stopped"
+FACT_GONE = "gone"
+FACT_ALIVE_ELSEWHERE = "alive_not_in_collective"
+FROZEN_FACTS = frozenset({FACT_STOPPED, FACT_GONE})
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """A communication group.
+
+    Attributes:
+        comm_id: the communicator.
+        kind: what it is for (``world dp pp tp`` ..., or any text that groups of one purpose share).
+        ranks: its members (global ranks).
+        inferred: the members were guessed from who showed the communicator.
+    """
+
+    comm_id: str
+    kind: str
+    ranks: tuple[int, ...]
+    inferred: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OpState:
+    """One operation of one rank.
+
+    Attributes:
+        comm_id: the communicator.
+        seq: its number there; collectives and point-to-point operations count apart.
+        op_name: ``all_reduce``, ``send`` ...
+        msg_bytes: message size, -1: unknown.
+        dtype: element type, "" = unknown.
+        peer: global rank of the other side of a point-to-point operation, -1: none or unknown.
+        is_p2p: whether it is a point-to-point operation.
+        started: whether the device runs it; None: nobody knows.
+        start_ns: when the rank issued it, 0: unknown.
+    """
+
+    comm_id: str
+    seq: int
+    op_name: str
+    msg_bytes: int = -1
+    dtype: str = ""
+    peer: int = -1
+    is_p2p: bool = False
+    started: bool | None = None
+    start_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RankState:
+    """What is known of one rank.
+
+    Attributes:
+        rank: global rank.
+        pending: its unfinished operations, oldest first (its own order).
+        completed: communicator -> number of the last finished **collective**.
+        completed_ns: communicator -> when that one finished on this rank.
+        seen_ns: when ``pending`` was seen, 0: not known (no check of freshness).
+        hidden_ops: it also runs operations that nobody records (gloo: send and receive), so that
+            no pending operation does not prove that it waits for nobody.
+        history: its last finished operations in its own order, the newest last; () = not known.
+    """
+
+    rank: int
+    pending: tuple[OpState, ...] = ()
+    completed: Mapping[str, int] = field(default_factory=dict)
+    completed_ns: Mapping[str, int] = field(default_factory=dict)
+    seen_ns: int = 0
+    hidden_ops: bool = False
+    history: tuple[OpState, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HangInput:
+    """All that the analysis looks at.
+
+    Attributes:
+        groups: the groups that are known; others are inferred from ``states``.
+        states: one per rank that is known to speak (or spoke last before it fell silent).
+        silent: ranks that gave no dump, or whose host fell silent.
+        facts: rank -> ``stopped``, ``gone`` or ``alive_not_in_collective``.
+        world_size: ranks in the job, 0: unknown.
+        settle_ns: a peer's completion is held against a rank only when the rank was seen
+            unfinished at least this much later (lateness of monitoring).
+    """
+
+    groups: tuple[GroupInfo, ...]
+    states: tuple[RankState, ...]
+    silent: frozenset[int] = frozenset()
+    facts: Mapping[int, str] = field(default_factory=dict)
+    world_size: int = 0
+    settle_ns: int = 2_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedGroup:
+    """One operation in which ranks wait for others.
+
+    Attributes:
+        comm_id: the communicator.
+        kind: its purpose.
+        seq: the operation's number.
+        op_name: its name.
+        waiting: ranks that stand in it.
+        waits_for: members that have not reached it.
+        inferred: the members were guessed.
+    """
+
+    comm_id: str
+    kind: str
+    seq: int
+    op_name: str
+    waiting: tuple[int, ...]
+    waits_for: tuple[int, ...]
+    inferred: bool = False
+
+
+Node = int
+"""A rank (>= 0) or an operation (< 0: -1 - index in ``WaitGraph.ops``)."""
+
+
+@dataclass(slots=True)
+class WaitingOp:
+    """An operation of the graph: who stands in it, and whom it newly lacks beside ``older``."""
+
+    comm_id: str
+    seq: int
+    op_name: str
+    waiting: list[int] = field(default_factory=list)
+    lacks: list[int] = field(default_factory=list)
+    older: int = -1
+    blocked: bool = False
+
+
+@dataclass(slots=True)
+class WaitGraph:
+    """Edges between ranks and the operations in which they stand.
+
+    Attributes:
+        groups: communicator -> group, the inferred ones included.
+        ops: the operations.
+        edges: node -> nodes that it waits for.
+        waited: ranks that somebody waits for.
+        lagging: ranks unfinished with what their peers finished.
+        fronts: rank -> where it stands; () for ranks that wait for nobody.
+        unstarted: ranks whose device has not begun the collective that their peers' devices run.
+    """
+
+    groups: dict[str, GroupInfo]
+    ops: list[WaitingOp]
+    edges: dict[Node, list[Node]]
+    waited: set[int]
+    lagging: frozenset[int]
+    fronts: dict[int, tuple[OpState, ...]]
+    unstarted: frozenset[int] = frozenset()
+
+
+def base_name(op_name: str) -> str:
+    """``nccl:send 0->1`` -> ``send``; ``_all_gather_base`` -> ``all_gather_base``."""
+    return op_name.rpartition(":")[2].partition(" ")[0].lstrip("_")
+
+
+def sends(op: OpState) -> bool:
+    """Whether a point-to-point operation sends."""
+    return "send" in base_name(op.op_name)
+
+
+def known_groups(data: HangInput) -> dict[str, GroupInfo]:
+    """Communicator -> group; where membership is unknown, the union of the ranks that show it."""
+    groups = {group.comm_id: group for group in data.groups if group.ranks}
+    kinds = {group.comm_id: group.kind for group in data.groups}
+    shown: dict[str, set[int]] = {}
+    for state in data.states:
+        for comm_id in {op.comm_id for op in state.pending} | set(state.completed):
+            if comm_id not in groups:
+                shown.setdefault(comm_id, set()).add(state.rank)
+    for comm_id, ranks in sorted(shown.items()):
+        groups[comm_id] = GroupInfo(comm_id, kinds.get(comm_id, ""), tuple(sorted(ranks)), inferred=True)
+    return groups
+
+
+def front_of(state: RankState) -> tuple[OpState, ...]:
+    """Where a rank stands: leading point-to-point operations, and the first collective."""
+    front: list[OpState] = []
+    for op in state.pending:
+        front.append(op)
+        if not op.is_p2p:
+            break
+    return tuple(front)
+
+
+def lagging_ranks(data: HangInput) -> frozenset[int]:
+    """Ranks that are unfinished with a collective that a peer has finished.
+
+    A collective in which everybody gives and takes ends nowhere before everybody is in it.
+    So such a rank waits for nobody: its own device, or its own communication thread, stands.
+    """
+    finished: dict[str, tuple[int, int]] = {}
+    for state in data.states:
+        for comm_id, seq in state.completed.items():
+            best = finished.get(comm_id, (-1, 0))
+            if seq > best[0]:
+                finished[comm_id] = (seq, state.completed_ns.get(comm_id, 0))
+    lagging = set()
+    for state in data.states:
+        for op in state.pending:
+            seq, when_ns = finished.get(op.comm_id, (-1, 0))
+            fresh = not state.seen_ns or state.seen_ns >= when_ns + data.settle_ns
+            if not op.is_p2p and op.seq <= seq and fresh and base_name(op.op_name) not in ROOTED_NAMES:
+                lagging.add(state.rank)
+                break
+    return frozenset(lagging)
+
+
+def build_graph(data: HangInput) -> WaitGraph:
+    """Build the wait-for graph. Stopped, gone, silent and lagging ranks wait for nobody."""
+    groups = known_groups(data)
+    lagging = lagging_ranks(data)
+    sinks = set(lagging) | set(data.silent) | {r for r, fact in data.facts.items() if fact in FROZEN_FACTS}
+    fronts = {state.rank: () if state.rank in sinks else front_of(state) for state in data.states}
+    edges: dict[Node, list[Node]] = {}
+    posted = {
+        (op.comm_id, rank, op.peer, sends(op)) for rank, front in fronts.items() for op in front if op.is_p2p
+    }
+    for rank, front in fronts.items():
+        for op in front:
+            if op.is_p2p and op.peer >= 0 and (op.comm_id, op.peer, rank, not sends(op)) not in posted:
+                edges.setdefault(rank, []).append(op.peer)
+    # A collective behind a point-to-point operation that waits is not reached: the device keeps the order.
+    standing = {
+        rank: front[-1]
+        for rank, front in fronts.items()
+        if front and not front[-1].is_p2p and front[-1].comm_id in groups and rank not in edges
+    }
+    unstarted = unstarted_ranks(standing)
+    for rank in unstarted:
+        del standing[rank]
+    ops = operations_of(standing, data.states, groups)
+    link_operations(ops, edges)
+    waited = {node for nodes in edges.values() for node in nodes if node >= 0}
+    return WaitGraph(groups, ops, edges, waited, lagging, fronts, unstarted)
+
+
+def unstarted_ranks(standing: Mapping[int, OpState]) -> frozenset[int]:
+    """Ranks whose device has not begun the collective that the devices of their peers run."""
+    running = {(op.comm_id, op.seq) for op in standing.values() if op.started}
+    return frozenset(
+        rank for rank, op in standing.items() if op.started is False and (op.comm_id, op.seq) in running
+    )
+
+
+def operations_of(
+    standing: Mapping[int, OpState], states: Iterable[RankState], groups: Mapping[str, GroupInfo]
+) -> list[WaitingOp]:
+    """One entry per operation in which a rank stands, with the members that it newly lacks."""
+    by_group: dict[str, dict[int, WaitingOp]] = {}
+    for rank, op in sorted(standing.items()):
+        waiting = by_group.setdefault(op.comm_id, {})
+        entry = waiting.setdefault(op.seq, WaitingOp(op.comm_id, op.seq, op.op_name))
+        entry.waiting.append(rank)
+    completed = {state.rank: state.completed for state in states}
+    ops: list[WaitingOp] = []
+    for comm_id, waiting in sorted(by_group.items()):
+        seqs = sorted(waiting)
+        first = len(ops)
+        for index, seq in enumerate(seqs):
+            waiting[seq].older = first + index - 1 if index else -1
+            ops.append(waiting[seq])
+        for member in groups[comm_id].ranks:
+            front = standing.get(member)
+            reached = completed.get(member, NOTHING).get(comm_id, -1)
+            if front is not None and front.comm_id == comm_id:
+                reached = max(reached, front.seq)
+            place = bisect_right(seqs, reached)
+            if place < len(seqs):
+                waiting[seqs[place]].lacks.append(member)
+    return ops
+
+
+def link_operations(ops: Sequence[WaitingOp], edges: dict[Node, list[Node]]) -> None:
+    """Add rank -> operation -> lacking rank, and operation -> the older one that blocks it, too."""
+    for index, op in enumerate(ops):
+        op.blocked = bool(op.lacks) or (op.older >= 0 and ops[op.older].blocked)
+        if not op.blocked:
+            continue
+        targets = list(op.lacks)
+        if op.older >= 0 and ops[op.older].blocked:
+            targets.append(-1 - op.older)
+        edges[-1 - index] = targets
+        for rank in op.waiting:
+            edges.setdefault(rank, []).append(-1 - index)
+
+
+def all_lacking(graph: WaitGraph, index: int) -> list[int]:
+    """Every member that has not reached an operation, ascending (what the older ones lack, it lacks)."""
+    lacking: list[int] = []
+    while index >= 0:
+        lacking.extend(graph.ops[index].lacks)
+        index = graph.ops[index].older
+    return sorted(set(lacking))
+
+
+def strong_components(edges: Mapping[Node, Sequence[Node]]) -> list[tuple[Node, ...]]:
+    """Tarjan's strongly connected components, without recursion."""
+    low: dict[Node, int] = {}
+    number: dict[Node, int] = {}
+    stack: list[Node] = []
+    closed: set[Node] = set()
+    components: list[tuple[Node, ...]] = []
+    for start in sorted(edges):
+        walk: list[tuple[Node, int]] = [] if start in number else [(start, 0)]
+        while walk:
+            node, child = walk.pop()
+            if node not in number:
+                number[node] = low[node] = len(number)
+                stack.append(node)
+            targets = edges.get(node, ())
+            while child < len(targets) and targets[child] in number:
+                if targets[child] not in closed:
+                    low[node] = min(low[node], low[targets[child]])
+                child += 1
+            if child < len(targets):
+                walk += [(node, child), (targets[child], 0)]
+            elif low[node] == number[node]:
+                component = [stack.pop()]
+                while component[-1] != node:
+                    component.append(stack.pop())
+                closed.update(component)
+                components.append(tuple(sorted(component)))
+    return components
