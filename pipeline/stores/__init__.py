@@ -1,0 +1,1 @@
+"""Where incidents are kept: one protocol, one module for each database."""

@@ -1,0 +1,142 @@
+"""What the engine, the consumers and the commands ask of an incident database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from tocsin.schemas.records import JobKey
+from tocsin.schemas.verdicts import Action, Component, Verdict
+
+
+class ActionState(StrEnum):
+    """What became of an action."""
+
+    PROPOSED = "proposed"
+    ACCEPTED = "accepted"
+    DONE = "done"
+    REFUSED = "refused"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class EvidencePoint:
+    """The suspect and its peers in one cited metric at one time.
+
+    Attributes:
+        verdict_id: whose evidence.
+        metric: metric column, step phase, … with its unit in the name.
+        component: the suspect that the value belongs to.
+        ts_ns: time of the sample.
+        suspect_value: in the unit of the metric, NaN = no sample (so for the three below).
+        peer_median_value: median of the peers.
+        peer_p05_value: 5 % of the peers lie below.
+        peer_p95_value: 5 % of the peers lie above.
+        peer_count: peers that had a sample.
+    """
+
+    verdict_id: str
+    metric: str
+    component: Component
+    ts_ns: int
+    suspect_value: float
+    peer_median_value: float
+    peer_p05_value: float
+    peer_p95_value: float
+    peer_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostHealth:
+    """How well a host was watched in one minute, and how far from its peers it was.
+
+    Attributes:
+        job: for which job.
+        host: machine name.
+        minute_ns: any time within the minute; stored as its beginning.
+        sample_count: metric samples that arrived in time.
+        late_count: records that came after their slice was closed.
+        gap_count: metric slices without a frame of this host.
+        worst_score: highest score of any detector, 1.0 is the alarm line.
+        worst_metric: the metric of that score, "" = none.
+    """
+
+    job: JobKey
+    host: str
+    minute_ns: int
+    sample_count: int
+    late_count: int
+    gap_count: int
+    worst_score: float = 0.0
+    worst_metric: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionChange:
+    """An action came into a state.
+
+    Attributes:
+        action: what the scheduler was asked to do.
+        state: what became of it.
+        changed_ns: when; of two changes of one action the later stays.
+        detail: what the executor says, "" = nothing.
+    """
+
+    action: Action
+    state: ActionState
+    changed_ns: int
+    detail: str = ""
+
+
+class Store(Protocol):
+    """An incident database. Safe to use from several threads.
+
+    Every write may be repeated and may come out of order: of one verdict the highest
+    update stays, of one action the latest change, of one evidence point or minute one row.
+    A write that returns is in the database; one that raises may be repeated as a whole.
+    """
+
+    def migrate(self) -> int:
+        """Bring the tables to this program's version and return it.
+
+        Raises:
+            DatabaseNewerError: a newer program wrote this database.
+            StoreError: a migration failed, or one that was applied has changed since.
+        """
+        ...
+
+    def write_verdicts(self, verdicts: Sequence[Verdict]) -> None:
+        """Write updates of verdicts."""
+        ...
+
+    def write_evidence(self, points: Sequence[EvidencePoint]) -> None:
+        """Write the series behind verdicts."""
+        ...
+
+    def write_actions(self, changes: Sequence[ActionChange]) -> None:
+        """Write what was asked of the scheduler, and what became of it."""
+        ...
+
+    def write_host_health(self, minutes: Sequence[HostHealth]) -> None:
+        """Write how well hosts were watched."""
+        ...
+
+    def query(self, sql: str, fmt: str) -> bytes:
+        """Answer a user's query in one of ClickHouse's formats, without the right to change anything.
+
+        Args:
+            sql: one SELECT, SHOW, DESCRIBE or EXPLAIN.
+            fmt: e.g. ``Pretty``, ``JSON``, ``JSONEachRow``, ``CSV``.
+
+        Raises:
+            StoreError: the database refuses the query; the message is its own, on one line.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let the database go; safe to call twice."""
+        ...

@@ -1,0 +1,260 @@
+"""The incident database in a folder: chDB, ClickHouse's engine in this process.
+
+The only module that knows chDB. What chDB asks of its users (seen with 4.4): one folder
+per process at a time, one process per folder, never fork while it is open (the child
+hangs), and a connection runs one query at a time; so verdicts are written on one
+connection while users' queries run on another, which is read-only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from chdb.session import Session
+
+from tocsin.pipeline.stores.rows import Cell, Row, TimeNs
+from tocsin.pipeline.stores.sql_store import SqlStore
+from tocsin.schemas.errors import ConfigError, DatabaseLockedError, StoreError
+from tocsin.schemas.records import NS_PER_SECOND
+
+MAX_QUERY_SECONDS = 60
+"""A user's query is stopped after this time: the next user waits for it."""
+
+_OPEN_ATTEMPTS_COUNT = 2
+_FORMAT = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+# chDB takes these for Python objects, not for bytes.
+_PYTHON_FORMATS = frozenset({"dataframe", "arrowtable", "debug"})
+
+
+class _Result(Protocol):
+    """What chDB answers (the package has no types)."""
+
+    def bytes(self) -> bytes | None: ...
+
+
+class _Written(Protocol):
+    rows_written: int
+
+
+class _Stream(Protocol):
+    def append(self, data: bytes) -> None: ...
+
+    def finish(self) -> _Written: ...
+
+
+class _Session(Protocol):
+    def query(self, sql: str, fmt: str = "CSV") -> _Result: ...
+
+    def send_insert(self, query: str, fmt: str) -> contextlib.AbstractContextManager[_Stream]: ...
+
+    def close(self) -> None: ...
+
+
+class ChdbStore(SqlStore):
+    """The incident database in a folder.
+
+    Args:
+        folder: the database's folder; made where it is missing, readable by its owner only.
+
+    Raises:
+        DatabaseLockedError: another process has it open.
+        StoreError: the folder cannot be used.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(ChdbBackend(folder))
+
+
+class ChdbBackend:
+    """Two connections to one folder: one that writes, one for users' queries.
+
+    Args:
+        folder: the database's folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.absolute()
+        if "?" in str(self._folder):
+            raise ConfigError(
+                "data folder", str(folder), "a path without '?': chDB reads what follows as settings"
+            )
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"cannot make the database folder {self._folder}: {error.strerror}") from error
+        self._writer: _Session | None = _open_session(self._folder)
+        self._reader: _Session | None = _open_reader(self._folder)
+        self._pid = os.getpid()
+        self._write_lock = threading.Lock()
+        self._read_lock = threading.Lock()
+
+    def execute(self, statement: str) -> None:
+        """See ``Backend.execute``."""
+        with self._write_lock, _explained():
+            self._opened(self._writer).query(statement)
+
+    def select(self, statement: str) -> list[Mapping[str, Any]]:
+        """See ``Backend.select``."""
+        with self._write_lock, _explained():
+            answer = self._opened(self._writer).query(statement, "JSONEachRow").bytes() or b""
+        return [json.loads(line) for line in answer.splitlines()]
+
+    def insert(self, table: str, columns: Sequence[str], batch: Sequence[Row]) -> None:
+        """See ``Backend.insert``."""
+        # A column that the table lacks is a mistake of ours; chDB would drop its values in silence.
+        names = ", ".join(columns)
+        statement = f"INSERT INTO {table} ({names}) SETTINGS input_format_skip_unknown_fields = 0"
+        data = encode_rows(batch)
+        with (
+            self._write_lock,
+            _explained(),
+            self._opened(self._writer).send_insert(statement, "JSONEachRow") as stream,
+        ):
+            stream.append(data)
+            written = stream.finish().rows_written
+        if written != len(batch):
+            raise StoreError(f"the database took {written} of {len(batch)} rows for {table}")
+
+    def query(self, sql: str, fmt: str) -> bytes:
+        """See ``Backend.query``."""
+        if not _FORMAT.fullmatch(fmt) or fmt.lower() in _PYTHON_FORMATS:
+            raise ConfigError("format", fmt, "one of ClickHouse's output formats, e.g. Pretty, JSON, CSV")
+        with self._read_lock, _explained():
+            answer: bytes | None = self._opened(self._reader).query(sql, fmt).bytes()
+        return answer or b""
+
+    def close(self) -> None:
+        """See ``Backend.close``: waits for what is running."""
+        with self._write_lock, self._read_lock:
+            sessions, self._reader, self._writer = (self._reader, self._writer), None, None
+            if os.getpid() != self._pid:
+                return  # the parent's database: a forked child must not touch it
+            for session in sessions:
+                if session is not None:
+                    session.close()
+
+    def _opened(self, session: _Session | None) -> _Session:
+        if session is None:
+            raise StoreError(f"the incident database {self._folder} was closed")
+        if os.getpid() != self._pid:
+            raise StoreError("chDB does not survive fork: open the database in the process that uses it")
+        return session
+
+
+def encode_rows(batch: Sequence[Row]) -> bytes:
+    """Rows as JSONEachRow. Half characters (lone surrogates) become ``?``: they are no UTF-8."""
+    lines = (
+        json.dumps({name: encode_cell(cell) for name, cell in row.items()}, ensure_ascii=False)
+        for row in batch
+    )
+    return "\n".join(lines).encode("utf-8", "replace")
+
+
+def encode_cell(cell: Cell) -> Cell:
+    """One value as ClickHouse reads it from JSON.
+
+    >>> encode_cell(TimeNs(1_500_000_000))
+    '0000000001.500000000'
+    """
+    if isinstance(cell, TimeNs):
+        seconds, nanoseconds = divmod(max(cell, 0), NS_PER_SECOND)
+        return f"{seconds:010d}.{nanoseconds:09d}"  # with fewer digits ClickHouse reads a year
+    if isinstance(cell, float) and not math.isfinite(cell):
+        return str(cell)  # quoted: JSON has no number for it
+    return cell
+
+
+def _connect(folder: Path) -> _Session:
+    return cast("_Session", Session(str(folder)))  # type: ignore[no-untyped-call]
+
+
+def _open_reader(folder: Path) -> _Session:
+    with _explained():
+        reader = _connect(folder)
+        reader.query(f"SET max_execution_time = {MAX_QUERY_SECONDS}")
+        reader.query("SET readonly = 2")  # 2: a query may still choose its own settings
+    return reader
+
+
+def _open_session(folder: Path) -> _Session:
+    """Open the folder, or say who has it.
+
+    A failed start is tried once more: another process that only looked at the lock
+    (``_holder``) holds it for an instant.
+    """
+    message = ""
+    for _ in range(_OPEN_ATTEMPTS_COUNT):
+        _refuse_locked(folder)
+        try:
+            return _connect(folder)
+        except RuntimeError as error:
+            message = one_line_error(str(error))
+        _refuse_locked(folder)
+        time.sleep(0.05)
+    raise StoreError(f"cannot open the incident database {folder}: {message}")
+
+
+def _refuse_locked(folder: Path) -> None:
+    holder = _holder(folder)
+    if holder:
+        raise DatabaseLockedError(
+            f"the incident database {folder} is open in {holder}: ask that engine"
+            " (tocsin incidents and tocsin sql do, with its --data folder), or stop it first"
+        )
+
+
+def _holder(folder: Path) -> str:
+    """Which other process has the folder open; "" = none.
+
+    chDB itself says only that it failed, so its lock file is asked: the engine holds an
+    exclusive flock on ``status`` and writes its process id into it.
+    """
+    try:
+        with (folder / "status").open(encoding="utf-8", errors="replace") as status:
+            try:
+                fcntl.flock(status, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                found = re.search(r"PID: (\d+)", status.read())
+                pid = int(found[1]) if found else 0
+                if pid == os.getpid():
+                    return ""
+                return f"process {pid}" if pid else "another process"
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise StoreError(f"cannot read {folder / 'status'}: {error.strerror}") from error
+    return ""
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Turn chDB's errors (RuntimeError and its subclass ChdbError) into one clear line."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise StoreError(one_line_error(str(error))) from error
+
+
+def one_line_error(message: str) -> str:
+    r"""The database's message without its layers.
+
+    >>> one_line_error("Code: 73. DB::Exception: Code: 73. DB::Exception: Unknown\nformat. (version 26.9)")
+    'Unknown format.'
+    """
+    text = " ".join(message.split())
+    text = re.sub(r"\(version [^)]*\)", "", text)
+    text = re.sub(
+        r"(?:Streaming insert (?:append|finish) failed: )?(?:Code: \d+\. DB::Exception: )+", "", text
+    )
+    text = re.sub(r"(\([A-Z_]+\))(?:[ .]*\1)+", r"\1", text)  # each layer repeats the error's name
+    return " ".join(text.split()).rstrip(" ")

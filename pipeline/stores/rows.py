@@ -1,0 +1,270 @@
+"""Our types as rows of the incident database. Pure: nothing here knows a database.
+
+Times are ``TimeNs`` (Unix nanoseconds), so that a database's module can tell them from
+other numbers and write them as it must.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth
+from tocsin.schemas.causes import CAUSES
+from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.verdicts import (
+    Component,
+    ComponentKind,
+    Evidence,
+    FaultKind,
+    Suspect,
+    Verdict,
+    VerdictState,
+)
+
+Cell = str | int | float | bool | Sequence[str] | Sequence[Sequence[int]]
+"""One value of a row."""
+
+Row = Mapping[str, Cell]
+"""Column name -> value."""
+
+MAX_NAMED_SUSPECTS = 8
+"""A sentence names so many suspects and counts the others."""
+MAX_TEXT_CHARACTERS = 1000
+"""Longest sentence of evidence: a tail of stderr is no sentence."""
+
+FAULT_WORDS: Mapping[FaultKind, str] = {
+    FaultKind.FAIL_STOP: "stopped",
+    FaultKind.HANG: "hangs",
+    FaultKind.FAIL_SLOW: "slow",
+    FaultKind.SILENT_CORRUPTION: "computes wrongly",
+    FaultKind.DEGRADED: "degraded",
+}
+"""What a fault is called in a sentence (and in ``incidents_all.what``)."""
+
+
+class TimeNs(int):
+    """Unix nanoseconds, told apart from other integers."""
+
+    __slots__ = ()
+
+
+def incident_row(verdict: Verdict, opened_ns: int) -> Row:
+    """One update of a verdict as a row of ``incidents``.
+
+    Args:
+        verdict: the update.
+        opened_ns: ``detected_ns`` of the verdict's first update; chooses the partition.
+    """
+    line = verdict.to_line()
+    return {
+        "verdict_id": verdict.verdict_id,
+        "update_number": verdict.update,
+        "cluster": verdict.job.cluster,
+        "job_id": verdict.job.job_id,
+        "attempt": verdict.job.attempt,
+        "state": verdict.state.value,
+        "fault": verdict.fault.value,
+        "cause": verdict.cause,
+        "cause_meaning": cause_meaning(verdict.cause),
+        "reason": verdict.reason,
+        "action": verdict.action.value,
+        "confidence": verdict.confidence,
+        "suspects": [suspect.component.name for suspect in verdict.suspects],
+        "suspect_ranks": [list(suspect.ranks) for suspect in verdict.suspects],
+        "suspects_json": to_json(line["suspects"]),
+        "common": "" if verdict.common is None else component_text(verdict.common),
+        "machine": machine_text(verdict),
+        "onset": TimeNs(verdict.onset_ns),
+        "opened": TimeNs(opened_ns),
+        "detected": TimeNs(verdict.detected_ns),
+        "expires": TimeNs(verdict.expires_ns),
+        "evidence_json": to_json(line["evidence"]),
+        "evidence_text": [evidence_text(evidence) for evidence in verdict.evidence],
+        "summary": summary_of(verdict),
+    }
+
+
+def evidence_row(point: EvidencePoint) -> Row:
+    """One point of a series as a row of ``incident_evidence``."""
+    return {
+        "verdict_id": point.verdict_id,
+        "metric": point.metric,
+        "component_kind": point.component.kind.value,
+        "component": point.component.name,
+        "ts": TimeNs(point.ts_ns),
+        "suspect_value": point.suspect_value,
+        "peer_median": point.peer_median_value,
+        "peer_p05": point.peer_p05_value,
+        "peer_p95": point.peer_p95_value,
+        "peer_count": point.peer_count,
+    }
+
+
+def action_row(change: ActionChange) -> Row:
+    """One change of an action as a row of ``actions``."""
+    action = change.action
+    return {
+        "verdict_id": action.verdict_id,
+        "update_number": action.verdict_update,
+        "cluster": action.job.cluster,
+        "job_id": action.job.job_id,
+        "attempt": action.job.attempt,
+        "kind": action.kind.value,
+        "target_kind": "" if action.target is None else action.target.kind.value,
+        "target": "" if action.target is None else action.target.name,
+        "reason": action.reason,
+        "budget": action.budget,
+        "issued": TimeNs(action.issued_ns),
+        "deadline": TimeNs(action.deadline_ns),
+        "state": change.state.value,
+        "changed": TimeNs(change.changed_ns),
+        "detail": change.detail,
+        "dry_run": action.dry_run,
+    }
+
+
+def host_health_row(minute: HostHealth) -> Row:
+    """One minute of a host as a row of ``host_health``."""
+    seconds = minute.minute_ns // NS_PER_SECOND
+    return {
+        "cluster": minute.job.cluster,
+        "job_id": minute.job.job_id,
+        "host": minute.host,
+        "minute": seconds - seconds % 60,
+        "attempt": minute.job.attempt,
+        "samples": minute.sample_count,
+        "late": minute.late_count,
+        "gaps": minute.gap_count,
+        "worst_score": minute.worst_score,
+        "worst_metric": minute.worst_metric,
+    }
+
+
+def summary_of(verdict: Verdict) -> str:
+    """The incident in one sentence.
+
+    For example ``host n3 (rank 3): process frozen; 7 peers wait in all_reduce #41 of group
+    dp0 since 03:07:12 UTC``.
+    """
+    text = f"{who_text(verdict)}: {cause_text(verdict)}"
+    if verdict.evidence:
+        text += f"; {evidence_text(verdict.evidence[0]).rstrip('.')}"
+    if " since " not in text:
+        text += f" since {clock_text(verdict.onset_ns)}"
+    if verdict.state not in {VerdictState.OPEN, VerdictState.CONFIRMED}:
+        text += f" ({verdict.state.value}: {words(verdict.reason)})"
+    return text
+
+
+def cause_text(verdict: Verdict) -> str:
+    """The cause in words; where it is unknown, what is wrong."""
+    if verdict.cause == "unknown":
+        return f"{FAULT_WORDS[verdict.fault]}, cause unknown"
+    return words(verdict.cause)
+
+
+def cause_meaning(cause: str) -> str:
+    """The sentence of the documented list, "" for a cause that is not on it."""
+    known = CAUSES.get(cause)
+    return "" if known is None else known.meaning
+
+
+def who_text(verdict: Verdict) -> str:
+    """The suspects with their kinds and ranks: ``hosts n1 (rank 1), n2 behind leaf leaf3``."""
+    if not verdict.suspects:
+        return "nobody at fault"
+    kinds = {suspect.component.kind for suspect in verdict.suspects}
+    if len(kinds) > 1:
+        return _listed(verdict, [component_text(s.component) + _ranks_text(s) for s in verdict.suspects])
+    plural = "s" if len(verdict.suspects) > 1 else ""
+    names = [one_line(s.component.name) + _ranks_text(s) for s in verdict.suspects]
+    return f"{kinds.pop().value}{plural} {_listed(verdict, names)}"
+
+
+def machine_text(verdict: Verdict) -> str:
+    """The suspects as short as they can be named: ``n1, n2 behind leaf leaf3``; ``nobody``."""
+    if not verdict.suspects:
+        return "nobody"
+    return _listed(
+        verdict,
+        [
+            one_line(s.component.name)
+            if s.component.kind is ComponentKind.HOST
+            else component_text(s.component)
+            for s in verdict.suspects
+        ],
+    )
+
+
+def _listed(verdict: Verdict, names: Sequence[str]) -> str:
+    text = ", ".join(names[:MAX_NAMED_SUSPECTS])
+    if len(names) > MAX_NAMED_SUSPECTS:
+        text += f" and {len(names) - MAX_NAMED_SUSPECTS} more"
+    if verdict.common is not None:
+        text += f" behind {component_text(verdict.common)}"
+    return text
+
+
+def _ranks_text(suspect: Suspect) -> str:
+    if not suspect.ranks:
+        return ""
+    shown = ", ".join(map(str, suspect.ranks[:MAX_NAMED_SUSPECTS]))
+    more = ", …" if len(suspect.ranks) > MAX_NAMED_SUSPECTS else ""
+    return f" (rank{'s' if len(suspect.ranks) > 1 else ''} {shown}{more})"
+
+
+def component_text(component: Component) -> str:
+    """A component for a human: ``leaf leaf3``."""
+    return f"{component.kind.value} {one_line(component.name)}"
+
+
+def evidence_text(evidence: Evidence) -> str:
+    """One sentence of evidence; made from its numbers where the detector wrote none."""
+    if evidence.text:
+        return one_line(evidence.text)
+    text = f"{evidence.metric} at {evidence.score:.3g} times the alarm line of {evidence.detector}"
+    if evidence.suspect_value is not None:
+        text += f": {evidence.suspect_value:.6g}"
+        if evidence.peer_value is not None:
+            text += f", its peers {evidence.peer_value:.6g}"
+    return one_line(text)
+
+
+def clock_text(ts_ns: int) -> str:
+    """Time of day of a time in Unix nanoseconds: ``03:07:12 UTC``."""
+    return f"{datetime.fromtimestamp(ts_ns // NS_PER_SECOND, UTC):%H:%M:%S} UTC"
+
+
+def words(name: str) -> str:
+    """A name as words: ``process_frozen`` -> ``process frozen``."""
+    return one_line(name).replace("_", " ")
+
+
+def one_line(text: str) -> str:
+    """Text that fits a sentence and a terminal.
+
+    Evidence may quote a training process: its control characters (colours, cursor moves,
+    line ends) become spaces, and a long tail is cut.
+    """
+    plain = "".join(character if character.isprintable() else " " for character in text)
+    short = " ".join(plain.split())
+    return short if len(short) <= MAX_TEXT_CHARACTERS else short[: MAX_TEXT_CHARACTERS - 1] + "…"
+
+
+def to_json(value: object) -> str:
+    """Compact JSON; NaN and infinities, which JSON has no numbers for, as strings."""
+    return json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"))
+
+
+def _finite(value: object) -> object:
+    match value:
+        case float() if not math.isfinite(value):
+            return str(value)
+        case Mapping():
+            return {key: _finite(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,187 @@
+"""The store, written once for every database that speaks ClickHouse's SQL.
+
+``SqlStore`` knows tables, migrations and the life of a row; a ``Backend`` knows one
+way to reach a database (chDB in the process, a server over its native protocol).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from tocsin.pipeline.stores import rows
+from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth
+from tocsin.pipeline.stores.rows import Row
+from tocsin.schemas.errors import DatabaseNewerError, StoreError
+from tocsin.schemas.migrations import Migration, migrations
+from tocsin.schemas.verdicts import Verdict
+
+BATCH_ROWS_COUNT = 20_000
+"""Rows of one insert: evidence of a large job does not become one string of hundreds of MB."""
+OPENED_CACHE_SIZE = 20_000
+"""Verdicts whose opening time is kept in memory; the others are asked for."""
+
+# {wanted}: expressions of text_literal only.
+_OPENING_TIMES = """
+SELECT verdict_id, toUnixTimestamp64Nano(min(opened)) AS opened_ns
+FROM tocsin.incidents
+WHERE verdict_id IN ({wanted})
+GROUP BY verdict_id
+"""
+
+T = TypeVar("T")
+
+
+class Backend(Protocol):
+    """One way to reach a database. Safe to use from several threads; every method raises StoreError."""
+
+    def execute(self, statement: str) -> None:
+        """Run one statement that returns nothing."""
+        ...
+
+    def select(self, statement: str) -> list[Mapping[str, Any]]:
+        """Run one of the store's own queries; integers may come as text."""
+        ...
+
+    def insert(self, table: str, columns: Sequence[str], batch: Sequence[Row]) -> None:
+        """Insert all rows of a batch or raise. Values travel as data, never as SQL."""
+        ...
+
+    def query(self, sql: str, fmt: str) -> bytes:
+        """Answer a user's query, without the right to change anything."""
+        ...
+
+    def close(self) -> None:
+        """Let the database go; safe to call twice."""
+        ...
+
+
+class SqlStore:
+    """A ``Store`` on a backend.
+
+    Args:
+        backend: the way to the database; closed with the store.
+        known: the migrations that this program knows.
+    """
+
+    def __init__(self, backend: Backend, known: Sequence[Migration] | None = None) -> None:
+        self._backend = backend
+        self._known = migrations() if known is None else tuple(known)
+        self._opened: OrderedDict[str, int] = OrderedDict()
+        self._lock = threading.Lock()  # opening times: read, then written with the rows
+
+    def migrate(self) -> int:
+        """See ``Store.migrate``."""
+        applied = self._applied()
+        newest = max(applied, default=0)
+        if newest > len(self._known):
+            raise DatabaseNewerError(
+                f"the database has schema version {newest}, this program knows versions up to"
+                f" {len(self._known)}: use a newer tocsin, or another data folder"
+            )
+        for migration in self._known:
+            checksum = applied.get(migration.number)
+            if checksum is None:
+                self._apply(migration)
+            elif checksum != migration.sha256:
+                raise StoreError(
+                    f"migration {migration.number} ({migration.name}) was applied to this database with"
+                    f" checksum {checksum[:12]}, here it has {migration.sha256[:12]}: a released migration"
+                    " never changes; use the tocsin that wrote the database, or another data folder"
+                )
+        return len(self._known)
+
+    def write_verdicts(self, verdicts: Sequence[Verdict]) -> None:
+        """See ``Store.write_verdicts``."""
+        with self._lock:
+            opened = self._opening_times(verdicts)
+            self._insert("incidents", [rows.incident_row(v, opened[v.verdict_id]) for v in verdicts])
+            for verdict_id, opened_ns in opened.items():
+                self._opened[verdict_id] = opened_ns
+                self._opened.move_to_end(verdict_id)
+            while len(self._opened) > OPENED_CACHE_SIZE:
+                self._opened.popitem(last=False)
+
+    def write_evidence(self, points: Sequence[EvidencePoint]) -> None:
+        """See ``Store.write_evidence``."""
+        self._insert_all("incident_evidence", points, rows.evidence_row)
+
+    def write_actions(self, changes: Sequence[ActionChange]) -> None:
+        """See ``Store.write_actions``."""
+        self._insert_all("actions", changes, rows.action_row)
+
+    def write_host_health(self, minutes: Sequence[HostHealth]) -> None:
+        """See ``Store.write_host_health``."""
+        self._insert_all("host_health", minutes, rows.host_health_row)
+
+    def query(self, sql: str, fmt: str) -> bytes:
+        """See ``Store.query``."""
+        return self._backend.query(sql, fmt)
+
+    def close(self) -> None:
+        """See ``Store.close``."""
+        self._backend.close()
+
+    def _applied(self) -> dict[int, str]:
+        """Number -> checksum of what was applied; {} for a new database."""
+        exists = self._backend.select("EXISTS TABLE tocsin.schema_migrations")
+        if not int(exists[0]["result"]):
+            return {}
+        found = self._backend.select("SELECT number, sha256 FROM tocsin.schema_migrations FINAL")
+        return {int(row["number"]): str(row["sha256"]) for row in found}
+
+    def _apply(self, migration: Migration) -> None:
+        for statement in migration.statements:
+            try:
+                self._backend.execute(statement)
+            except StoreError as error:
+                raise StoreError(
+                    f"migration {migration.number} ({migration.name}) failed: {error}"
+                ) from error
+        row: Row = {"number": migration.number, "name": migration.name, "sha256": migration.sha256}
+        self._insert("schema_migrations", [row])
+
+    def _opening_times(self, verdicts: Sequence[Verdict]) -> dict[str, int]:
+        """Verdict id -> time of its opening (Unix ns): the earliest that is known of it.
+
+        Only a later update of a verdict that this store has not seen costs a query.
+        """
+        opened: dict[str, int] = {}
+        for verdict in verdicts:
+            earliest = opened.get(verdict.verdict_id, verdict.detected_ns)
+            opened[verdict.verdict_id] = min(earliest, verdict.detected_ns)
+        first = {verdict.verdict_id for verdict in verdicts if verdict.update == 0}
+        unseen = [i for i in opened if i not in self._opened and i not in first]
+        stored = self._stored_opening_times(unseen) if unseen else {}
+        for verdict_id, opened_ns in opened.items():
+            known_ns = self._opened.get(verdict_id, stored.get(verdict_id, opened_ns))
+            opened[verdict_id] = min(opened_ns, known_ns)
+        return opened
+
+    def _stored_opening_times(self, verdict_ids: Sequence[str]) -> dict[str, int]:
+        wanted = ", ".join(map(text_literal, verdict_ids))
+        found = self._backend.select(_OPENING_TIMES.format(wanted=wanted))
+        return {str(row["verdict_id"]): int(row["opened_ns"]) for row in found}
+
+    def _insert_all(self, table: str, items: Sequence[T], to_row: Callable[[T], Row]) -> None:
+        self._insert(table, [to_row(item) for item in items])
+
+    def _insert(self, table: str, batch: Sequence[Row]) -> None:
+        for part in _parts(batch, BATCH_ROWS_COUNT):
+            self._backend.insert(f"tocsin.{table}", tuple(part[0]), part)
+
+
+def text_literal(text: str) -> str:
+    """Any text as an SQL expression. Hexadecimal digits cannot end a literal, whatever the text.
+
+    >>> text_literal("it's")
+    "unhex('69742773')"
+    """
+    return f"unhex('{text.encode('utf-8', 'replace').hex()}')"
+
+
+def _parts(batch: Sequence[Row], size: int) -> Iterator[Sequence[Row]]:
+    for start in range(0, len(batch), size):
+        yield batch[start : start + size]

@@ -1,0 +1,110 @@
+"""The numbered DDL of the incident database, as package data beside this module.
+
+A migration that was released never changes: a database remembers the checksum of
+what was applied to it. A change is a new file with the next number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import cache
+from importlib import resources
+from typing import NamedTuple
+
+from tocsin.schemas.errors import SchemaError
+
+_FILE_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
+
+# What may hold a semicolon that ends no statement; a doubled quote reads as two literals side by side.
+_TOKEN = re.compile(
+    r"""
+      (?P<comment> --[^\n]* | /\*.*?\*/ )
+    | (?P<quoted> '(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*" | `(?:[^`\\]|\\.)*` )
+    | (?P<end> ; )
+    | (?P<open> ['"`] | /\* )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+class Migration(NamedTuple):
+    """One numbered file of DDL.
+
+    Attributes:
+        number: from 1, without gaps.
+        name: what it is about, from the file's name.
+        statements: without comments and semicolons; each may be run again after a crash.
+        sha256: hexadecimal checksum of the file's text.
+    """
+
+    number: int
+    name: str
+    statements: tuple[str, ...]
+    sha256: str
+
+
+@cache
+def migrations() -> tuple[Migration, ...]:
+    """All migrations in the order of their numbers.
+
+    Raises:
+        SchemaError: a file name, the numbering or a file's text is wrong.
+    """
+    found = [
+        parse_migration(entry.name, entry.read_text(encoding="utf-8"))
+        for entry in resources.files(__name__).iterdir()
+        if entry.name.endswith(".sql")
+    ]
+    found.sort()
+    numbers = [migration.number for migration in found]
+    if numbers != list(range(1, len(found) + 1)):
+        raise SchemaError(f"migrations are numbered {numbers}: must be 1, 2, 3 … without gaps")
+    return tuple(found)
+
+
+def parse_migration(file_name: str, text: str) -> Migration:
+    """One migration from its file's name and text.
+
+    Raises:
+        SchemaError: the name is not ``NNNN_words.sql``, or the text does not end where it should.
+    """
+    match = _FILE_NAME.fullmatch(file_name)
+    if match is None:
+        raise SchemaError(f"migration {file_name!r}: must be named like 0007_new_table.sql")
+    plain = text.replace("\r\n", "\n")  # a checkout on Windows is the same migration
+    try:
+        statements = split_statements(plain)
+    except SchemaError as error:
+        raise SchemaError(f"migration {file_name}: {error}") from error
+    checksum = hashlib.sha256(plain.encode()).hexdigest()
+    return Migration(int(match[1]), match[2], statements, checksum)
+
+
+def split_statements(text: str) -> tuple[str, ...]:
+    r"""Split SQL text at its semicolons, not at those in quotes and comments.
+
+    >>> split_statements("SELECT ';' AS a; -- one; two\nSELECT 2")
+    ("SELECT ';' AS a", 'SELECT 2')
+
+    Raises:
+        SchemaError: a quote or a comment is not closed.
+    """
+    statements: list[str] = []
+    current: list[str] = []
+    position = 0
+    for token in _TOKEN.finditer(text):
+        current.append(text[position : token.start()])
+        position = token.end()
+        if token.lastgroup == "quoted":
+            current.append(token[0])
+        elif token.lastgroup == "comment":
+            current.append(" ")  # a comment separates words
+        elif token.lastgroup == "end":
+            statements.append("".join(current).strip())
+            current = []
+        else:
+            line = text.count("\n", 0, token.start()) + 1
+            raise SchemaError(f"line {line}: {token[0]} is never closed")
+    statements.append("".join([*current, text[position:]]).strip())
+    return tuple(statement for statement in statements if statement)

@@ -1,0 +1,93 @@
+"""``tocsin incidents``: what is wrong now, since when, on which machine, why, what was done."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tocsin.cli.paths import add_data_argument, data_folder
+from tocsin.cli.sql import database
+
+MAX_SHOWN_COUNT = 1000
+"""Newest incidents shown."""
+MAX_EVIDENCE_COUNT = 6
+"""Sentences of evidence shown; --json has all."""
+
+_QUERY = "SELECT * FROM tocsin.{view} {where} ORDER BY since DESC, verdict_id LIMIT {limit}"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("--all", action="store_true", help="also what is over: resolved, cancelled, expired")
+    parser.add_argument("--job", metavar="J", help="only this job")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    add_data_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the incidents."""
+    incidents = fetch(data_folder(args.data), everything=args.all, job_id=args.job)
+    if args.json:
+        for incident in incidents:
+            print(json.dumps(incident))
+        return 0
+    print(render(incidents, everything=args.all, job_id=args.job))
+    return 0
+
+
+def fetch(data: Path, *, everything: bool = False, job_id: str | None = None) -> list[Mapping[str, Any]]:
+    """The rows of ``incidents_current``, or of ``incidents_all``, newest first.
+
+    Raises:
+        StoreError: there is no database, or it cannot be read.
+        EngineError: an engine runs and does not answer.
+    """
+    # Hexadecimal digits end no literal: the job's name is data, whatever it holds.
+    job = "" if job_id is None else f"WHERE job = unhex('{job_id.encode('utf-8', 'replace').hex()}')"
+    view = "incidents_all" if everything else "incidents_current"
+    with database(data) as ask:
+        answer = ask(_QUERY.format(view=view, where=job, limit=MAX_SHOWN_COUNT), "JSONEachRow")
+    return [json.loads(line) for line in answer.splitlines()]
+
+
+def render(
+    incidents: Sequence[Mapping[str, Any]], *, everything: bool = False, job_id: str | None = None
+) -> str:
+    """All incidents as blocks for a human."""
+    of_job = "" if job_id is None else f" in job {job_id}"
+    if not incidents:
+        return f"nothing was ever wrong{of_job}" if everything else f"nothing is wrong now{of_job}"
+    count = f"{len(incidents)} incident{'s' if len(incidents) > 1 else ''}"
+    if len(incidents) == MAX_SHOWN_COUNT:
+        count = f"the newest {count}"
+    head = f"{count}{of_job}" if everything else f"{count} now{of_job}"
+    return "\n\n".join([head, *map(render_one, incidents)])
+
+
+def render_one(incident: Mapping[str, Any]) -> str:
+    """One incident as a block of lines."""
+    ranks = f"  rank {incident['ranks']}" if incident["ranks"] else ""
+    evidence = list(incident["evidence_list"])
+    more_count = len(evidence) - MAX_EVIDENCE_COUNT
+    shown = evidence[:MAX_EVIDENCE_COUNT] + ([f"… and {more_count} more: --json"] if more_count > 0 else [])
+    lines = [
+        incident["summary"],
+        *_field("what", f"{incident['what']} ({incident['state']})"),
+        *_field("since", f"{str(incident['since'])[:19]} UTC"),
+        *_field("machine", f"{incident['machine']}{ranks}"),
+        *_field("why", incident["why"]),
+        *_field("evidence", *shown),
+        *_field("confidence", f"{float(incident['confidence']):.0%}"),
+        *_field("action", f"{incident['action']}: {str(incident['reason']).replace('_', ' ')}"),
+        *_field("job", f"{incident['job']}, attempt {incident['attempt']}, cluster {incident['cluster']}"),
+        *_field("verdict", f"{incident['verdict_id']}, update {incident['update_number']}"),
+    ]
+    return "\n".join(lines)
+
+
+def _field(name: str, *values: str) -> list[str]:
+    """One labelled value, or several below each other."""
+    return [f"  {name if index == 0 else '':<11}{value}" for index, value in enumerate(values)]

@@ -1,0 +1,55 @@
+"""Rows and sentences: what a human reads of a verdict. No database."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.pipeline.stores.test_chdb_store import WAITING, verdict
+from tocsin.pipeline.stores import rows
+from tocsin.schemas.verdicts import Component, ComponentKind, Suspect
+
+
+def hosts(*names: str) -> tuple[Suspect, ...]:
+    return tuple(Suspect(Component(ComponentKind.HOST, name)) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {
+                "suspects": hosts("n1", "n2"),
+                "common": Component(ComponentKind.LEAF, "leaf3"),
+                "cause": "aoc_error",
+                "evidence": (),
+            },
+            "hosts n1, n2 behind leaf leaf3: aoc error since 23:59:50 UTC",
+        ),
+        (
+            {"suspects": (), "cause": "shared_service", "evidence": ()},
+            "nobody at fault: shared service since 23:59:50 UTC",
+        ),
+        (
+            {"suspects": (Suspect(Component(ComponentKind.RANK, "3")),), "cause": "unknown", "evidence": ()},
+            "rank 3: hangs, cause unknown since 23:59:50 UTC",
+        ),
+        (
+            {"evidence": (replace(WAITING, text="silent since 03:00."),)},
+            "host n3 (rank 3): process frozen; silent since 03:00",
+        ),
+        (
+            {"suspects": hosts(*(f"n{i}" for i in range(10))), "cause": "unknown", "evidence": ()},
+            "hosts n0, n1, n2, n3, n4, n5, n6, n7 and 2 more: hangs, cause unknown since 23:59:50 UTC",
+        ),
+    ],
+)
+def test_the_summary_reads_like_a_sentence(changes: dict[str, Any], sentence: str) -> None:
+    assert rows.summary_of(verdict("words", **changes)) == sentence
+
+
+def test_evidence_without_text_is_told_from_its_numbers() -> None:
+    bare = replace(WAITING, text="", metric="cpu_util_ratio", suspect_value=0.1, peer_value=0.9)
+    assert (
+        rows.evidence_text(bare) == "cpu_util_ratio at 3.5 times the alarm line of hang: 0.1, its peers 0.9"
+    )
