@@ -1,1 +1,1 @@
-"""Align, detect, diagnose, decide: plain classes that know neither Kafka nor Flink nor a clock."""
+"""The operators: plain classes that never see Kafka, Flink, a clock or a disk."""

@@ -1,0 +1,310 @@
+"""Who is slow, from the step records of a synchronous job: numbers in, numbers out.
+
+In a synchronous job the slow rank is the one that the others wait for: its *own*
+time (step without collectives) is long and its communication time is short, the
+others' communication time is long. Three questions, each asked over a window of
+steps, none of which a single step can answer:
+
+1. Is the same rank (or host) the slowest in nearly all steps? (else: data, jitter)
+2. Is its excess large against the spread of its peers of the same role, and
+   against the step time? (impact)
+3. Do its peers wait for it?
+
+After "who is slowest, step after step" of the straggler study (What-if, OSDI'25).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+PHASES = ("data", "forward", "backward", "optimizer")
+"""Phases of a rank's own time, in the order of the ``phases`` arrays."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowConfig:
+    """Alarm lines of the comparison among peers.
+
+    Attributes:
+        min_peer_count: below so many ranks of a role nobody can say which one moved.
+        min_excess_seconds: less is noise of clocks and schedulers.
+        min_strength_ratio: excess over the step time it would take without it. 0.10: the
+            straggler study calls a job straggling from 1.1.
+        spread_factor: excess over the peers' robust spread. 5: at 64 peers and normal noise,
+            one false candidate in 40,000 windows before continuity is asked for.
+        min_share_ratio: share of steps in which the slowest rank must be among the suspects.
+        min_wait_ratio: how much of the excess the peers must be seen to wait.
+        max_suspect_ratio: more of a role slow together are no outliers.
+    """
+
+    min_peer_count: int = 3
+    min_excess_seconds: float = 0.005
+    min_strength_ratio: float = 0.10
+    spread_factor: float = 5.0
+    min_share_ratio: float = 0.8
+    min_wait_ratio: float = 0.4
+    max_suspect_ratio: float = 0.34
+
+
+@dataclass(frozen=True, slots=True)
+class StepWindow:
+    """The last steps of all ranks; NaN = not measured.
+
+    Attributes:
+        duration_seconds: shape (steps, ranks).
+        communication_seconds: shape (steps, ranks).
+        phase_seconds: shape (4, steps, ranks), order of ``PHASES``.
+        roles: shape (ranks,): only ranks of equal role are compared.
+    """
+
+    duration_seconds: FloatArray
+    communication_seconds: FloatArray
+    phase_seconds: FloatArray
+    roles: IntArray
+
+    @property
+    def own_seconds(self) -> FloatArray:
+        """Step time without collectives, shape (steps, ranks)."""
+        return self.duration_seconds - self.communication_seconds
+
+    def last(self, count: int) -> StepWindow:
+        """The newest ``count`` steps."""
+        return StepWindow(
+            self.duration_seconds[-count:],
+            self.communication_seconds[-count:],
+            self.phase_seconds[:, -count:],
+            self.roles,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SlowRanks:
+    """The ranks that the others wait for.
+
+    Attributes:
+        columns: which ranks, as columns of the window, slowest first.
+        excess_seconds: own time above the peers' median, median over the window.
+        strength_ratio: excess over the step time without it.
+        score: smallest of the tests' ratios to their lines; > 1 is an alarm.
+        own_seconds: the slowest rank's own time, median over the window.
+        peer_seconds: the peers' median own time.
+        phase: the phase that explains most of the excess, "" where phases are not measured.
+        phase_share_ratio: how much of the excess it explains.
+        share_ratio: share of steps in which a suspect was the slowest.
+        first_row: first row of the window from which the excess lasts to its end.
+    """
+
+    columns: tuple[int, ...]
+    excess_seconds: float
+    strength_ratio: float
+    score: float
+    own_seconds: float
+    peer_seconds: float
+    phase: str
+    phase_share_ratio: float
+    share_ratio: float
+    first_row: int
+
+
+def find_slow(window: StepWindow, config: SlowConfig) -> SlowRanks | None:
+    """The strongest group of slow ranks of any role, None where no test holds.
+
+    Args:
+        window: at least two steps.
+        config: alarm lines.
+    """
+    found = [
+        slow
+        for role in np.unique(window.roles)
+        if (slow := _find_in_role(window, np.flatnonzero(window.roles == role), config)) is not None
+    ]
+    return max(found, key=lambda slow: slow.excess_seconds, default=None)
+
+
+def has_peers(roles: IntArray, config: SlowConfig) -> bool:
+    """Whether any role has enough ranks to be compared."""
+    return bool(roles.size) and int(np.unique(roles, return_counts=True)[1].max()) >= config.min_peer_count
+
+
+def _find_in_role(window: StepWindow, members: IntArray, config: SlowConfig) -> SlowRanks | None:
+    own = window.own_seconds[:, members]
+    enough = np.isfinite(own).sum(axis=1) >= config.min_peer_count
+    if enough.sum() < 2:  # noqa: PLR2004  # one step shows no continuity
+        return None
+    own = own[enough]
+    middle = np.nanmedian(own, axis=1)
+    above = own - middle[:, None]
+    excess = _nanmedian0(above)
+    if not np.isfinite(excess).any():
+        return None
+    slow = _slow_columns(excess, config)
+    if slow is None:
+        return None
+    rest = np.setdiff1d(np.arange(members.size), slow)
+    top = int(slow[0])
+    step_seconds = float(np.nanmedian(window.duration_seconds[:, members]))
+    gain = float(excess[slow].max())
+    strength = gain / max(step_seconds - gain, 1e-3)
+    spread = _spread(excess[rest], above[:, rest])
+    slowest = np.nanargmax(np.where(np.isfinite(above), above, -np.inf), axis=1)
+    share = float(np.isin(slowest, slow).mean())
+    lasting = float((above[:, top] > gain / 2).mean())
+    waiting = _wait(window.communication_seconds[:, members], slow, rest)
+    tests = (
+        gain / config.min_excess_seconds,
+        strength / config.min_strength_ratio,
+        gain / (config.spread_factor * spread) if spread > 0 else np.inf,
+        share / config.min_share_ratio,
+        lasting / config.min_share_ratio,
+        waiting / gain / config.min_wait_ratio,
+    )
+    score = float(min(tests))
+    if score < 1.0:
+        return None
+    phase, phase_share = _phase_of(window.phase_seconds[:, :, members], top, gain)
+    return SlowRanks(
+        columns=tuple(int(members[c]) for c in slow),
+        excess_seconds=gain,
+        strength_ratio=strength,
+        score=score,
+        own_seconds=float(np.nanmedian(own[:, top])),
+        peer_seconds=float(np.nanmedian(own[:, rest])),
+        phase=phase,
+        phase_share_ratio=phase_share,
+        share_ratio=share,
+        first_row=_first_row(window.own_seconds[:, members], top, gain),
+    )
+
+
+def _slow_columns(excess: FloatArray, config: SlowConfig) -> IntArray | None:
+    """Columns with at least half of the largest excess, largest first; None if too many."""
+    finite = np.where(np.isfinite(excess), excess, -np.inf)
+    top = float(finite.max())
+    if top < config.min_excess_seconds:
+        return None
+    slow = np.flatnonzero(finite >= top / 2)
+    if slow.size > max(1.0, config.max_suspect_ratio * excess.size):
+        return None
+    return slow[np.argsort(-finite[slow], kind="stable")]
+
+
+def _spread(excess: FloatArray, above: FloatArray) -> float:
+    """Robust spread of the peers: between ranks, or of a rank's window median, whichever is larger."""
+    finite = excess[np.isfinite(excess)]
+    if finite.size == 0:
+        return 0.0
+    between = 1.4826 * float(np.median(np.abs(finite - np.median(finite))))
+    steps = max(1, above.shape[0])
+    within = 1.4826 * float(np.nanmedian(np.abs(above - excess[None, :]))) / np.sqrt(steps)
+    return max(between, within)
+
+
+def _wait(communication: FloatArray, slow: IntArray, rest: IntArray) -> float:
+    """How much longer the peers stand in collectives than the suspects, in seconds."""
+    if rest.size == 0 or not np.isfinite(communication).any():
+        return 0.0
+    peers = np.nanmedian(communication[:, rest])
+    suspects = np.nanmedian(communication[:, slow])
+    return float(peers - suspects) if np.isfinite(peers) and np.isfinite(suspects) else 0.0
+
+
+def _phase_of(phases: FloatArray, top: int, gain: float) -> tuple[str, float]:
+    """The phase with the largest excess of one rank, and its share of the whole excess."""
+    above = phases - np.nanmedian(phases, axis=2, keepdims=True) if np.isfinite(phases).any() else None
+    if above is None:
+        return "", 0.0
+    per_phase = np.array([_median(above[p, :, top]) for p in range(len(PHASES))])
+    if not np.isfinite(per_phase).any():
+        return "", 0.0
+    best = int(np.nanargmax(per_phase))
+    return PHASES[best], float(np.clip(per_phase[best] / gain, 0.0, 1.0))
+
+
+def _first_row(own: FloatArray, top: int, gain: float) -> int:
+    """First row from which the rank's excess is above half of ``gain`` in all but lone rows."""
+    above = own[:, top] - _nanmedian1(own)
+    hot = above > gain / 2
+    row = own.shape[0]
+    for index in range(own.shape[0] - 1, -1, -1):
+        if hot[index]:
+            row = index
+        elif index >= 1 and not hot[index - 1]:
+            break
+    return min(row, own.shape[0] - 1)
+
+
+def _median(values: FloatArray) -> float:
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if finite.size else float("nan")
+
+
+def _nanmedian0(values: FloatArray) -> FloatArray:
+    """Median over rows without the warning for all-NaN columns."""
+    out = np.full(values.shape[1], np.nan)
+    known = np.isfinite(values).any(axis=0)
+    out[known] = np.nanmedian(values[:, known], axis=0)
+    return out
+
+
+def _nanmedian1(values: FloatArray) -> FloatArray:
+    """Median over columns without the warning for all-NaN rows."""
+    return _nanmedian0(values.T)
+
+
+@dataclass(frozen=True, slots=True)
+class JobChange:
+    """The whole job slowed down.
+
+    Attributes:
+        strength_ratio: growth of the step time over its baseline.
+        step_seconds: the job's step time now.
+        baseline_seconds: the step time before.
+        data_ratio: share of the growth that is waiting for data, on nearly all ranks.
+        own_ratio: share that is other own time.
+        communication_ratio: share that is communication.
+        first_row: first row of the history from which it lasts.
+    """
+
+    strength_ratio: float
+    step_seconds: float
+    baseline_seconds: float
+    data_ratio: float
+    own_ratio: float
+    communication_ratio: float
+    first_row: int
+
+
+def find_job_change(history: FloatArray, recent_count: int, min_strength_ratio: float) -> JobChange | None:
+    """Compare the newest steps with the job's own past.
+
+    Args:
+        history: shape (steps, 4): step, data (20th percentile over ranks), other own time
+            (median), communication (median), all seconds.
+        recent_count: how many of the newest steps are "now"; at least twice as many must lie before.
+        min_strength_ratio: alarm line.
+    """
+    if history.shape[0] < 3 * recent_count:
+        return None
+    now = np.nanmedian(history[-recent_count:], axis=0)
+    past = history[:-recent_count]
+    # The 40th percentile: a slow spell shorter than half of the history does not become normal.
+    before = np.nanpercentile(past, 40, axis=0)
+    growth = float(now[0] - before[0])
+    strength = growth / max(float(before[0]), 1e-3)
+    if strength < min_strength_ratio:
+        return None
+    shares = np.nan_to_num(np.clip((now[1:] - before[1:]) / growth, 0.0, 1.0))
+    limit = before[0] + growth / 2
+    hot = history[:, 0] > limit
+    row = history.shape[0] - 1
+    while row > 0 and hot[row - 1]:
+        row -= 1
+    return JobChange(
+        strength, float(now[0]), float(before[0]), float(shares[0]), float(shares[1]), float(shares[2]), row
+    )

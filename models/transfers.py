@@ -1,0 +1,93 @@
+"""How long collectives take once everybody is there: numbers in, numbers out.
+
+The time of a collective on one rank is waiting plus moving data. What remains after
+the last member has entered it is the *transfer* (What-if, OSDI'25, section 3: own end
+minus the largest start of all peers). A rank whose traffic is slow lengthens the
+transfers of **all** groups that it belongs to, and of no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSpeed:
+    """Transfers of one communicator, now and before.
+
+    Attributes:
+        ranks: members.
+        kind: what the group is for.
+        now_seconds: median transfer of late.
+        before_seconds: median transfer of its own past.
+    """
+
+    ranks: tuple[int, ...]
+    kind: str
+    now_seconds: float
+    before_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SlowLink:
+    """The rank that all slow groups share.
+
+    Attributes:
+        rank: global rank.
+        ratio: smallest slowdown among its groups.
+        now_seconds: smallest median transfer among its groups.
+        peer_seconds: median transfer of the other groups of the same kinds.
+    """
+
+    rank: int
+    ratio: float
+    now_seconds: float
+    peer_seconds: float
+
+
+def find_slow_link(groups: Sequence[GroupSpeed], min_ratio: float, min_excess_seconds: float) -> SlowLink | None:
+    """The one rank whose groups are all slow while no other group is, None where it is not one.
+
+    Args:
+        groups: communicators of kinds that have more than one group (a world group tells nobody apart).
+        min_ratio: a group is slow from this growth over its own past and over its peers.
+        min_excess_seconds: and from this growth in seconds.
+    """
+    by_rank: dict[int, list[GroupSpeed]] = {}
+    slow: list[GroupSpeed] = []
+    for group in groups:
+        for rank in group.ranks:
+            by_rank.setdefault(rank, []).append(group)
+        if _is_slow(group, _peers(group, groups), min_ratio, min_excess_seconds):
+            slow.append(group)
+    if not slow:
+        return None
+    candidates = [rank for rank, own in by_rank.items() if len(own) > 1 and all(group in slow for group in own)]
+    if len(candidates) != 1 or any(candidates[0] not in group.ranks for group in slow):
+        return None
+    return _link(candidates[0], by_rank, groups)
+
+
+def _peers(group: GroupSpeed, groups: Sequence[GroupSpeed]) -> list[GroupSpeed]:
+    return [other for other in groups if other.kind == group.kind and other is not group]
+
+
+def _is_slow(group: GroupSpeed, peers: Sequence[GroupSpeed], min_ratio: float, min_excess_seconds: float) -> bool:
+    if not peers:
+        return False
+    best_peer = min(peer.now_seconds for peer in peers)
+    reference = max(group.before_seconds, best_peer)
+    return group.now_seconds >= min_ratio * reference and group.now_seconds - reference >= min_excess_seconds
+
+
+def _link(rank: int, by_rank: Mapping[int, Sequence[GroupSpeed]], groups: Sequence[GroupSpeed]) -> SlowLink:
+    own = by_rank[rank]
+    kinds = {group.kind for group in own}
+    others = sorted(g.now_seconds for g in groups if g.kind in kinds and rank not in g.ranks)
+    return SlowLink(
+        rank,
+        min(group.now_seconds / max(group.before_seconds, 1e-6) for group in own),
+        min(group.now_seconds for group in own),
+        others[len(others) // 2] if others else 0.0,
+    )

@@ -1,0 +1,228 @@
+"""The embedded runtime: one process, the same operators, no broker.
+
+``take`` is called by the listener for every record that arrives, ``tick`` once a
+second by the ticker (or by a replayer in recording time). All verdicts come out of
+``tick``, in stream order. Thread-safe; never forks.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tocsin.pipeline.history import HistoryConfig, JobHistory
+from tocsin.pipeline.job import JobConfig, JobPipeline
+from tocsin.pipeline.operators.align import AlignedHealth
+from tocsin.pipeline.slices import SliceBuffer, SliceConfig, Taken, Turn
+from tocsin.schemas.codec import decode
+from tocsin.schemas.errors import ClockAheadError
+from tocsin.schemas.records import NS_PER_SECOND, JobKey, StepBatch, Tick
+from tocsin.schemas.verdicts import Verdict
+
+_LOG = logging.getLogger("tocsin.engine")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Settings of the runtime and its operators."""
+
+    slices: SliceConfig = field(default_factory=SliceConfig)
+    job: JobConfig = field(default_factory=JobConfig)
+    history: HistoryConfig = field(default_factory=HistoryConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOutput:
+    """What one tick led to.
+
+    Attributes:
+        verdicts: new verdict lines, in stream order.
+        health: job, and what its hosts' metric slices held.
+        turn_count: how many job seconds were worked off.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    health: tuple[tuple[JobKey, AlignedHealth], ...]
+    turn_count: int
+
+
+class EmbeddedEngine:
+    """All jobs of one process."""
+
+    def __init__(self, config: EngineConfig, on_job: Callable[[JobKey], None] | None = None) -> None:
+        """Start without jobs.
+
+        Args:
+            config: settings.
+            on_job: called once for each job that appears.
+        """
+        self._config = config
+        self._buffer = SliceBuffer(config.slices)
+        self._pipelines: dict[JobKey, JobPipeline] = {}
+        self._histories: dict[JobKey, JobHistory] = {}
+        self._on_job = on_job
+        self._lock = threading.Lock()
+        self._now_ns: int | None = None
+        self.counters: Counter[str] = Counter()
+        self.late_by_host: Counter[tuple[JobKey, str]] = Counter()
+        self.verdicts_by_reason: Counter[tuple[str, str]] = Counter()
+
+    def take(self, data: bytes, now_ns: int | None = None) -> Taken:
+        """Take one record as it came over the wire.
+
+        Args:
+            data: the record's bytes.
+            now_ns: the receiver's clock for the check of absurd times; None: not checked.
+
+        Raises:
+            SchemaError: the bytes are no record; a dead letter.
+            ClockAheadError: stamped in the future; the sender must correct its clock.
+        """
+        record = decode(data, now_ns=now_ns)
+        if isinstance(record, Tick):
+            return Taken.OK
+        with self._lock:
+            if now_ns is not None and record.ts_ns > now_ns + self._config.slices.max_ahead_ns:
+                self.counters["refused_clock_ahead"] += 1
+                raise ClockAheadError(record.ts_ns - now_ns)
+            taken = self._buffer.add(record, bytes(data))
+            self.counters[f"records_{taken.value}"] += 1
+            if taken is Taken.LATE:
+                self.late_by_host[record.job, record.host] += 1
+            if taken is Taken.AHEAD:
+                raise ClockAheadError(record.ts_ns - (self._now_ns or record.ts_ns))
+        return taken
+
+    def tick(self, tick_ns: int) -> EngineOutput:
+        """Move time; work off every job second that the watermark has passed."""
+        with self._lock:
+            self._now_ns = tick_ns
+            turns = self._buffer.advance(tick_ns)
+            verdicts: list[Verdict] = []
+            health: list[tuple[JobKey, AlignedHealth]] = []
+            for turn in turns:
+                result = self._pipeline(turn.job, turn.end_ns, verdicts).on_turn(turn)
+                self._remember(turn, result.health)
+                verdicts.extend(result.verdicts)
+                health.extend((turn.job, entry) for entry in result.health)
+            self._forget(set(self._buffer.jobs))
+            for verdict in verdicts:
+                self.verdicts_by_reason[verdict.state.value, verdict.reason] += 1
+            self.counters["turns"] += len(turns)
+            return EngineOutput(tuple(verdicts), tuple(health), len(turns))
+
+    def _pipeline(self, job: JobKey, now_ns: int, verdicts: list[Verdict]) -> JobPipeline:
+        pipeline = self._pipelines.get(job)
+        if pipeline is not None:
+            return pipeline
+        pipeline = self._pipelines[job] = JobPipeline(self._config.job, job)
+        self._histories[job] = JobHistory(self._config.history)
+        for other, older in self._pipelines.items():
+            same = (other.cluster, other.job_id) == (job.cluster, job.job_id)
+            if same and other.attempt < job.attempt:
+                verdicts.extend(older.on_new_attempt(now_ns))
+        _LOG.info("job appeared", extra={"job": job.job_id, "attempt": job.attempt, "cluster": job.cluster})
+        if self._on_job is not None:
+            self._on_job(job)
+        return pipeline
+
+    def _remember(self, turn: Turn, health: Sequence[AlignedHealth]) -> None:
+        history = self._histories[turn.job]
+        history.take_steps([record for record in turn.fast.records if isinstance(record, StepBatch)])
+        history.take_health(health)
+
+    def _forget(self, known: set[JobKey]) -> None:
+        for job in [job for job in self._pipelines if job not in known]:
+            del self._pipelines[job], self._histories[job]
+
+    def history(self, job: JobKey) -> JobHistory | None:
+        """The numbers behind a job's verdicts."""
+        return self._histories.get(job)
+
+    def jobs(self) -> tuple[JobKey, ...]:
+        """Jobs that are known, by name."""
+        with self._lock:
+            return tuple(sorted(self._pipelines))
+
+    def status(self, job_id: str | None = None) -> dict[str, Any]:
+        """Why there is (no) verdict: hosts, ranks, groups, lateness, clocks, abstentions."""
+        with self._lock:
+            jobs = [
+                self._status_of(job, pipeline)
+                for job, pipeline in sorted(self._pipelines.items())
+                if job_id is None or job.job_id == job_id
+            ]
+            return {"now_ns": self._now_ns, "counters": dict(self.counters), "jobs": jobs}
+
+    def _status_of(self, job: JobKey, pipeline: JobPipeline) -> dict[str, Any]:
+        graph, now_ns = pipeline.graph, self._now_ns or 0
+        step_seconds = pipeline.steps.median_step_ns / NS_PER_SECOND
+        return {
+            "cluster": job.cluster,
+            "job_id": job.job_id,
+            "attempt": job.attempt,
+            "world_size": graph.world_size,
+            "ended": graph.ended(),
+            "max_step": graph.max_step,
+            "step_seconds": step_seconds,
+            "groups": len(graph.groups),
+            "hook_present": any(host.hook_present for host in graph.hosts.values()) or bool(graph.ranks),
+            "hosts": {
+                name: {
+                    "last_seen_seconds": (now_ns - facts.last_seen_ns) / NS_PER_SECOND,
+                    "clock_offset_seconds": facts.clock_offset_ns / NS_PER_SECOND,
+                    "clock_error_seconds": facts.clock_error_ns / NS_PER_SECOND,
+                    "late": self.late_by_host[job, name],
+                    "hook_present": facts.hook_present,
+                }
+                for name, facts in sorted(graph.hosts.items())
+            },
+            "ranks": {
+                str(rank): {
+                    "host": graph.host_of(rank),
+                    "step": facts.last_step,
+                    "steps_per_second": pipeline.steps.rate_of(rank, now_ns),
+                    "last_seen_seconds": (now_ns - facts.last_step_ns) / NS_PER_SECOND if facts.last_step_ns else None,
+                    "stopped": facts.stopped_since_ns > 0,
+                    "exited": facts.exit is not None,
+                }
+                for rank, facts in sorted(graph.ranks.items())
+            },
+            "abstained": pipeline.abstentions(),
+            "verdicts": [verdict.to_line() for verdict in pipeline.decide.live],
+        }
+
+    def snapshot(self) -> dict[str, bytes]:
+        """State of the runtime and of all jobs, as named parts."""
+        with self._lock:
+            parts = {f"slices/{name}": data for name, data in self._buffer.snapshot().items()}
+            for job, pipeline in self._pipelines.items():
+                prefix = f"{job.cluster}/{job.job_id}/{job.attempt}"
+                parts.update({f"pipeline/{prefix}/{name}": data for name, data in pipeline.snapshot().items()})
+            return parts
+
+    def restore(self, parts: Mapping[str, bytes]) -> None:
+        """Take back what ``snapshot`` gave (histories of evidence start anew)."""
+        with self._lock:
+            self._buffer.restore(
+                {name.removeprefix("slices/"): data for name, data in parts.items() if name.startswith("slices/")}
+            )
+            self._now_ns = None if self._buffer.watermark_ns is None else (
+                self._buffer.watermark_ns + self._config.slices.lateness_ns
+            )
+            groups: dict[JobKey, dict[str, bytes]] = {}
+            for name, data in parts.items():
+                if name.startswith("pipeline/"):
+                    job_text, _, part = name.removeprefix("pipeline/").rpartition("/")
+                    cluster_job, _, attempt = job_text.rpartition("/")
+                    cluster, _, job_id = cluster_job.partition("/")
+                    groups.setdefault(JobKey(cluster, job_id, int(attempt)), {})[part] = data
+            self._pipelines = {}
+            for job, own in groups.items():
+                self._pipelines[job] = JobPipeline(self._config.job, job)
+                self._pipelines[job].restore(own)
+                self._histories[job] = JobHistory(self._config.history)

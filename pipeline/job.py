@@ -1,0 +1,100 @@
+"""The operators of one job, wired: what both runtimes drive."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tocsin.pipeline.operators.align import Align, AlignedHealth
+from tocsin.pipeline.operators.base import pack_state, unpack_state
+from tocsin.pipeline.operators.decide import Decide, DecideConfig
+from tocsin.pipeline.operators.diagnose import Diagnose, DiagnoseConfig
+from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.pipeline.operators.steps import StepDetector, StepsConfig
+from tocsin.pipeline.slices import Turn
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import IDLE_JOB_ID, JobKey
+from tocsin.schemas.verdicts import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class JobConfig:
+    """Settings of all operators."""
+
+    steps: StepsConfig = field(default_factory=StepsConfig)
+    diagnose: DiagnoseConfig = field(default_factory=DiagnoseConfig)
+    decide: DecideConfig = field(default_factory=DecideConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResult:
+    """What one job's turn led to.
+
+    Attributes:
+        verdicts: new verdict lines.
+        health: per host, what its metric slices held.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    health: tuple[AlignedHealth, ...]
+
+
+class JobPipeline:
+    """align -> detect -> diagnose -> decide, for one attempt of one job."""
+
+    def __init__(self, config: JobConfig, job: JobKey) -> None:
+        """Start without history."""
+        self.job = job
+        self.graph = JobGraph()
+        self.steps = StepDetector(config.steps, self.graph)
+        self.align = Align()
+        self.diagnose = Diagnose(config.diagnose, self.graph)
+        self.decide = Decide(config.decide, job)
+        self.abstained: Counter[str] = Counter()
+        self._ended = False
+
+    def on_turn(self, turn: Turn) -> TurnResult:
+        """Take what happened up to ``turn.end_ns``; return what follows from it."""
+        health: list[AlignedHealth] = []
+        for metrics in turn.metrics:
+            self.graph.take(metrics.records)
+            health.extend(self.align.on_slice(metrics))
+        self.graph.take(turn.fast.records)
+        if self.job.job_id == IDLE_JOB_ID:
+            return TurnResult((), tuple(health))
+        anomalies = self.steps.on_slice(turn.fast)
+        diagnosis = self.diagnose.on_slice(turn.fast, anomalies, self.steps.median_step_ns)
+        self.abstained.update(reason.value for reason in diagnosis.abstained)
+        verdicts = self.decide.on_findings(turn.end_ns, diagnosis.findings)
+        if self.graph.ended() and not self._ended:
+            self._ended = True
+            verdicts.extend(self.decide.close_all(turn.end_ns, Reason.JOB_ENDED))
+        return TurnResult(tuple(verdicts), tuple(health))
+
+    def on_new_attempt(self, now_ns: int) -> list[Verdict]:
+        """A later attempt of the same job began: this one's verdicts are history."""
+        return self.decide.close_all(now_ns, Reason.NEW_ATTEMPT)
+
+    def abstentions(self) -> dict[str, int]:
+        """Reason -> how often, over all operators."""
+        return dict(self.abstained + Counter(self.steps.abstained))
+
+    def snapshot(self) -> dict[str, bytes]:
+        """State as named parts, prefixed by operator."""
+        parts = {
+            "job": pack_state({"ended": self._ended, "abstained": dict(self.abstained)}),
+            "graph": pack_state(self.graph.to_state()),
+        }
+        for operator in (self.steps, self.align, self.diagnose, self.decide):
+            parts.update(operator.snapshot())
+        return parts
+
+    def restore(self, parts: Mapping[str, bytes]) -> None:
+        """Take back what ``snapshot`` gave."""
+        state = unpack_state(parts, "job")
+        self._ended = state["ended"]
+        self.abstained = Counter(state["abstained"])
+        self.graph.load_state(unpack_state(parts, "graph"))
+        for operator in (self.steps, self.align, self.diagnose, self.decide):
+            operator.restore(parts)

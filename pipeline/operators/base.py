@@ -1,0 +1,73 @@
+"""What an operator is, and how its state is written.
+
+An operator is a plain class built from a frozen config. Both runtimes (embedded,
+Flink) drive it the same way:
+
+- ``on_slice(slice)``: all records of one job in one span of event time, once, in
+  canonical order, in order of ``end_ns``. Duplicates were dropped before.
+- ``snapshot()``: named parts; a runtime may write only the parts that changed.
+- ``restore(parts)``: the exact inverse; after it, the same slices give the same outputs.
+
+No operator reads a clock: the slice's end is the time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from tocsin.schemas.errors import SnapshotError
+from tocsin.schemas.records import Slice
+
+STATE_VERSION = 1
+Out_co = TypeVar("Out_co", covariant=True)
+
+
+class Operator(Protocol[Out_co]):
+    """One stage of a job's pipeline."""
+
+    def on_slice(self, data: Slice) -> Sequence[Out_co]:
+        """Take the records of one span and say what follows from them."""
+        ...
+
+    def snapshot(self) -> dict[str, bytes]:
+        """Return the state as named parts."""
+        ...
+
+    def restore(self, parts: Mapping[str, bytes]) -> None:
+        """Take back what ``snapshot`` gave.
+
+        Raises:
+            SnapshotError: a part is missing, damaged or of another version.
+        """
+        ...
+
+
+def pack_state(state: object) -> bytes:
+    """Write JSON-able state (string keys only) canonically, with a version."""
+    return json.dumps(
+        {"version": STATE_VERSION, "state": state}, sort_keys=True, separators=(",", ":")
+    ).encode()
+
+
+def unpack_state(parts: Mapping[str, bytes], name: str) -> Any:
+    """Read one part that ``pack_state`` wrote.
+
+    Raises:
+        SnapshotError: the part is missing, damaged or of another version.
+    """
+    if name not in parts:
+        msg = f"snapshot has no part {name!r} (has: {', '.join(sorted(parts)) or 'nothing'})"
+        raise SnapshotError(msg)
+    try:
+        outer = json.loads(parts[name])
+        version = outer["version"]
+        state = outer["state"]
+    except (ValueError, KeyError, TypeError) as error:
+        msg = f"snapshot part {name!r} is damaged: {error}"
+        raise SnapshotError(msg) from error
+    if version != STATE_VERSION:
+        msg = f"snapshot part {name!r} has version {version}, this program reads version {STATE_VERSION}"
+        raise SnapshotError(msg)
+    return state

@@ -1,0 +1,259 @@
+"""The life of verdicts: one incident for one fault, from open to resolved.
+
+``diagnose`` says each second what explanations hold. ``decide`` turns them into
+verdicts with ids fixed at opening, asks for patience before a hard action is
+proposed, and closes what is no longer true. Nothing is executed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tocsin.pipeline.operators.base import pack_state, unpack_state
+from tocsin.pipeline.operators.findings import Finding
+from tocsin.schemas.causes import CAUSES
+from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import NS_PER_SECOND, JobKey
+from tocsin.schemas.verdicts import ActionKind, FaultKind, Verdict, VerdictState, verdict_id_of
+
+_LIVE = (VerdictState.OPEN, VerdictState.CONFIRMED)
+_STANDSTILL = (FaultKind.FAIL_STOP, FaultKind.HANG)
+_HARD = (ActionKind.DRAIN, ActionKind.EVICT)
+
+
+@dataclass(frozen=True, slots=True)
+class DecideConfig:
+    """Settings.
+
+    Attributes:
+        confirm_ns: how long an explanation must hold before its full action is proposed. A daemon
+            that eats CPU for 10 s slows a rank for 10 s: fail_slow waits 15 s.
+        gone_ns: how long it must be gone before the verdict is closed.
+        action_ttl_ns: a proposed action must not be executed after this.
+    """
+
+    confirm_ns: Mapping[FaultKind, int] = field(
+        default_factory=lambda: {
+            FaultKind.FAIL_STOP: 2 * NS_PER_SECOND,
+            FaultKind.HANG: 5 * NS_PER_SECOND,
+            FaultKind.FAIL_SLOW: 15 * NS_PER_SECOND,
+            FaultKind.SILENT_CORRUPTION: 0,
+            FaultKind.DEGRADED: 60 * NS_PER_SECOND,
+        }
+    )
+    gone_ns: int = 5 * NS_PER_SECOND
+    action_ttl_ns: int = 600 * NS_PER_SECOND
+
+
+@dataclass(slots=True)
+class _Incident:
+    """One live verdict and what holds it."""
+
+    verdict: Verdict
+    opened_ns: int
+    held_ns: int
+    certain: bool
+
+
+class Decide:
+    """Verdict life of one job."""
+
+    def __init__(self, config: DecideConfig, job: JobKey) -> None:
+        """Start without verdicts."""
+        self._config = config
+        self._job = job
+        self._incidents: list[_Incident] = []
+
+    @property
+    def live(self) -> tuple[Verdict, ...]:
+        """Open and confirmed verdicts."""
+        return tuple(incident.verdict for incident in self._incidents)
+
+    def on_findings(self, now_ns: int, findings: Sequence[Finding]) -> list[Verdict]:
+        """Take what holds at ``now_ns``; return the verdict lines that this changes."""
+        lines: list[Verdict] = []
+        for finding in findings:
+            incident = self._match(finding)
+            if incident is None:
+                lines.append(self._open(finding, now_ns))
+            else:
+                lines.extend(self._hold(incident, finding, now_ns))
+        lines.extend(self._age(now_ns))
+        return lines
+
+    def close_all(self, now_ns: int, reason: Reason) -> list[Verdict]:
+        """Resolve everything: the job ended, or a new attempt began."""
+        return [
+            self._close(incident, now_ns, VerdictState.RESOLVED, reason) for incident in list(self._incidents)
+        ]
+
+    def _match(self, finding: Finding) -> _Incident | None:
+        for incident in self._incidents:
+            if _same_fault(incident.verdict, finding):
+                return incident
+        return None
+
+    def _open(self, finding: Finding, now_ns: int) -> Verdict:
+        verdict = Verdict(
+            verdict_id=verdict_id_of(self._job, finding.suspects, finding.fault, finding.onset_ns),
+            job=self._job,
+            fault=finding.fault,
+            cause=finding.cause,
+            suspects=finding.suspects,
+            onset_ns=finding.onset_ns,
+            detected_ns=now_ns,
+            confidence=finding.confidence,
+            action=_action(finding, confirmed=finding.certain),
+            reason=finding.reason.value,
+            evidence=finding.evidence,
+            state=VerdictState.OPEN,
+            update=0,
+            expires_ns=now_ns + self._config.action_ttl_ns,
+            common=finding.common,
+        )
+        self._incidents.append(_Incident(verdict, now_ns, now_ns, finding.certain))
+        return verdict
+
+    def _hold(self, incident: _Incident, finding: Finding, now_ns: int) -> list[Verdict]:
+        verdict = incident.verdict
+        if not _explains_better(finding, incident):
+            if _same_suspects(finding, verdict) or not finding.suspects:
+                incident.held_ns = now_ns
+            return []
+        moved = not _same_suspects(finding, verdict)
+        changed = moved or (finding.cause, finding.fault) != (verdict.cause, verdict.fault)
+        if moved:
+            incident.opened_ns = now_ns
+        incident.held_ns = now_ns
+        incident.certain = finding.certain
+        due = now_ns - incident.opened_ns >= self._config.confirm_ns[finding.fault]
+        confirmed = verdict.state is VerdictState.CONFIRMED and not changed
+        if not changed and (confirmed or not due):
+            return []
+        confirm = confirmed or due
+        incident.verdict = replace(
+            verdict,
+            fault=finding.fault,
+            cause=finding.cause,
+            suspects=finding.suspects,
+            onset_ns=finding.onset_ns if changed else verdict.onset_ns,
+            detected_ns=now_ns,
+            confidence=min(1.0, finding.confidence + (0.05 if confirm else 0.0)),
+            action=_action(finding, confirmed=confirm or finding.certain),
+            reason=finding.reason.value,
+            evidence=finding.evidence,
+            state=VerdictState.CONFIRMED if confirm else VerdictState.OPEN,
+            update=verdict.update + 1,
+            expires_ns=now_ns + self._config.action_ttl_ns,
+            common=finding.common,
+        )
+        return [incident.verdict]
+
+    def _age(self, now_ns: int) -> list[Verdict]:
+        lines = []
+        for incident in list(self._incidents):
+            gone = now_ns - incident.held_ns
+            if gone >= self._config.gone_ns:
+                confirmed = incident.verdict.state is VerdictState.CONFIRMED
+                state = VerdictState.RESOLVED if confirmed else VerdictState.CANCELLED
+                lines.append(self._close(incident, now_ns, state, Reason.RECOVERED))
+            elif now_ns >= incident.verdict.expires_ns:
+                lines.append(self._renew(incident, now_ns))
+        return lines
+
+    def _renew(self, incident: _Incident, now_ns: int) -> Verdict:
+        incident.verdict = replace(
+            incident.verdict,
+            detected_ns=now_ns,
+            update=incident.verdict.update + 1,
+            expires_ns=now_ns + self._config.action_ttl_ns,
+            reason=Reason.STILL_TRUE.value,
+        )
+        return incident.verdict
+
+    def _close(self, incident: _Incident, now_ns: int, state: VerdictState, reason: Reason) -> Verdict:
+        self._incidents.remove(incident)
+        return replace(
+            incident.verdict,
+            detected_ns=now_ns,
+            update=incident.verdict.update + 1,
+            state=state,
+            reason=reason.value,
+            action=ActionKind.NONE,
+            expires_ns=now_ns,
+        )
+
+    def snapshot(self) -> dict[str, bytes]:
+        """State in one part."""
+        state: list[dict[str, Any]] = [
+            {
+                "verdict": encode_verdict(incident.verdict).decode(),
+                "opened_ns": incident.opened_ns,
+                "held_ns": incident.held_ns,
+                "certain": incident.certain,
+            }
+            for incident in self._incidents
+        ]
+        return {"decide": pack_state(state)}
+
+    def restore(self, parts: Mapping[str, bytes]) -> None:
+        """Take back what ``snapshot`` gave."""
+        self._incidents = [
+            _Incident(
+                decode_verdict(entry["verdict"].encode()),
+                entry["opened_ns"],
+                entry["held_ns"],
+                entry["certain"],
+            )
+            for entry in unpack_state(parts, "decide")
+        ]
+
+
+def _same_fault(verdict: Verdict, finding: Finding) -> bool:
+    """Whether a finding speaks of the incident that a verdict stands for."""
+    if {s.component for s in verdict.suspects} & {s.component for s in finding.suspects}:
+        return True
+    if verdict.fault in _STANDSTILL and finding.fault in _STANDSTILL:
+        # A job stands still once: whoever stops or hangs after the first is its victim.
+        return True
+    if verdict.fault is FaultKind.SILENT_CORRUPTION and not finding.suspects and finding.fault in _STANDSTILL:
+        # A program that ends itself because of a NaN.
+        return True
+    if verdict.fault is FaultKind.FAIL_SLOW and finding.fault is FaultKind.FAIL_SLOW:
+        # "The job is slow" first names nobody and may narrow to one; the rest of it is the same slowness.
+        return not verdict.suspects or not finding.suspects
+    return verdict.fault is finding.fault and not verdict.suspects and not finding.suspects
+
+
+def _same_suspects(finding: Finding, verdict: Verdict) -> bool:
+    """Whether both name the same components (the ranks on them may differ)."""
+    return {s.component for s in finding.suspects} == {s.component for s in verdict.suspects}
+
+
+def _explains_better(finding: Finding, incident: _Incident) -> bool:
+    """Whether the finding may speak for the incident: it is the same story, or a stronger one."""
+    verdict = incident.verdict
+    if _same_suspects(finding, verdict):
+        weaker = incident.certain and not finding.certain
+        return not weaker
+    if not finding.suspects:
+        return False
+    if not verdict.suspects:
+        return True
+    if finding.certain != incident.certain:
+        return finding.certain
+    return finding.onset_ns < verdict.onset_ns and finding.confidence >= verdict.confidence
+
+
+def _action(finding: Finding, *, confirmed: bool) -> ActionKind:
+    """The action to propose: the cause's own when confirmed, a mild one before, never hard for nobody."""
+    if not finding.suspects:
+        mild = CAUSES[finding.cause].blames == "nobody"
+        return CAUSES[finding.cause].action if mild else ActionKind.NOTIFY
+    action = CAUSES[finding.cause].action
+    if confirmed:
+        return action
+    return ActionKind.PROBE if action in _HARD else ActionKind.NOTIFY

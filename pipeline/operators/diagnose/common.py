@@ -1,0 +1,27 @@
+"""Small pieces that all explanations share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.schemas.verdicts import Component, ComponentKind, Suspect
+
+
+def suspects_of(graph: JobGraph, ranks: Iterable[int]) -> tuple[Suspect, ...]:
+    """The hosts of these ranks with the ranks beside them; ranks where no host is known."""
+    by_host: dict[str, list[int]] = {}
+    lone: list[int] = []
+    for rank in sorted(ranks):
+        host = graph.host_of(rank)
+        if host:
+            by_host.setdefault(host, []).append(rank)
+        else:
+            lone.append(rank)
+    hosts = [Suspect(Component(ComponentKind.HOST, host), tuple(by_host[host])) for host in sorted(by_host)]
+    return (*hosts, *(Suspect(Component(ComponentKind.RANK, str(rank)), (rank,)) for rank in lone))
+
+
+def names_of(graph: JobGraph, ranks: Iterable[int]) -> str:
+    """For a sentence: ``rank 3 on n03``."""
+    return ", ".join(f"rank {rank} on {graph.host_of(rank) or '?'}" for rank in sorted(ranks))

@@ -1,0 +1,114 @@
+"""Which rank was the first without a number.
+
+After one all-reduce everybody has it, so the order is told by (step, loss before
+gradient norm), which needs no clock. Clocks are asked only among hosts whose error
+is known to be smaller than the gap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tocsin.pipeline.operators.diagnose.common import names_of, suspects_of
+from tocsin.pipeline.operators.findings import Finding
+from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.schemas import events
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import NS_PER_SECOND, Event
+from tocsin.schemas.verdicts import Evidence, FaultKind
+
+_STAGE = {"loss": 0, "grad_norm": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class NanConfig:
+    """Settings.
+
+    Attributes:
+        settle_ns: how long after the first report the others may still be heard.
+        forget_ns: an episode without new reports ends after this.
+    """
+
+    settle_ns: int = NS_PER_SECOND
+    forget_ns: int = 300 * NS_PER_SECOND
+
+
+@dataclass(slots=True)
+class NanTracker:
+    """The reports of one episode: rank -> [step, stage, ts_ns, value]."""
+
+    config: NanConfig
+    first: dict[int, list[Any]] = field(default_factory=dict)
+    newest_ns: int = 0
+
+    def take(self, event: Event) -> None:
+        """Keep a rank's first report of the episode."""
+        if event.ts_ns - self.newest_ns > self.config.forget_ns:
+            self.first.clear()
+        self.newest_ns = max(self.newest_ns, event.ts_ns)
+        stage = _STAGE.get(str(event.payload.get("what", "")), 1)
+        report = [
+            int(event.payload.get("step", -1)),
+            stage,
+            event.ts_ns,
+            str(event.payload.get("value", "nan")),
+        ]
+        known = self.first.get(event.rank)
+        if known is None or report[:2] < known[:2]:
+            self.first[event.rank] = report
+
+    def find(self, graph: JobGraph, now_ns: int) -> Finding | None:
+        """Who was first, nobody where that cannot be said, None without an episode."""
+        if not self.first or now_ns - self.newest_ns > self.config.forget_ns:
+            return None
+        onset_ns = min(report[2] for report in self.first.values())
+        if now_ns - onset_ns < self.config.settle_ns:
+            return None
+        earliest = min(report[:2] for report in self.first.values())
+        ranks = [rank for rank, report in self.first.items() if report[:2] == earliest]
+        if len({graph.host_of(rank) for rank in ranks}) > 1:
+            ranks = self._first_by_clock(graph, ranks)
+        single = len({graph.host_of(rank) for rank in ranks}) == 1 and graph.world_size > 1
+        evidence = tuple(self._evidence(graph, rank) for rank in sorted(ranks)[:5])
+        if single:
+            suspects, reason, confidence = suspects_of(graph, ranks), Reason.NAN_FIRST_BY_STEP, 0.9
+        else:
+            suspects, reason, confidence = (), Reason.NAN_EVERYWHERE, 0.6
+        return Finding(
+            FaultKind.SILENT_CORRUPTION,
+            "nan_gradient",
+            suspects,
+            onset_ns,
+            confidence,
+            reason,
+            evidence,
+            certain=True,
+        )
+
+    def _first_by_clock(self, graph: JobGraph, ranks: list[int]) -> list[int]:
+        """The earliest rank, if it leads by more than the clocks may err; else all."""
+        order = sorted(ranks, key=lambda rank: (graph.corrected_ns(rank, self.first[rank][2]), rank))
+        lead = graph.corrected_ns(order[1], self.first[order[1]][2]) - graph.corrected_ns(
+            order[0], self.first[order[0]][2]
+        )
+        # Twice the error: within one step the ranks run apart by their own jitter as well.
+        return order[:1] if lead > 2 * graph.clock_error_ns(order[:2]) + NS_PER_SECOND // 10 else ranks
+
+    def _evidence(self, graph: JobGraph, rank: int) -> Evidence:
+        step, stage, ts_ns, value = self.first[rank]
+        what = "loss" if stage == 0 else "gradient norm"
+        text = f"{names_of(graph, [rank])}: {what} is {value} at step {step}"
+        others = [report[0] for other, report in self.first.items() if other != rank]
+        if others:
+            text += f"; {len(others)} other ranks followed (first at step {min(others)})"
+        return Evidence("nan", events.NAN, 2.0, ts_ns, ts_ns, text)
+
+    def to_state(self) -> dict[str, Any]:
+        """JSON-able state."""
+        return {"first": sorted(self.first.items()), "newest_ns": self.newest_ns}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take back what ``to_state`` gave."""
+        self.first = dict(map(tuple, state["first"]))
+        self.newest_ns = state["newest_ns"]

@@ -1,0 +1,151 @@
+"""A rank whose traffic is slow: all of its groups move data slower, the others do not.
+
+The steps are longer, nobody's own time is, communication is: then the transfers of
+each group (time after its last member has entered) tell who.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tocsin.models.transfers import GroupSpeed, SlowLink, find_slow_link
+from tocsin.pipeline.operators.diagnose.common import names_of, suspects_of
+from tocsin.pipeline.operators.findings import Finding
+from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import NS_PER_SECOND, CollectiveRecord
+from tocsin.schemas.verdicts import Anomaly, Evidence, FaultKind
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkConfig:
+    """Settings.
+
+    Attributes:
+        recent_count: transfers that are "now".
+        history_count: transfers kept per communicator.
+        min_ratio: a group is slow from this growth.
+        min_excess_seconds: and from this growth in seconds (beyond the clocks' error).
+        min_communication_ratio: share of the job's slowdown that must be communication.
+        open_keep_count: unfinished operations kept per communicator until all members spoke.
+    """
+
+    recent_count: int = 6
+    history_count: int = 96
+    min_ratio: float = 2.0
+    min_excess_seconds: float = 0.004
+    min_communication_ratio: float = 0.5
+    open_keep_count: int = 256
+
+
+class NetworkTracker:
+    """Transfers per communicator of one job."""
+
+    def __init__(self, config: NetworkConfig, graph: JobGraph) -> None:
+        """Know no transfer."""
+        self._config = config
+        self._graph = graph
+        self._open: dict[str, dict[int, dict[int, list[int]]]] = {}
+        self._transfers: dict[str, list[float]] = {}
+
+    def take(self, rows: Sequence[CollectiveRecord]) -> None:
+        """Learn completions; an operation counts when all members have reported it."""
+        for row in rows:
+            if row.record != "completion" or row.start_ns <= 0 or row.peer >= 0:
+                continue
+            group = self._graph.groups.get(row.comm_id)
+            if group is None or len(group.ranks) < 2:  # noqa: PLR2004  # a group of one moves nothing
+                continue
+            operations = self._open.setdefault(row.comm_id, {})
+            members = operations.setdefault(row.op_seq, {})
+            members[row.rank] = [
+                self._graph.corrected_ns(row.rank, row.start_ns),
+                self._graph.corrected_ns(row.rank, row.end_ns),
+            ]
+            if len(members) == len(group.ranks):
+                self._close(row.comm_id, row.op_seq)
+            for seq in sorted(operations)[: -self._config.open_keep_count]:
+                del operations[seq]
+
+    def _close(self, comm_id: str, seq: int) -> None:
+        members = self._open[comm_id].pop(seq)
+        moved_ns = max(end for _, end in members.values()) - max(start for start, _ in members.values())
+        kept = self._transfers.setdefault(comm_id, [])
+        kept.append(max(0, moved_ns) / NS_PER_SECOND)
+        del kept[: -self._config.history_count]
+
+    def find(self, now_ns: int, anomalies: Sequence[Anomaly]) -> Finding | None:
+        """Who slows the communication of a job that became slower, None where that is not it."""
+        job = next((a for a in anomalies if a.metric == "step_seconds"), None)
+        if job is None or job.detail["communication_ratio"] < self._config.min_communication_ratio:
+            return None
+        if any(a.metric == "own_seconds" for a in anomalies):
+            return None
+        link = find_slow_link(self._speeds(), self._config.min_ratio, self._excess_seconds())
+        if link is None:
+            return None
+        return self._finding(link, job, now_ns)
+
+    def _excess_seconds(self) -> float:
+        """The least growth that the clocks of this job's hosts can show."""
+        return max(self._config.min_excess_seconds, 2 * self._graph.clock_error_ns(self._graph.ranks) / NS_PER_SECOND)
+
+    def _speeds(self) -> list[GroupSpeed]:
+        recent = self._config.recent_count
+        speeds = []
+        for comm_id, kept in sorted(self._transfers.items()):
+            group = self._graph.groups.get(comm_id)
+            if group is None or len(kept) < 3 * recent or len(group.ranks) == self._graph.world_size:
+                continue
+            speeds.append(
+                GroupSpeed(
+                    group.ranks,
+                    group.kind.value,
+                    statistics.median(kept[-recent:]),
+                    statistics.median(sorted(kept[:-recent])[: max(1, len(kept) // 2)]),
+                )
+            )
+        return speeds
+
+    def _finding(self, link: SlowLink, job: Anomaly, now_ns: int) -> Finding:
+        evidence = Evidence(
+            "transfers",
+            "communication_seconds",
+            link.ratio / self._config.min_ratio,
+            job.start_ns,
+            now_ns,
+            f"{names_of(self._graph, [link.rank])}: all of its groups take {link.now_seconds * 1e3:.1f} ms to move data "
+            f"once everybody is there ({link.ratio:.1f}x their past), the other groups {link.peer_seconds * 1e3:.1f} ms",
+            suspect_value=link.now_seconds,
+            peer_value=link.peer_seconds,
+        )
+        return Finding(
+            FaultKind.FAIL_SLOW,
+            "network_slow",
+            suspects_of(self._graph, [link.rank]),
+            job.start_ns,
+            0.85,
+            Reason.GROUPS_OF_RANK_SLOW,
+            (evidence,),
+        )
+
+    def to_state(self) -> dict[str, Any]:
+        """JSON-able state."""
+        return {
+            "open": [
+                [comm_id, [[seq, sorted(members.items())] for seq, members in sorted(operations.items())]]
+                for comm_id, operations in sorted(self._open.items())
+            ],
+            "transfers": sorted(self._transfers.items()),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take back what ``to_state`` gave."""
+        self._open = {
+            comm_id: {seq: dict(map(tuple, members)) for seq, members in operations}
+            for comm_id, operations in state["open"]
+        }
+        self._transfers = dict(map(tuple, state["transfers"]))

@@ -1,0 +1,123 @@
+"""``diagnose``: join what was seen on the dependency graph, exclude, then name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tocsin.pipeline.operators.base import pack_state, unpack_state
+from tocsin.pipeline.operators.diagnose.nan import NanConfig, NanTracker
+from tocsin.pipeline.operators.diagnose.network import NetworkConfig, NetworkTracker
+from tocsin.pipeline.operators.diagnose.silence import SilenceConfig, find_silence, silent_hosts
+from tocsin.pipeline.operators.diagnose.slow import SlowRules, find_slow_findings
+from tocsin.pipeline.operators.diagnose.stop import StopConfig, find_stop
+from tocsin.pipeline.operators.diagnose.waits import WaitConfig, WaitTracker
+from tocsin.pipeline.operators.findings import Finding
+from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.schemas import events
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import CollectiveBatch, Event, Slice, StepBatch
+from tocsin.schemas.verdicts import Anomaly
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnoseConfig:
+    """Settings of each explanation."""
+
+    stop: StopConfig = field(default_factory=StopConfig)
+    nan: NanConfig = field(default_factory=NanConfig)
+    silence: SilenceConfig = field(default_factory=SilenceConfig)
+    slow: SlowRules = field(default_factory=SlowRules)
+    waits: WaitConfig = field(default_factory=WaitConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What one slice led to.
+
+    Attributes:
+        findings: explanations that hold at the slice's end, the most direct first.
+        abstained: reasons why something that looked wrong is no finding.
+    """
+
+    findings: tuple[Finding, ...]
+    abstained: tuple[Reason, ...]
+
+
+class Diagnose:
+    """Root cause of one job.
+
+    The graph is the job's own; whoever drives this feeds it first with the same slice.
+    """
+
+    def __init__(self, config: DiagnoseConfig, graph: JobGraph) -> None:
+        """Know nothing but the graph."""
+        self._config = config
+        self._graph = graph
+        self._nan = NanTracker(config.nan)
+        self._waits = WaitTracker(config.waits, graph)
+        self._network = NetworkTracker(config.network, graph)
+
+    def on_slice(self, data: Slice, anomalies: Sequence[Anomaly], median_step_ns: int) -> Diagnosis:
+        """Explain what is wrong at the end of this slice.
+
+        Args:
+            data: one second of the job's records.
+            anomalies: what the detectors said of slices that end with this one.
+            median_step_ns: the job's step time, 0: not known yet.
+        """
+        self._take(data)
+        now_ns = data.end_ns
+        if self._graph.ended():
+            return Diagnosis((), ())
+        reasons: list[Reason] = []
+        stop, stop_reason = find_stop(self._graph, now_ns, self._config.stop)
+        if stop_reason is not None:
+            reasons.append(stop_reason)
+        nan = self._nan.find(self._graph, now_ns)
+        findings = [finding for finding in (stop, nan) if finding is not None]
+        silent = silent_hosts(self._graph, now_ns, self._config.silence)
+        if stop is None and stop_reason is None:
+            hang, hang_reasons = self._waits.find(now_ns, median_step_ns, silent)
+            findings.extend(hang)
+            reasons.extend(hang_reasons)
+        if stop is None:
+            lost, lost_reasons = find_silence(self._graph, now_ns, median_step_ns, self._config.silence)
+            findings.extend(lost)
+            reasons.extend(lost_reasons.values())
+        if not findings and stop_reason is None:
+            findings.extend(self._slow(now_ns, anomalies, reasons))
+        return Diagnosis(tuple(findings), tuple(reasons))
+
+    def _slow(self, now_ns: int, anomalies: Sequence[Anomaly], reasons: list[Reason]) -> list[Finding]:
+        network = self._network.find(now_ns, anomalies)
+        if network is not None:
+            return [network]
+        findings, slow_reasons = find_slow_findings(self._graph, now_ns, anomalies, self._config.slow)
+        reasons.extend(slow_reasons)
+        return findings
+
+    def _take(self, data: Slice) -> None:
+        for record in data.records:
+            if isinstance(record, CollectiveBatch):
+                self._waits.take_collectives(record.rows)
+                self._network.take(record.rows)
+            elif isinstance(record, StepBatch):
+                self._waits.take_steps(record.rows)
+            elif isinstance(record, Event) and record.name == events.NAN and record.rank >= 0:
+                self._nan.take(record)
+
+    def snapshot(self) -> dict[str, bytes]:
+        """State as named parts."""
+        return {
+            "nan": pack_state(self._nan.to_state()),
+            "waits": pack_state(self._waits.to_state()),
+            "network": pack_state(self._network.to_state()),
+        }
+
+    def restore(self, parts: Mapping[str, bytes]) -> None:
+        """Take back what ``snapshot`` gave."""
+        self._nan.load_state(unpack_state(parts, "nan"))
+        self._waits.load_state(unpack_state(parts, "waits"))
+        self._network.load_state(unpack_state(parts, "network"))

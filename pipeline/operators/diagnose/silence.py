@@ -1,0 +1,132 @@
+"""Silence of hosts: evidence only together with what the peers do.
+
+All that passes through one agent is one source. A silent host is at fault only when
+its peers stopped with it; when they go on, only monitoring is lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tocsin.pipeline.operators.diagnose.common import suspects_of
+from tocsin.pipeline.operators.findings import Finding
+from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.verdicts import Component, ComponentKind, Evidence, FaultKind, Suspect
+
+
+@dataclass(frozen=True, slots=True)
+class SilenceConfig:
+    """Settings.
+
+    Attributes:
+        silent_after_ns: a host reports at least every metric slice (5 s): two are missing, and a second.
+        stalled_after_ns: the peers made no step for this long (or three of their steps, if longer).
+        same_time_ns: the silence began within this of the peers' last progress.
+        max_suspect_ratio: more hosts silent together are no machine fault.
+    """
+
+    silent_after_ns: int = 11 * NS_PER_SECOND
+    stalled_after_ns: int = 8 * NS_PER_SECOND
+    same_time_ns: int = 7 * NS_PER_SECOND
+    max_suspect_ratio: float = 0.25
+
+
+def silent_hosts(graph: JobGraph, now_ns: int, config: SilenceConfig) -> list[str]:
+    """Hosts that have said nothing for too long (an agent that said good-bye is not silent)."""
+    return sorted(
+        host
+        for host, facts in graph.hosts.items()
+        if now_ns - facts.last_seen_ns >= config.silent_after_ns
+        and facts.agent_stopped_ns < facts.last_seen_ns
+    )
+
+
+def find_silence(
+    graph: JobGraph, now_ns: int, median_step_ns: int, config: SilenceConfig
+) -> tuple[list[Finding], dict[str, Reason]]:
+    """What the silence of hosts means.
+
+    Returns:
+        Findings, and for each silent host that is not accused the reason why not.
+    """
+    silent = silent_hosts(graph, now_ns, config)
+    if not silent or graph.ended():
+        return [], {}
+    speaking = [host for host in graph.hosts if host not in silent]
+    if not speaking:
+        return [_job_silent(graph, silent)], {}
+    progress_ns = max(
+        (facts.last_step_ns for facts in graph.ranks.values() if facts.host not in silent), default=0
+    )
+    patience = max(config.stalled_after_ns, 3 * median_step_ns)
+    if progress_ns == 0:
+        return [], dict.fromkeys(silent, Reason.NO_HOOK)
+    if now_ns - progress_ns < patience:
+        return [], dict.fromkeys(silent, Reason.MONITORING_LOST)
+    if graph.in_announced_phase(progress_ns, now_ns):
+        return [], dict.fromkeys(silent, Reason.ANNOUNCED_PHASE)
+    margin = config.same_time_ns + median_step_ns
+    guilty = [host for host in silent if abs(progress_ns - graph.hosts[host].last_seen_ns) <= margin]
+    reasons = {host: Reason.MONITORING_LOST for host in silent if host not in guilty}
+    if not guilty or len(speaking) + len(guilty) < 2:  # noqa: PLR2004  # a lone host has no peers to confirm it
+        return [], reasons
+    if len(guilty) > max(1.0, config.max_suspect_ratio * len(graph.hosts)):
+        return [], reasons | dict.fromkeys(guilty, Reason.AMBIGUOUS)
+    return [_unreachable(graph, guilty, progress_ns, now_ns)], reasons
+
+
+def _unreachable(graph: JobGraph, guilty: list[str], progress_ns: int, now_ns: int) -> Finding:
+    onset_ns = min(graph.hosts[host].last_seen_ns for host in guilty)
+    suspects: list[Suspect] = []
+    for host in guilty:
+        found = suspects_of(graph, graph.ranks_of_host(host))
+        suspects.extend(found or (Suspect(Component(ComponentKind.HOST, host)),))
+    evidence = [
+        Evidence(
+            "silence",
+            "host_silence",
+            (now_ns - graph.hosts[host].last_seen_ns) / (11 * NS_PER_SECOND),
+            graph.hosts[host].last_seen_ns,
+            now_ns,
+            f"{host} has said nothing for {(now_ns - graph.hosts[host].last_seen_ns) / 1e9:.0f} s",
+        )
+        for host in guilty
+    ]
+    evidence.append(
+        Evidence(
+            "silence",
+            "peer_progress",
+            1.0,
+            progress_ns,
+            now_ns,
+            f"its peers finished their last step {(now_ns - progress_ns) / 1e9:.0f} s ago and stand still since",
+        )
+    )
+    leaves = {
+        graph.places[rank].leaf
+        for host in guilty
+        for rank in graph.ranks_of_host(host)
+        if rank in graph.places
+    }
+    leaf = leaves.pop() if len(guilty) > 1 and len(leaves) == 1 else ""
+    return Finding(
+        FaultKind.FAIL_STOP,
+        "machine_unreachable",
+        tuple(suspects),
+        onset_ns,
+        0.9,
+        Reason.SILENT_AND_PEERS_STALLED,
+        tuple(evidence),
+        common=Component(ComponentKind.LEAF, leaf) if leaf else None,
+    )
+
+
+def _job_silent(graph: JobGraph, silent: list[str]) -> Finding:
+    first = min(graph.hosts[host].last_seen_ns for host in silent)
+    last = max(graph.hosts[host].last_seen_ns for host in silent)
+    evidence = Evidence(
+        "silence", "host_silence", 1.0, first, last, f"all {len(silent)} hosts of the job fell silent"
+    )
+    return Finding(FaultKind.HANG, "unknown", (), last, 0.5, Reason.JOB_SILENT, (evidence,))

@@ -1,0 +1,166 @@
+"""Which process died first of its own accord, and which ones only followed.
+
+The others lose their connections and exit too: they are victims. A death is
+*explained* when its stderr speaks of lost peers or timeouts, or when somebody asked
+for it (SIGTERM, SIGINT, SIGHUP). What is left are root candidates.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tocsin.pipeline.operators.diagnose.common import names_of, suspects_of
+from tocsin.pipeline.operators.findings import Finding
+from tocsin.pipeline.operators.graph import ExitFact, JobGraph
+from tocsin.schemas import events
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.verdicts import Evidence, FaultKind
+
+_ASKED_FOR = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+_LOST_PEER = re.compile(
+    r"connection (was )?(reset|closed|refused|aborted)|broken pipe|closed by peer|reset by peer"
+    r"|remote (worker|process|error)|ncclremoteerror|ncclsystemerror|socket ?timeout|timed out"
+    r"|collective operation timeout|watchdog|peer .{0,40}(died|closed|exited)|heartbeat"
+    r"|gloo.{0,200}(read|write) error|store.{0,40}(timeout|disconnected)|recvvalue failed"
+    r"|distbackenderror|distnetworkerror|diststoreerror|sigterm|received .{0,20}death signal",
+    re.IGNORECASE | re.DOTALL,
+)
+_LAST_ERROR = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Interrupt|Exit|Warning)\b.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class StopConfig:
+    """Settings.
+
+    Attributes:
+        settle_ns: an exit is judged when it is this old: others of the same cause
+            (a scheduler that kills everybody) must have had the time to be heard.
+        lonely_ns: a death that speaks of lost peers, but nobody else died or hangs, is
+            judged after this.
+        same_time_ns: deaths within this of each other happened together (plus clock error).
+    """
+
+    settle_ns: int = NS_PER_SECOND
+    lonely_ns: int = 15 * NS_PER_SECOND
+    same_time_ns: int = NS_PER_SECOND // 2
+
+
+def is_victim(fact: ExitFact) -> bool:
+    """Whether this death is explained by something outside of the process."""
+    if fact.signal in _ASKED_FOR:
+        return True
+    if fact.signal and fact.signal != signal.SIGABRT:
+        return False
+    return bool(_LOST_PEER.search(_last_words(fact.stderr_tail)))
+
+
+def _last_words(stderr_tail: str) -> str:
+    """The final error and what stands around it: an earlier harmless warning must not excuse a death."""
+    errors = list(_LAST_ERROR.finditer(stderr_tail))
+    if errors:
+        return stderr_tail[errors[-1].start() :]
+    return stderr_tail[-1000:]
+
+
+def error_line(fact: ExitFact) -> str:
+    """The last line that names an error, for a human."""
+    errors = list(_LAST_ERROR.finditer(fact.stderr_tail))
+    if errors:
+        return errors[-1].group(1).strip()[:200]
+    lines = [line.strip() for line in fact.stderr_tail.splitlines() if line.strip()]
+    return lines[-1][:200] if lines else ""
+
+
+def find_stop(graph: JobGraph, now_ns: int, config: StopConfig) -> tuple[Finding | None, Reason | None]:
+    """The root of the deaths seen so far, or the reason why there is none (yet)."""
+    dead = {
+        rank: facts.exit
+        for rank, facts in graph.ranks.items()
+        if facts.exit is not None and (facts.exit.code != 0 or facts.exit.signal != 0)
+    }
+    if not dead:
+        return None, None
+    first_ns = min(graph.corrected_ns(rank, fact.ts_ns) for rank, fact in dead.items())
+    if now_ns - first_ns < config.settle_ns:
+        return None, Reason.WITHIN_PATIENCE
+    roots = [rank for rank, fact in dead.items() if not is_victim(fact)]
+    if not roots:
+        return _no_root(graph, dead, now_ns - first_ns > config.lonely_ns)
+    at_ns = {rank: graph.corrected_ns(rank, dead[rank].ts_ns) for rank in roots}
+    earliest = min(at_ns.values())
+    margin = config.same_time_ns + graph.clock_error_ns(roots)
+    together = sorted(rank for rank in roots if at_ns[rank] - earliest <= margin)
+    if len({graph.host_of(rank) for rank in together}) == 1:
+        return _finding(graph, dead, together, earliest), None
+    reported = [rank for rank in together if dead[rank].reported]
+    if len(reported) != len(together) and len({graph.host_of(rank) for rank in reported}) == 1:
+        # Those that were only seen to be gone may have gone because of the one that said why.
+        return _finding(graph, dead, reported, earliest), None
+    return _together(graph, dead, together, earliest), None
+
+
+def _no_root(
+    graph: JobGraph, dead: dict[int, ExitFact], lonely: bool
+) -> tuple[Finding | None, Reason | None]:
+    """Everybody speaks of lost peers or was asked to stop: the root has not been heard."""
+    if all(fact.signal in _ASKED_FOR for fact in dead.values()) or not lonely:
+        return None, Reason.VICTIM
+    alive = [rank for rank, facts in graph.ranks.items() if facts.exit is None and facts.bye_ns == 0]
+    if alive:
+        return None, Reason.VICTIM
+    onset_ns = min(fact.ts_ns for fact in dead.values())
+    evidence = tuple(_evidence(graph, rank, dead[rank]) for rank in sorted(dead)[:5])
+    return (
+        Finding(FaultKind.FAIL_STOP, "unknown", (), onset_ns, 0.5, Reason.AMBIGUOUS, evidence, certain=True),
+        None,
+    )
+
+
+def _finding(graph: JobGraph, dead: dict[int, ExitFact], roots: Sequence[int], onset_ns: int) -> Finding:
+    victims = sorted(rank for rank in dead if rank not in roots)
+    evidence = [_evidence(graph, rank, dead[rank]) for rank in roots]
+    if victims:
+        first = min(dead[rank].ts_ns for rank in victims)
+        text = f"{len(victims)} other ranks exited afterwards, their last words name a lost peer"
+        evidence.append(Evidence("stop", events.EXIT, 1.0, first, max(dead[r].ts_ns for r in victims), text))
+    return Finding(
+        FaultKind.FAIL_STOP,
+        "process_exit",
+        suspects_of(graph, roots),
+        onset_ns,
+        0.99 if all(dead[rank].reported for rank in roots) else 0.9,
+        Reason.FIRST_FATAL_EXIT,
+        tuple(evidence),
+        certain=True,
+    )
+
+
+def _together(graph: JobGraph, dead: dict[int, ExitFact], roots: Sequence[int], onset_ns: int) -> Finding:
+    """Several hosts at about the same time: nobody is singled out."""
+    evidence = tuple(_evidence(graph, rank, dead[rank]) for rank in roots[:5])
+    everywhere = 2 * len(roots) > max(1, graph.world_size)
+    reason = Reason.PROGRAM_ERROR_EVERYWHERE if everywhere else Reason.AMBIGUOUS
+    return Finding(FaultKind.FAIL_STOP, "unknown", (), onset_ns, 0.6, reason, evidence, certain=True)
+
+
+def _evidence(graph: JobGraph, rank: int, fact: ExitFact) -> Evidence:
+    if fact.signal:
+        how = f"killed by signal {fact.signal} ({_signal_name(fact.signal)})"
+    elif not fact.reported:
+        how = "is gone, nobody reported how"
+    else:
+        how = f"exited with code {fact.code}"
+    words = error_line(fact)
+    text = f"{names_of(graph, [rank])} {how}" + (f": {words}" if words else "")
+    return Evidence("stop", events.EXIT, 2.0, fact.ts_ns, fact.ts_ns, text)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"

@@ -1,0 +1,290 @@
+"""Hangs: who holds up a job that stands still, from live collective records.
+
+Keeps the last known place of each rank (what it finished, what it stands in) and asks
+``tocsin.models.hang`` whom the waiting leads to. How long to wait before saying so
+depends on the evidence: a stopped process or a wrong collective cannot right itself,
+a rank that is merely late may be writing a checkpoint that nobody announced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from tocsin.models.hang import (
+    FACT_ALIVE_ELSEWHERE,
+    FACT_GONE,
+    FACT_STOPPED,
+    GroupInfo,
+    HangFinding,
+    HangInput,
+    OpState,
+    RankState,
+    analyse,
+)
+from tocsin.pipeline.operators.diagnose.common import names_of, suspects_of
+from tocsin.pipeline.operators.findings import Finding
+from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.schemas import events
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import NS_PER_SECOND, CollectiveRecord, StepRecord
+from tocsin.schemas.verdicts import Evidence, FaultKind
+
+DETECTOR = "waits"
+_DIRECT = frozenset({Reason.PROCESS_STOPPED_PEERS_WAIT.value, Reason.ENTERED_OTHER_COLLECTIVE.value})
+
+
+@dataclass(frozen=True, slots=True)
+class WaitConfig:
+    """How long waiting is normal.
+
+    Attributes:
+        direct_ns: patience where the evidence cannot right itself (or three steps, if longer).
+        late_ns: patience with a rank that has not arrived and lives: an unannounced checkpoint
+            of one rank takes tens of seconds.
+        mute_ns: the same when the rank's hook thread gives no sign of life.
+        mute_after_seconds: age of the last sign of life that counts as none.
+        first_step_ns: before the job's first step (compilation, first loading).
+        step_factor: patience is at least this many of the job's steps.
+        learned_factor: patience is at least this many times the longest wait that righted itself.
+        max_patience_ns: learned patience ends here.
+        stable_turns: the same answer is needed this many seconds in a row.
+    """
+
+    direct_ns: int = 2 * NS_PER_SECOND
+    late_ns: int = 30 * NS_PER_SECOND
+    mute_ns: int = 15 * NS_PER_SECOND
+    mute_after_seconds: float = 5.0
+    first_step_ns: int = 600 * NS_PER_SECOND
+    step_factor: int = 3
+    learned_factor: float = 2.0
+    max_patience_ns: int = 1800 * NS_PER_SECOND
+    stable_turns: int = 2
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where a rank stands: its unfinished operations and the last finished ones."""
+
+    pending: list[dict[str, Any]] = field(default_factory=list)
+    pending_ns: int = 0
+    done: dict[str, list[int]] = field(default_factory=dict)
+    """communicator -> [sequence number, end_ns]."""
+
+
+class WaitTracker:
+    """Live waits of one job."""
+
+    def __init__(self, config: WaitConfig, graph: JobGraph) -> None:
+        """Know nobody's place."""
+        self._config = config
+        self._graph = graph
+        self._places: dict[int, _Place] = {}
+        self._longest_wait_ns = 0
+        self._last_culprits: list[int] = []
+        self._stable_count = 0
+
+    def take_collectives(self, rows: Sequence[CollectiveRecord]) -> None:
+        """Learn places: the state rows of a batch are all that a rank stands in."""
+        fresh: dict[int, list[dict[str, Any]]] = {}
+        for row in rows:
+            place = self._places.setdefault(row.rank, _Place())
+            if row.record == "state":
+                op = OpState(
+                    row.comm_id, row.op_seq, row.op_name, row.msg_bytes, row.dtype, row.peer, row.peer >= 0,
+                    None, row.start_ns,
+                )
+                fresh.setdefault(row.rank, []).append(asdict(op))
+                place.pending_ns = row.ts_ns
+            else:
+                self._finish(place, row)
+        for rank, pending in fresh.items():
+            self._places[rank].pending = sorted(pending, key=lambda op: (op["start_ns"], op["comm_id"], op["seq"]))
+
+    def _finish(self, place: _Place, row: CollectiveRecord) -> None:
+        if row.peer >= 0:
+            return
+        known = place.done.get(row.comm_id)
+        if known is None or row.op_seq > known[0]:
+            place.done[row.comm_id] = [row.op_seq, row.end_ns]
+        for op in list(place.pending):
+            if op["comm_id"] == row.comm_id and not op["is_p2p"] and op["seq"] <= row.op_seq:
+                place.pending.remove(op)
+                self._learn(row.end_ns - op["start_ns"], op["start_ns"], row.end_ns)
+
+    def take_steps(self, rows: Sequence[StepRecord]) -> None:
+        """A finished step finished what was begun in it."""
+        for row in rows:
+            place = self._places.get(row.rank)
+            if place is None:
+                continue
+            for op in list(place.pending):
+                if op["start_ns"] < row.ts_ns and place.pending_ns < row.ts_ns:
+                    place.pending.remove(op)
+                    self._learn(row.ts_ns - op["start_ns"], op["start_ns"], row.ts_ns)
+
+    def _learn(self, wait_ns: int, from_ns: int, to_ns: int) -> None:
+        """A wait that righted itself is normal for this job, unless it was announced or a fault."""
+        if self._stable_count == 0 and not self._graph.in_announced_phase(from_ns, to_ns):
+            self._longest_wait_ns = max(self._longest_wait_ns, wait_ns)
+
+    def find(self, now_ns: int, median_step_ns: int, silent: Sequence[str]) -> tuple[list[Finding], list[Reason]]:
+        """Whom the waiting leads to, if it has lasted long enough."""
+        starts = [op["start_ns"] for place in self._places.values() for op in place.pending if op["start_ns"] > 0]
+        if not starts or now_ns - min(starts) < self._config.direct_ns:
+            self._stable_count = 0
+            return [], []
+        if not self._graph.groups:
+            return [], [Reason.GROUPS_UNKNOWN]
+        finding = analyse(self._input(silent))
+        if not finding.culprits:
+            self._stable_count = 0
+            return self._unexplained(now_ns, median_step_ns, min(starts), finding)
+        same = list(finding.culprits) == self._last_culprits
+        self._stable_count = self._stable_count + 1 if same else 1
+        self._last_culprits = list(finding.culprits)
+        if finding.reason in (Reason.SILENT_AND_PEERS_STALLED.value,):
+            return [], [Reason.WITHIN_PATIENCE]
+        waited_ns = now_ns - min(starts)
+        direct = all(reason in _DIRECT for _, reason in finding.reasons)
+        if waited_ns < self._patience_ns(finding, median_step_ns, direct=direct):
+            return [], [Reason.WITHIN_PATIENCE]
+        if not direct and self._graph.in_announced_phase(min(starts), now_ns):
+            return [], [Reason.ANNOUNCED_PHASE]
+        if self._stable_count < self._config.stable_turns:
+            return [], [Reason.NOT_CONTINUOUS]
+        return [self._finding(finding, min(starts), now_ns, direct=direct)], []
+
+    def _unexplained(
+        self, now_ns: int, median_step_ns: int, start_ns: int, finding: HangFinding
+    ) -> tuple[list[Finding], list[Reason]]:
+        """Everybody waits and nobody stands out: say so once the patience is over."""
+        if now_ns - start_ns < self._base_patience_ns(median_step_ns) or not finding.blocked:
+            return [], [Reason.AMBIGUOUS if finding.ambiguous else Reason.WITHIN_PATIENCE]
+        if self._graph.in_announced_phase(start_ns, now_ns):
+            return [], [Reason.ANNOUNCED_PHASE]
+        evidence = self._evidence(finding, start_ns, now_ns)
+        return [
+            Finding(FaultKind.HANG, "unknown", (), start_ns, 0.5, Reason.JOB_STALLED_UNEXPLAINED, evidence)
+        ], []
+
+    def _base_patience_ns(self, median_step_ns: int) -> int:
+        if self._graph.max_step < 0:
+            return self._config.first_step_ns
+        learned = int(self._config.learned_factor * self._longest_wait_ns)
+        patience = max(self._config.late_ns, self._config.step_factor * median_step_ns, learned)
+        return min(patience, self._config.max_patience_ns)
+
+    def _patience_ns(self, finding: HangFinding, median_step_ns: int, *, direct: bool) -> int:
+        if direct:
+            return max(self._config.direct_ns, self._config.step_factor * median_step_ns)
+        patience = self._base_patience_ns(median_step_ns)
+        if all(self._is_mute(rank) for rank in finding.culprits):
+            return min(patience, max(self._config.mute_ns, self._config.step_factor * median_step_ns))
+        return patience
+
+    def _is_mute(self, rank: int) -> bool:
+        facts = self._graph.ranks.get(rank)
+        stall = facts.stall if facts is not None else None
+        return bool(stall) and float((stall or {}).get("beat_age_seconds", 0.0)) >= self._config.mute_after_seconds
+
+    def _input(self, silent: Sequence[str]) -> HangInput:
+        graph = self._graph
+        quiet = frozenset(rank for rank in graph.ranks if graph.host_of(rank) in silent)
+        facts = {}
+        for rank, known in graph.ranks.items():
+            if known.exit is not None or known.bye_ns:
+                facts[rank] = FACT_GONE
+            elif known.stopped_since_ns:
+                facts[rank] = FACT_STOPPED
+            elif known.stall is not None and not known.stall.get("in_collective"):
+                facts[rank] = FACT_ALIVE_ELSEWHERE
+        states = tuple(self._state(rank) for rank in sorted(graph.ranks) if rank not in quiet)
+        groups = tuple(
+            GroupInfo(group.comm_id, group.kind.value, group.ranks) for _, group in sorted(graph.groups.items())
+        )
+        return HangInput(groups, states, quiet, facts, graph.world_size)
+
+    def _state(self, rank: int) -> RankState:
+        place = self._places.get(rank, _Place())
+        return RankState(
+            rank,
+            tuple(OpState(**op) for op in place.pending),
+            {comm_id: done[0] for comm_id, done in place.done.items()},
+            {comm_id: done[1] for comm_id, done in place.done.items()},
+            place.pending_ns if place.pending else 0,
+        )
+
+    def _finding(self, found: HangFinding, start_ns: int, now_ns: int, *, direct: bool) -> Finding:
+        cause, reason = self._cause(found)
+        onset_ns = self._onset_ns(found, start_ns)
+        return Finding(
+            FaultKind.HANG,
+            cause,
+            suspects_of(self._graph, found.culprits),
+            onset_ns,
+            0.97 if direct else 0.85,
+            reason,
+            (*self._facts(found, onset_ns, now_ns), *self._evidence(found, start_ns, now_ns)),
+        )
+
+    def _cause(self, found: HangFinding) -> tuple[str, Reason]:
+        reasons = {reason for _, reason in found.reasons}
+        if Reason.PROCESS_STOPPED_PEERS_WAIT.value in reasons:
+            return "process_frozen", Reason.PROCESS_STOPPED_PEERS_WAIT
+        if Reason.ENTERED_OTHER_COLLECTIVE.value in reasons:
+            return "collective_mismatch", Reason.ENTERED_OTHER_COLLECTIVE
+        if all(self._is_mute(rank) for rank in found.culprits):
+            return "process_frozen", Reason.NEVER_ARRIVED
+        stalls = [self._graph.ranks[rank].stall for rank in found.culprits if rank in self._graph.ranks]
+        if stalls and all(stall is not None and stall.get("phase") == "data" for stall in stalls):
+            return "loader_stall", Reason.NEVER_ARRIVED
+        return "unknown", Reason.NEVER_ARRIVED
+
+    def _onset_ns(self, found: HangFinding, start_ns: int) -> int:
+        stopped = [
+            self._graph.ranks[rank].stopped_since_ns
+            for rank in found.culprits
+            if rank in self._graph.ranks and self._graph.ranks[rank].stopped_since_ns
+        ]
+        return min([start_ns, *stopped])
+
+    def _facts(self, found: HangFinding, onset_ns: int, now_ns: int) -> list[Evidence]:
+        """What the culprits' own agents say of them."""
+        lines = []
+        for rank in found.culprits:
+            facts = self._graph.ranks.get(rank)
+            if facts is None:
+                continue
+            who = names_of(self._graph, [rank])
+            if facts.stopped_since_ns:
+                text = f"{who}: its process is stopped since {(now_ns - facts.stopped_since_ns) / 1e9:.0f} s"
+                lines.append(Evidence(DETECTOR, events.STOPPED, 3.0, facts.stopped_since_ns, now_ns, text))
+            elif facts.stall is not None:
+                phase = facts.stall.get("phase") or "its own code"
+                text = f"{who}: in step {facts.stall.get('step')}, in {phase}, in no collective"
+                if self._is_mute(rank):
+                    text += f"; no sign of life for {facts.stall.get('beat_age_seconds', 0):.0f} s"
+                lines.append(Evidence(DETECTOR, events.STALL, 2.0, onset_ns, now_ns, text))
+        return lines[:5]
+
+    def _evidence(self, found: HangFinding, start_ns: int, now_ns: int) -> tuple[Evidence, ...]:
+        metric = found.blocked[0].comm_id if found.blocked else "collectives"
+        return tuple(Evidence(DETECTOR, metric, 2.0, start_ns, now_ns, text) for text in found.evidence[:6])
+
+    def to_state(self) -> dict[str, Any]:
+        """JSON-able state."""
+        return {
+            "places": [[rank, asdict(place)] for rank, place in sorted(self._places.items())],
+            "longest_wait_ns": self._longest_wait_ns,
+            "last_culprits": self._last_culprits,
+            "stable_count": self._stable_count,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take back what ``to_state`` gave."""
+        self._places = {rank: _Place(**place) for rank, place in state["places"]}
+        self._longest_wait_ns = state["longest_wait_ns"]
+        self._last_culprits = state["last_culprits"]
+        self._stable_count = state["stable_count"]

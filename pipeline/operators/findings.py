@@ -1,0 +1,36 @@
+"""What ``diagnose`` hands to ``decide``: an explanation that holds now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.verdicts import Component, Evidence, FaultKind, Suspect
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One explanation of what is wrong, true at the end of a slice.
+
+    Attributes:
+        fault: what is wrong.
+        cause: a word of ``tocsin.schemas.causes``.
+        suspects: whom the evidence singles out; () = nobody.
+        onset_ns: when it began.
+        confidence: 0 to 1.
+        reason: the named reason.
+        evidence: strongest first.
+        certain: the evidence cannot go away by waiting (a process is dead): no second look is
+            needed before an action is proposed.
+        common: the component that several suspects share.
+    """
+
+    fault: FaultKind
+    cause: str
+    suspects: tuple[Suspect, ...]
+    onset_ns: int
+    confidence: float
+    reason: Reason
+    evidence: tuple[Evidence, ...]
+    certain: bool = False
+    common: Component | None = None

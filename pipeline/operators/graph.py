@@ -1,0 +1,269 @@
+"""What is known of one job: who runs where, in which groups, and what became of each rank.
+
+The dependency graph of ``diagnose``: rank -> host, rank -> groups, and the facts
+that events state. It only keeps facts; it judges nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from tocsin.schemas import events
+from tocsin.schemas.records import (
+    NS_PER_SECOND,
+    CollectiveBatch,
+    CommGroup,
+    Event,
+    GroupKind,
+    Groups,
+    HostStatus,
+    JobRecord,
+    RankPlace,
+    StepBatch,
+    Topology,
+)
+
+UNKNOWN_CLOCK_ERROR_NS = NS_PER_SECOND // 4
+_KEPT_STOP_EDGES = 32
+_KEPT_PHASES = 64
+
+
+@dataclass(slots=True)
+class ExitFact:
+    """How a rank's process ended."""
+
+    ts_ns: int
+    code: int
+    signal: int
+    stderr_tail: str
+    reported: bool
+    """False: nobody waited for the process, it was only seen to be gone."""
+
+
+@dataclass(slots=True)
+class RankFacts:
+    """What became of one rank."""
+
+    host: str
+    first_seen_ns: int
+    last_step: int = -1
+    last_step_ns: int = 0
+    bye_ns: int = 0
+    exit: ExitFact | None = None
+    stopped_since_ns: int = 0
+    stop_edges_ns: list[int] = field(default_factory=list)
+    stall: dict[str, Any] | None = None
+    stall_ns: int = 0
+
+
+@dataclass(slots=True)
+class HostFacts:
+    """What became of one host."""
+
+    first_seen_ns: int
+    last_seen_ns: int
+    clock_offset_ns: int = 0
+    clock_error_ns: int = UNKNOWN_CLOCK_ERROR_NS
+    hook_present: bool = False
+    agent_stopped_ns: int = 0
+
+
+class JobGraph:
+    """Facts of one job, fed with its slices."""
+
+    def __init__(self) -> None:
+        """Know nothing."""
+        self.places: dict[int, RankPlace] = {}
+        self.groups: dict[str, CommGroup] = {}
+        self.ranks: dict[int, RankFacts] = {}
+        self.hosts: dict[str, HostFacts] = {}
+        self.phases: list[list[Any]] = []
+        """Announced phases: [phase, rank, begin_ns, end_ns (0: open)]."""
+        self.max_step = -1
+        self.max_step_ns = 0
+        self.progress_ns = 0
+        """End of the newest step that any rank finished."""
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the job as announced, else as seen."""
+        announced = max((place.world_size for place in self.places.values()), default=0)
+        return max(announced, len(self.ranks))
+
+    def host_of(self, rank: int) -> str:
+        """The host of a rank, "" where nobody said so."""
+        place = self.places.get(rank)
+        if place is not None:
+            return place.host
+        facts = self.ranks.get(rank)
+        return facts.host if facts is not None else ""
+
+    def ranks_of_host(self, host: str) -> tuple[int, ...]:
+        """Ranks that run on a host, ascending."""
+        return tuple(sorted(rank for rank in self.ranks if self.host_of(rank) == host))
+
+    def stage_of(self, rank: int) -> int:
+        """The pipeline stage that a rank is compared within; -1 for all where unknown."""
+        place = self.places.get(rank)
+        return place.pp if place is not None else -1
+
+    def clock_error_ns(self, ranks: Iterable[int]) -> int:
+        """By how much the clocks of these ranks' hosts may differ (one host: nothing)."""
+        hosts = {self.host_of(rank) for rank in ranks}
+        if len(hosts) <= 1:
+            return 0
+        errors = sorted(
+            (self.hosts[h].clock_error_ns if h in self.hosts else UNKNOWN_CLOCK_ERROR_NS for h in hosts),
+            reverse=True,
+        )
+        return sum(errors[:2])
+
+    def corrected_ns(self, rank: int, ts_ns: int) -> int:
+        """A host's time on the engine's clock, as far as the offset is known."""
+        facts = self.hosts.get(self.host_of(rank))
+        return ts_ns if facts is None else ts_ns - facts.clock_offset_ns
+
+    def in_announced_phase(self, from_ns: int, to_ns: int) -> bool:
+        """Whether any rank had announced a phase that overlaps [from, to]."""
+        return any(begin <= to_ns and (end == 0 or end >= from_ns) for _, _, begin, end in self.phases)
+
+    def ended(self) -> bool:
+        """Whether every rank that was seen left in order."""
+        return bool(self.ranks) and all(
+            (facts.exit is not None and facts.exit.code == 0 and facts.exit.signal == 0)
+            or (facts.exit is None and facts.bye_ns > 0)
+            for facts in self.ranks.values()
+        )
+
+    def take(self, records: Iterable[JobRecord]) -> None:
+        """Learn from the records of one slice."""
+        for record in records:
+            self._see_host(record)
+            if isinstance(record, Event):
+                self._take_event(record)
+            elif isinstance(record, StepBatch):
+                for row in record.rows:
+                    self._take_step(record.host, row.rank, row.step, row.ts_ns)
+            elif isinstance(record, CollectiveBatch):
+                for collective in record.rows:
+                    self._rank(collective.rank, record.host, collective.ts_ns)
+            elif isinstance(record, Topology):
+                for place in record.places:
+                    self.places[place.rank] = place
+                    self._rank(place.rank, place.host, record.ts_ns)
+            elif isinstance(record, Groups):
+                for group in record.groups:
+                    self.groups[group.comm_id] = group
+            elif isinstance(record, HostStatus):
+                self._take_status(record)
+
+    def _see_host(self, record: JobRecord) -> None:
+        facts = self.hosts.get(record.host)
+        if facts is None:
+            self.hosts[record.host] = HostFacts(record.ts_ns, record.ts_ns)
+            return
+        facts.last_seen_ns = max(facts.last_seen_ns, record.ts_ns)
+
+    def _rank(self, rank: int, host: str, ts_ns: int) -> RankFacts:
+        facts = self.ranks.get(rank)
+        if facts is None:
+            facts = self.ranks[rank] = RankFacts(host, ts_ns)
+        return facts
+
+    def _take_status(self, status: HostStatus) -> None:
+        facts = self.hosts[status.host]
+        facts.clock_offset_ns = status.clock_offset_ns
+        facts.clock_error_ns = status.clock_error_ns
+        facts.hook_present = status.hook_present
+
+    def _take_step(self, host: str, rank: int, step: int, ts_ns: int) -> None:
+        facts = self._rank(rank, host, ts_ns)
+        if ts_ns > facts.last_step_ns:
+            facts.last_step, facts.last_step_ns = step, ts_ns
+            if facts.stall is not None and ts_ns > facts.stall_ns:
+                facts.stall = None
+        if step > self.max_step:
+            self.max_step, self.max_step_ns = step, ts_ns
+        self.progress_ns = max(self.progress_ns, ts_ns)
+
+    def _take_event(self, event: Event) -> None:
+        if event.name == events.AGENT and event.payload.get("edge") == "stop":
+            self.hosts[event.host].agent_stopped_ns = event.ts_ns
+        if event.name == events.AGENT and event.payload.get("edge") == "start":
+            self.hosts[event.host].agent_stopped_ns = 0
+        if event.rank < 0:
+            return
+        facts = self._rank(event.rank, event.host, event.ts_ns)
+        if event.name == events.EXIT:
+            payload = event.payload
+            facts.exit = ExitFact(
+                event.ts_ns,
+                int(payload.get("code", 0)),
+                int(payload.get("signal", 0)),
+                str(payload.get("stderr_tail", "")),
+                reported=True,
+            )
+            facts.stopped_since_ns = 0
+        elif event.name == events.PROCESS_GONE and facts.exit is None and facts.bye_ns == 0:
+            facts.exit = ExitFact(event.ts_ns, -1, 0, "", reported=False)
+            facts.stopped_since_ns = 0
+        elif event.name == events.BYE:
+            facts.bye_ns = event.ts_ns
+        elif event.name == events.STOPPED:
+            self._take_stopped(facts, event)
+        elif event.name == events.STALL:
+            facts.stall = None if event.payload.get("edge") == "end" else dict(event.payload)
+            facts.stall_ns = event.ts_ns
+        elif event.name == events.PHASE:
+            self._take_phase(event)
+
+    @staticmethod
+    def _take_stopped(facts: RankFacts, event: Event) -> None:
+        facts.stop_edges_ns.append(event.ts_ns)
+        del facts.stop_edges_ns[:-_KEPT_STOP_EDGES]
+        if event.payload.get("edge") == "begin":
+            facts.stopped_since_ns = facts.stopped_since_ns or event.ts_ns
+        else:
+            facts.stopped_since_ns = 0
+
+    def _take_phase(self, event: Event) -> None:
+        name = str(event.payload.get("phase", ""))
+        if event.payload.get("edge") == "begin":
+            self.phases.append([name, event.rank, event.ts_ns, 0])
+            del self.phases[: -_KEPT_PHASES * max(1, len(self.ranks))]
+            return
+        for entry in reversed(self.phases):
+            if entry[0] == name and entry[1] == event.rank and entry[3] == 0:
+                entry[3] = max(event.ts_ns, entry[2])
+                return
+
+    def to_state(self) -> dict[str, Any]:
+        """JSON-able state."""
+        return {
+            "places": [asdict(place) for _, place in sorted(self.places.items())],
+            "groups": [[g.comm_id, g.kind.value, list(g.ranks)] for _, g in sorted(self.groups.items())],
+            "ranks": [[rank, asdict(facts)] for rank, facts in sorted(self.ranks.items())],
+            "hosts": [[host, asdict(facts)] for host, facts in sorted(self.hosts.items())],
+            "phases": self.phases,
+            "max_step": self.max_step,
+            "max_step_ns": self.max_step_ns,
+            "progress_ns": self.progress_ns,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take back what ``to_state`` gave."""
+        self.places = {place["rank"]: RankPlace(**place) for place in state["places"]}
+        self.groups = {
+            comm_id: CommGroup(comm_id, GroupKind(kind), tuple(ranks))
+            for comm_id, kind, ranks in state["groups"]
+        }
+        self.ranks = {}
+        for rank, facts in state["ranks"]:
+            leaving = facts.pop("exit")
+            self.ranks[rank] = RankFacts(**facts, exit=None if leaving is None else ExitFact(**leaving))
+        self.hosts = {host: HostFacts(**facts) for host, facts in state["hosts"]}
+        self.phases = [list(entry) for entry in state["phases"]]
+        self.max_step, self.max_step_ns = state["max_step"], state["max_step_ns"]
+        self.progress_ns = state["progress_ns"]

@@ -1,0 +1,339 @@
+"""Step detector: who is slow, step after step, in which phase, against its own role.
+
+Keyed by job. Emits anomalies; ``diagnose`` decides what they mean. A candidate must
+last: strong evidence briefly, weak evidence long (``StepsConfig.need_seconds``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tocsin.models.steps import (
+    FloatArray,
+    JobChange,
+    SlowConfig,
+    SlowRanks,
+    StepWindow,
+    find_job_change,
+    find_slow,
+    has_peers,
+)
+from tocsin.pipeline.operators.base import pack_state, unpack_state
+from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import NS_PER_SECOND, Slice, StepBatch, StepRecord
+from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
+
+DETECTOR = "steps"
+_COLUMNS = 6  # duration, communication, data, forward, backward, optimizer
+
+
+@dataclass(frozen=True, slots=True)
+class StepsConfig:
+    """Settings of the step detector.
+
+    Attributes:
+        slow: alarm lines of the comparison among peers.
+        short_count: window of strong evidence, steps.
+        long_count: window of weak evidence, steps.
+        history_count: steps of the job's own past.
+        warmup_count: first steps of a rank that are not judged (compilation, caches).
+        active_ns: a rank that finished no step for this long is not waited for.
+        ripe_ns: a step is judged without the missing ranks after this.
+        candidate_grace_ns: a candidate may fail the test for this long.
+        min_lasting_seconds: the strongest evidence must last this long.
+        max_lasting_seconds: weak evidence is believed after this.
+        lasting_scale_seconds: need = scale / strength^2. 0.4: a rank that doubles the step
+            time is named after 1.5 s, one that adds a tenth after 40 s.
+        job_strength_ratio: growth of the whole job's step time worth a word.
+    """
+
+    slow: SlowConfig = field(default_factory=SlowConfig)
+    short_count: int = 5
+    long_count: int = 24
+    history_count: int = 512
+    warmup_count: int = 3
+    active_ns: int = 12 * NS_PER_SECOND
+    ripe_ns: int = 6 * NS_PER_SECOND
+    candidate_grace_ns: int = 3 * NS_PER_SECOND
+    min_lasting_seconds: float = 1.5
+    max_lasting_seconds: float = 60.0
+    lasting_scale_seconds: float = 0.4
+    job_strength_ratio: float = 0.25
+
+    def need_seconds(self, strength_ratio: float) -> float:
+        """How long evidence of this strength must last."""
+        need = self.lasting_scale_seconds / max(strength_ratio, 1e-3) ** 2
+        return min(max(need, self.min_lasting_seconds), self.max_lasting_seconds)
+
+
+@dataclass(slots=True)
+class _Candidate:
+    """A component that looks slow, and since when."""
+
+    since_ns: int
+    last_ns: int
+    detail: dict[str, Any]
+    score: float
+
+
+class StepDetector:
+    """Finds slow ranks and job-wide slowdowns in the step records of one job.
+
+    The graph is the job's own, shared with ``diagnose``; whoever drives both feeds it first.
+    """
+
+    def __init__(self, config: StepsConfig, graph: JobGraph) -> None:
+        """Start without history."""
+        self._config = config
+        self._graph = graph
+        self._pending: dict[int, dict[int, list[float]]] = {}
+        self._pending_since_ns: dict[int, int] = {}
+        self._seen_count: dict[int, int] = {}
+        self._last_row_ns: dict[int, int] = {}
+        self._window: list[tuple[int, dict[int, list[float]]]] = []
+        """(end_ns of the step, rank -> row), newest last, at most ``long_count``."""
+        self._history: list[list[float]] = []
+        self._history_ns: list[int] = []
+        self._candidates: dict[str, _Candidate] = {}
+        self.abstained: dict[str, int] = {}
+
+    @property
+    def median_step_ns(self) -> int:
+        """The job's step time over its history, 0: not known yet."""
+        if not self._history:
+            return 0
+        return int(float(np.median([row[0] for row in self._history])) * NS_PER_SECOND)
+
+    def rate_of(self, rank: int, now_ns: int) -> float:
+        """Steps per second of one rank, from its newest step's time; 0 when it finished none of late."""
+        last_ns = self._last_row_ns.get(rank, 0)
+        if now_ns - last_ns > self._config.active_ns:
+            return 0.0
+        for _, rows in reversed(self._window):
+            if rank in rows:
+                return 1.0 / max(rows[rank][0], 1e-3)
+        return 0.0
+
+    def on_slice(self, data: Slice) -> Sequence[Anomaly]:
+        """Take the steps of one second and return what looks wrong at its end."""
+        for record in data.records:
+            if isinstance(record, StepBatch):
+                for row in record.rows:
+                    self._take(row, data.end_ns)
+        ripe = self._take_ripe(data.end_ns)
+        if not ripe:
+            return self._emit(data)
+        roles = self._judge_ranks()
+        if roles is not None:
+            self._judge_job()
+        return self._emit(data)
+
+    def _take(self, row: StepRecord, now_ns: int) -> None:
+        count = self._seen_count.get(row.rank, 0)
+        self._seen_count[row.rank] = count + 1
+        self._last_row_ns[row.rank] = max(self._last_row_ns.get(row.rank, 0), row.ts_ns)
+        if count < self._config.warmup_count:
+            self._abstain(Reason.WARMING_UP)
+            return
+        if row.communication_seconds is None:
+            self._abstain(Reason.NO_HOOK)
+            return
+        begin_ns = row.ts_ns - int(row.duration_seconds * NS_PER_SECOND)
+        if self._graph.in_announced_phase(begin_ns, row.ts_ns):
+            self._abstain(Reason.ANNOUNCED_PHASE)
+            return
+        values = (
+            row.duration_seconds,
+            row.communication_seconds,
+            row.data_seconds,
+            row.forward_seconds,
+            row.backward_seconds,
+            row.optimizer_seconds,
+        )
+        numbers = [float("nan") if value is None else value for value in values]
+        self._pending.setdefault(row.step, {})[row.rank] = [*numbers, float(row.ts_ns)]
+        self._pending_since_ns.setdefault(row.step, now_ns)
+
+    def _abstain(self, reason: Reason) -> None:
+        self.abstained[reason.value] = self.abstained.get(reason.value, 0) + 1
+
+    def _take_ripe(self, now_ns: int) -> int:
+        """Move steps that all active ranks have finished into the window; how many."""
+        active = {rank for rank, ts in self._last_row_ns.items() if now_ns - ts <= self._config.active_ns}
+        active = {rank for rank in active if self._seen_count[rank] > self._config.warmup_count}
+        count = 0
+        for step in sorted(self._pending):
+            rows = self._pending[step]
+            waited_ns = now_ns - self._pending_since_ns[step]
+            if not active <= rows.keys() and waited_ns < self._config.ripe_ns:
+                break
+            del self._pending[step], self._pending_since_ns[step]
+            end_ns = int(max(row[_COLUMNS] for row in rows.values()))
+            self._window.append((end_ns, {rank: row[:_COLUMNS] for rank, row in rows.items()}))
+            self._remember(end_ns, rows)
+            count += 1
+        del self._window[: -self._config.long_count]
+        return count
+
+    def _remember(self, end_ns: int, rows: Mapping[int, Sequence[float]]) -> None:
+        table = np.array([row[:_COLUMNS] for row in rows.values()])
+        own = table[:, 0] - table[:, 1]
+        data = np.nan_to_num(table[:, 2])
+        self._history.append(
+            [
+                float(np.median(table[:, 0])),
+                float(np.percentile(data, 20)),
+                float(np.median(own - data)),
+                float(np.median(table[:, 1])),
+            ]
+        )
+        self._history_ns.append(end_ns)
+        del self._history[: -self._config.history_count]
+        del self._history_ns[: -self._config.history_count]
+
+    def _arrays(self) -> tuple[StepWindow, list[int]]:
+        ranks = sorted({rank for _, rows in self._window for rank in rows})
+        column = {rank: index for index, rank in enumerate(ranks)}
+        table: FloatArray = np.full((_COLUMNS, len(self._window), len(ranks)), np.nan)
+        for row_index, (_, rows) in enumerate(self._window):
+            for rank, row in rows.items():
+                table[:, row_index, column[rank]] = row
+        roles = np.array([self._graph.stage_of(rank) for rank in ranks], dtype=np.int64)
+        return StepWindow(table[0], table[1], table[2:], roles), ranks
+
+    def _judge_ranks(self) -> StepWindow | None:
+        window, ranks = self._arrays()
+        hosts = {self._graph.host_of(rank) for rank in ranks}
+        if len(hosts) < self._config.slow.min_peer_count or not has_peers(window.roles, self._config.slow):
+            self._abstain(Reason.TOO_FEW_PEERS)
+            return window
+        found: dict[str, tuple[SlowRanks, int]] = {}
+        for count in (self._config.short_count, self._config.long_count):
+            if len(self._window) < count:
+                continue
+            slow = find_slow(window.last(count), self._config.slow)
+            if slow is None:
+                continue
+            key = self._name([ranks[column] for column in slow.columns])
+            if key is None:
+                self._abstain(Reason.AMBIGUOUS)
+                continue
+            onset_ns = self._begin_ns(len(self._window) - count + slow.first_row)
+            if key not in found or slow.strength_ratio > found[key][0].strength_ratio:
+                found[key] = (slow, onset_ns)
+        self._update_candidates(found, ranks)
+        return window
+
+    def _name(self, ranks: Sequence[int]) -> str | None:
+        """``host``'s name when all of the ranks run on it, None when they do not share one."""
+        hosts = {self._graph.host_of(rank) for rank in ranks}
+        return hosts.pop() if len(hosts) == 1 else None
+
+    def _begin_ns(self, row: int) -> int:
+        """When the step of this row of the window began."""
+        end_ns, rows = self._window[row]
+        longest = max(values[0] for values in rows.values())
+        return end_ns - int(longest * NS_PER_SECOND)
+
+    def _update_candidates(self, found: Mapping[str, tuple[SlowRanks, int]], ranks: Sequence[int]) -> None:
+        newest_ns = self._window[-1][0]
+        for host, (slow, onset_ns) in found.items():
+            detail = {
+                key: value for key, value in asdict(slow).items() if key not in ("columns", "first_row")
+            }
+            detail["ranks"] = sorted(ranks[column] for column in slow.columns)
+            known = self._candidates.get(host)
+            if known is None:
+                self._candidates[host] = _Candidate(onset_ns, newest_ns, detail, slow.score)
+            else:
+                known.last_ns, known.detail, known.score = newest_ns, detail, slow.score
+        for host in list(self._candidates):
+            if newest_ns - self._candidates[host].last_ns > self._config.candidate_grace_ns:
+                del self._candidates[host]
+
+    def _judge_job(self) -> None:
+        change = find_job_change(
+            np.array(self._history), self._config.short_count, self._config.job_strength_ratio
+        )
+        key = "job:"
+        if change is None:
+            known = self._candidates.get(key)
+            if known is not None and self._history_ns[-1] - known.last_ns > self._config.candidate_grace_ns:
+                del self._candidates[key]
+            return
+        detail = {name: value for name, value in asdict(change).items() if name != "first_row"}
+        known = self._candidates.get(key)
+        if known is None:
+            self._candidates[key] = _Candidate(self._job_onset_ns(change), self._history_ns[-1], detail, 1.0)
+        else:
+            known.last_ns, known.detail = self._history_ns[-1], detail
+        self._candidates[key].score = change.strength_ratio / self._config.job_strength_ratio
+
+    def _job_onset_ns(self, change: JobChange) -> int:
+        end_ns = self._history_ns[change.first_row]
+        return end_ns - int(self._history[change.first_row][0] * NS_PER_SECOND)
+
+    def _emit(self, data: Slice) -> list[Anomaly]:
+        anomalies = []
+        for name, candidate in sorted(self._candidates.items()):
+            lasted = (candidate.last_ns - candidate.since_ns) / NS_PER_SECOND
+            need = self._config.need_seconds(candidate.detail["strength_ratio"])
+            if lasted < need:
+                self._abstain(Reason.NOT_CONTINUOUS)
+                continue
+            whole_job = name == "job:"
+            component = (
+                Component(ComponentKind.JOB, data.job.job_id)
+                if whole_job
+                else Component(ComponentKind.HOST, name)
+            )
+            anomalies.append(
+                Anomaly(
+                    job=data.job,
+                    slice_end_ns=data.end_ns,
+                    component=component,
+                    metric="step_seconds" if whole_job else "own_seconds",
+                    start_ns=candidate.since_ns,
+                    end_ns=candidate.last_ns,
+                    score=candidate.score,
+                    detector=DETECTOR,
+                    detail=candidate.detail,
+                )
+            )
+        return anomalies
+
+    def snapshot(self) -> dict[str, bytes]:
+        """State in one part."""
+        state = {
+            "pending": [
+                [s, [[r, row] for r, row in sorted(rows.items())]]
+                for s, rows in sorted(self._pending.items())
+            ],
+            "pending_since": sorted(self._pending_since_ns.items()),
+            "seen": sorted(self._seen_count.items()),
+            "last_row": sorted(self._last_row_ns.items()),
+            "window": [[end, [[r, row] for r, row in sorted(rows.items())]] for end, rows in self._window],
+            "history": self._history,
+            "history_ns": self._history_ns,
+            "candidates": [[name, asdict(c)] for name, c in sorted(self._candidates.items())],
+            "abstained": self.abstained,
+        }
+        return {"steps": pack_state(state)}
+
+    def restore(self, parts: Mapping[str, bytes]) -> None:
+        """Take back what ``snapshot`` gave."""
+        state = unpack_state(parts, "steps")
+        self._pending = {step: dict(map(tuple, rows)) for step, rows in state["pending"]}
+        self._pending_since_ns = dict(map(tuple, state["pending_since"]))
+        self._seen_count = dict(map(tuple, state["seen"]))
+        self._last_row_ns = dict(map(tuple, state["last_row"]))
+        self._window = [(end, dict(map(tuple, rows))) for end, rows in state["window"]]
+        self._history = state["history"]
+        self._history_ns = state["history_ns"]
+        self._candidates = {name: _Candidate(**candidate) for name, candidate in state["candidates"]}
+        self.abstained = state["abstained"]

@@ -1,0 +1,297 @@
+"""The embedded engine as a service: listener, ticker, operators, incident database, control.
+
+One process, threads, never forked (chDB hangs in a forked child).
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tocsin.pipeline.control import ControlServer, Message, sql_handler
+from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig, EngineOutput
+from tocsin.pipeline.operators.align import AlignedHealth
+from tocsin.pipeline.server import AgentServer
+from tocsin.pipeline.stores.base import ActionChange, ActionState, EvidencePoint, HostHealth, Store
+from tocsin.pipeline.stores.rows import summary_of
+from tocsin.schemas.errors import StoreError
+from tocsin.schemas.prometheus_text import Family, Sample
+from tocsin.schemas.records import NS_PER_SECOND, JobKey
+from tocsin.schemas.verdicts import Action, ActionKind, Verdict, VerdictState
+
+_LOG = logging.getLogger("tocsin.service")
+_MINUTE_NS = 60 * NS_PER_SECOND
+_STORE_RETRY_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceConfig:
+    """Settings.
+
+    Attributes:
+        listen: where agents connect: ``unix:PATH`` or ``HOST:PORT``.
+        control_path: the control socket.
+        engine: operators and slices.
+        evidence_after_seconds: the series behind a verdict is written again this long after.
+        kept_verdict_count: verdict lines kept for clients that come later.
+    """
+
+    listen: str
+    control_path: Path
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    evidence_after_seconds: int = 30
+    kept_verdict_count: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """Work for the database thread."""
+
+    verdicts: tuple[Verdict, ...] = ()
+    evidence: tuple[EvidencePoint, ...] = ()
+    actions: tuple[ActionChange, ...] = ()
+    health: tuple[HostHealth, ...] = ()
+
+
+class EngineService:
+    """Everything that ``tocsin serve`` runs."""
+
+    def __init__(self, config: ServiceConfig, store: Store, now_ns: Callable[[], int] = time.time_ns) -> None:
+        """Wire it; ``start`` begins.
+
+        Args:
+            config: settings.
+            store: a migrated store.
+            now_ns: the wall clock.
+        """
+        self._config = config
+        self._store = store
+        self._now_ns = now_ns
+        self.engine = EmbeddedEngine(config.engine)
+        self.server = AgentServer(self.engine, config.listen, now_ns)
+        self._writes: queue.Queue[_Write | None] = queue.Queue()
+        self._lines: list[dict[str, Any]] = []
+        self._dropped_lines = 0
+        self._spoken = threading.Condition()
+        self._minutes: dict[tuple[JobKey, str, int], list[int]] = defaultdict(lambda: [0, 0])
+        self._again: list[tuple[int, Verdict]] = []
+        self._stopping = threading.Event()
+        self._started_ns = now_ns()
+        self._store_errors_count = 0
+        self._tick_seconds = 0.0
+        self._control = ControlServer(
+            config.control_path,
+            {"sql": sql_handler(store.query), "status": self._status, "verdicts": self._verdicts},
+        )
+        self._ticker = threading.Thread(target=self._tick_forever, name="ticker", daemon=True)
+        self._writer = threading.Thread(target=self._write_forever, name="store", daemon=True)
+
+    def start(self) -> None:
+        """Listen and tick."""
+        self._control.start()
+        self.server.start()
+        self._writer.start()
+        self._ticker.start()
+
+    def stop(self) -> None:
+        """Stop in order: no record that was taken loses its verdict's row."""
+        self._stopping.set()
+        self._ticker.join(5.0)
+        self.server.close()
+        self._writes.put(None)
+        self._writer.join(30.0)
+        with self._spoken:
+            self._spoken.notify_all()
+        self._control.close()
+
+    def _tick_forever(self) -> None:
+        """A tick at each full second: slices close one lateness after their end."""
+        while not self._stopping.is_set():
+            now = self._now_ns()
+            due = (now // NS_PER_SECOND + 1) * NS_PER_SECOND
+            if self._stopping.wait((due - now) / NS_PER_SECOND):
+                return
+            begin = time.perf_counter()
+            self._on_tick(due)
+            self._tick_seconds = time.perf_counter() - begin
+
+    def _on_tick(self, tick_ns: int) -> None:
+        output = self.engine.tick(tick_ns)
+        for verdict in output.verdicts:
+            self._speak(verdict)
+        self._writes.put(self._write_of(output, tick_ns))
+
+    def _speak(self, verdict: Verdict) -> None:
+        _LOG.info(
+            "verdict",
+            extra={
+                "job": verdict.job.job_id,
+                "verdict_id": verdict.verdict_id,
+                "update": verdict.update,
+                "state": verdict.state.value,
+                "fault": verdict.fault.value,
+                "cause": verdict.cause,
+                "reason": verdict.reason,
+                "suspects": [s.component.name for s in verdict.suspects],
+                "action": verdict.action.value,
+            },
+        )
+        with self._spoken:
+            self._lines.append({"verdict": verdict.to_line(), "summary": summary_of(verdict)})
+            if len(self._lines) > self._config.kept_verdict_count:
+                self._dropped_lines += len(self._lines) - self._config.kept_verdict_count
+                del self._lines[: -self._config.kept_verdict_count]
+            self._spoken.notify_all()
+
+    def _write_of(self, output: EngineOutput, tick_ns: int) -> _Write:
+        evidence: list[EvidencePoint] = []
+        for verdict in output.verdicts:
+            evidence.extend(self._evidence(verdict, tick_ns))
+            if verdict.state is VerdictState.OPEN:
+                self._again.append((tick_ns + self._config.evidence_after_seconds * NS_PER_SECOND, verdict))
+        for due in [entry for entry in self._again if entry[0] <= tick_ns]:
+            self._again.remove(due)
+            evidence.extend(self._evidence(due[1], tick_ns))
+        actions = tuple(
+            ActionChange(_action_of(verdict), ActionState.PROPOSED, verdict.detected_ns)
+            for verdict in output.verdicts
+            if verdict.action is not ActionKind.NONE
+        )
+        for job, entry in output.health:
+            self._count_health(job, entry)
+        return _Write(output.verdicts, tuple(evidence), actions, tuple(self._whole_minutes(tick_ns)))
+
+    def _evidence(self, verdict: Verdict, until_ns: int) -> list[EvidencePoint]:
+        history = self.engine.history(verdict.job)
+        return [] if history is None else history.evidence(verdict, until_ns)
+
+    def _count_health(self, job: JobKey, entry: AlignedHealth) -> None:
+        minute_ns = (entry.end_ns - 1) // _MINUTE_NS * _MINUTE_NS
+        counts = self._minutes[job, entry.host, minute_ns]
+        counts[0] += entry.sample_count
+        counts[1] += entry.gap_count
+
+    def _whole_minutes(self, tick_ns: int) -> Iterator[HostHealth]:
+        """Minutes that got their last slice."""
+        for key in [key for key in self._minutes if tick_ns - key[2] >= _MINUTE_NS + 2 * NS_PER_SECOND]:
+            samples, gaps = self._minutes.pop(key)
+            job, host, minute_ns = key
+            late = self.engine.late_by_host[job, host]
+            yield HostHealth(job, host, minute_ns, samples, late, gaps)
+
+    def _write_forever(self) -> None:
+        while True:
+            work = self._writes.get()
+            if work is None:
+                return
+            self._write_until_done(work)
+
+    def _write_until_done(self, work: _Write) -> None:
+        """Write one tick's rows; a database that is away is tried again (rows are idempotent)."""
+        while True:
+            try:
+                self._store.write_verdicts(work.verdicts)
+                self._store.write_evidence(work.evidence)
+                self._store.write_actions(work.actions)
+                self._store.write_host_health(work.health)
+            except StoreError as error:
+                self._store_errors_count += 1
+                _LOG.warning("store failed, will try again", extra={"error": str(error)})
+                if self._stopping.wait(_STORE_RETRY_SECONDS):
+                    return
+            else:
+                return
+
+    def _status(self, request: Message) -> Message:
+        job_id = request.get("job_id")
+        status = self.engine.status(job_id if isinstance(job_id, str) else None)
+        status["connected_hosts"] = list(self.server.connected_hosts)
+        status["server"] = dict(self.server.counters)
+        status["dead_letters"] = [
+            {"host": letter.host, "reason": letter.reason, "message": letter.message}
+            for letter in list(self.server.dead_letters)[-10:]
+        ]
+        status["ranks"] = status["jobs"][-1]["ranks"] if status["jobs"] else {}
+        return status
+
+    def _verdicts(self, request: Message) -> Iterator[Message]:
+        """All lines after the first ``after``, then each new one as it is spoken."""
+        after = request.get("after", 0)
+        at = after if isinstance(after, int) else 0
+        while not self._stopping.is_set():
+            with self._spoken:
+                first = max(0, at - self._dropped_lines)
+                lines = self._lines[first:]
+                at = self._dropped_lines + len(self._lines)
+                if not lines:
+                    self._spoken.wait(0.5)
+            yield from lines
+            if not lines:
+                yield {}
+
+    def health(self) -> tuple[bool, str]:
+        """Whether the engine does its work, for ``/healthz``."""
+        threads = {"ticker": self._ticker, "store": self._writer}
+        dead = [name for name, thread in threads.items() if not thread.is_alive()]
+        return (not dead, f"dead threads: {', '.join(dead)}" if dead else "ok")
+
+    def families(self) -> list[Family]:
+        """The engine's metrics, for ``/metrics``."""
+        engine, server = self.engine.counters, self.server.counters
+        return [
+            _counter("tocsin_engine_records_total", "Records by what became of them.", "outcome", engine, "records_"),
+            _counter("tocsin_engine_dead_letters_total", "Dead letters by reason.", "reason", server, "dead_letters_"),
+            Family(
+                "tocsin_engine_verdict_lines_total",
+                "counter",
+                "Verdict lines by state and reason.",
+                tuple(
+                    Sample({"state": state, "reason": reason}, count)
+                    for (state, reason), count in sorted(self.engine.verdicts_by_reason.items())
+                ),
+            ),
+            _gauge("tocsin_engine_jobs", "Jobs that have a turn each second.", len(self.engine.jobs())),
+            _gauge("tocsin_engine_agents", "Connected agents.", len(self.server.connected_hosts)),
+            _gauge("tocsin_engine_tick_seconds", "Time the last tick took.", self._tick_seconds),
+            _gauge("tocsin_engine_store_queue", "Writes that wait for the database.", self._writes.qsize()),
+            _gauge("tocsin_engine_store_errors", "Failed writes so far.", self._store_errors_count),
+            _gauge("tocsin_engine_up_seconds", "Age.", (self._now_ns() - self._started_ns) / NS_PER_SECOND),
+        ]
+
+
+def _counter(name: str, text: str, label: str, counts: Any, prefix: str) -> Family:
+    samples = tuple(
+        Sample({label: key.removeprefix(prefix)}, value)
+        for key, value in sorted(counts.items())
+        if key.startswith(prefix)
+    )
+    return Family(name, "counter", text, samples)
+
+
+def _gauge(name: str, text: str, value: float) -> Family:
+    return Family(name, "gauge", text, (Sample({}, value),))
+
+
+def _action_of(verdict: Verdict) -> Action:
+    target = verdict.suspects[0].component if verdict.suspects else None
+    return Action(
+        verdict.verdict_id,
+        verdict.update,
+        verdict.job,
+        verdict.action,
+        target,
+        verdict.reason,
+        f"{verdict.job.cluster}/{verdict.action.value}",
+        verdict.detected_ns,
+        verdict.expires_ns,
+        dry_run=True,
+    )
+
+

@@ -1,0 +1,250 @@
+"""Cut a stream of records into slices of event time.
+
+A runtime's one duty. Records are held until the watermark has passed the end of
+their slice, then handed on once, in canonical order, exact duplicates dropped.
+Only ticks move the watermark here: ``watermark = newest tick - lateness``.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tocsin.pipeline.operators.base import pack_state, unpack_state
+from tocsin.schemas.codec import decode, encode
+from tocsin.schemas.records import (
+    NS_PER_SECOND,
+    CollectiveBatch,
+    Event,
+    Frame,
+    Groups,
+    HostStatus,
+    JobKey,
+    JobRecord,
+    ProbeAnswer,
+    Slice,
+    StepBatch,
+    TableAnnouncement,
+    Topology,
+)
+
+_KIND_ORDER: dict[type, int] = {
+    # Facts before what they explain: who runs where, then what happened, then numbers.
+    TableAnnouncement: 0,
+    Topology: 1,
+    Groups: 2,
+    Event: 3,
+    HostStatus: 4,
+    CollectiveBatch: 5,
+    StepBatch: 6,
+    ProbeAnswer: 7,
+    Frame: 8,
+}
+_METRIC_TICKS_PER_SLICE = 5
+
+
+class Taken(StrEnum):
+    """What became of a record."""
+
+    OK = "ok"
+    LATE = "late"
+    DUPLICATE = "duplicate"
+    AHEAD = "clock_ahead"
+
+
+@dataclass(frozen=True, slots=True)
+class SliceConfig:
+    """How time is cut.
+
+    Attributes:
+        fast_slice_ns: length of the slices of everything but frames.
+        metric_slice_ns: least length of a frame's slice (at least five of its sampling ticks).
+        lateness_ns: how long a slice waits after its end.
+        max_ahead_ns: records stamped further ahead of the newest tick are refused.
+        forget_job_after_ns: a job without any record for this long is forgotten.
+    """
+
+    fast_slice_ns: int = NS_PER_SECOND
+    metric_slice_ns: int = 5 * NS_PER_SECOND
+    lateness_ns: int = NS_PER_SECOND
+    max_ahead_ns: int = 2 * NS_PER_SECOND
+    forget_job_after_ns: int = 3600 * NS_PER_SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one job's operators get at one second's boundary.
+
+    Attributes:
+        job: whose turn.
+        end_ns: the boundary T that the watermark has passed.
+        fast: the 1 s slice that ends at T (it may hold no record: silence counts).
+        metrics: the metric slices that end at T.
+    """
+
+    job: JobKey
+    end_ns: int
+    fast: Slice
+    metrics: tuple[Slice, ...]
+
+
+@dataclass(slots=True)
+class _JobBuffer:
+    """Records of one job that wait for the watermark."""
+
+    next_end_ns: int
+    last_ts_ns: int
+    fast: dict[int, dict[bytes, JobRecord]] = field(default_factory=dict)
+    metrics: dict[tuple[int, int], dict[bytes, JobRecord]] = field(default_factory=dict)
+
+
+class SliceBuffer:
+    """Holds records until their slice is complete, for all jobs of one engine.
+
+    Guarantee: for the same set of records, added in any order that is late for none of
+    them, with any of them repeated, ``advance`` returns the same turns.
+    """
+
+    def __init__(self, config: SliceConfig) -> None:
+        """Start empty: the first tick sets the time."""
+        self._config = config
+        self._tick_ns: int | None = None
+        self._jobs: dict[JobKey, _JobBuffer] = {}
+
+    @property
+    def watermark_ns(self) -> int | None:
+        """No slice that ends at or before this takes records any more."""
+        return None if self._tick_ns is None else self._tick_ns - self._config.lateness_ns
+
+    @property
+    def jobs(self) -> tuple[JobKey, ...]:
+        """The jobs that have a turn each second."""
+        return tuple(sorted(self._jobs))
+
+    def slice_end_ns(self, record: JobRecord) -> int:
+        """End of the slice that the record belongs to."""
+        length = self._length_ns(record)
+        return (record.ts_ns // length + 1) * length
+
+    def _length_ns(self, record: JobRecord) -> int:
+        if isinstance(record, Frame):
+            return max(self._config.metric_slice_ns, _METRIC_TICKS_PER_SLICE * record.tick_ns)
+        return self._config.fast_slice_ns
+
+    def add(self, record: JobRecord, data: bytes | None = None) -> Taken:
+        """Take one record.
+
+        Args:
+            record: the decoded record.
+            data: its bytes as received, where there are any: they decide what a duplicate is.
+        """
+        end_ns = self.slice_end_ns(record)
+        if self._tick_ns is not None:
+            if record.ts_ns > self._tick_ns + self._config.max_ahead_ns:
+                return Taken.AHEAD
+            if end_ns <= self._tick_ns - self._config.lateness_ns:
+                return Taken.LATE
+        buffer = self._jobs.get(record.job)
+        if buffer is None:
+            fast_ns = self._config.fast_slice_ns
+            first = (record.ts_ns // fast_ns + 1) * fast_ns
+            if self.watermark_ns is not None:
+                first = max(first, (self.watermark_ns // fast_ns + 1) * fast_ns)
+            buffer = self._jobs[record.job] = _JobBuffer(first, record.ts_ns)
+        buffer.last_ts_ns = max(buffer.last_ts_ns, record.ts_ns)
+        # A job's first records may arrive in any order: its first turn is its earliest slice.
+        if end_ns < buffer.next_end_ns and not isinstance(record, Frame):
+            buffer.next_end_ns = end_ns
+        key = encode(record) if data is None else bytes(data)
+        if isinstance(record, Frame):
+            held = buffer.metrics.setdefault((end_ns, self._length_ns(record)), {})
+        else:
+            held = buffer.fast.setdefault(end_ns, {})
+        if key in held:
+            return Taken.DUPLICATE
+        held[key] = record
+        return Taken.OK
+
+    def advance(self, tick_ns: int) -> list[Turn]:
+        """Move time to ``tick_ns`` and return the turns that are complete, in order of (end, job)."""
+        if self._tick_ns is not None and tick_ns <= self._tick_ns:
+            return []
+        self._tick_ns = tick_ns
+        watermark = tick_ns - self._config.lateness_ns
+        turns: list[Turn] = []
+        for job, buffer in list(self._jobs.items()):
+            turns.extend(self._turns_of(job, buffer, watermark))
+            if watermark - buffer.last_ts_ns > self._config.forget_job_after_ns:
+                del self._jobs[job]
+        turns.sort(key=lambda turn: (turn.end_ns, turn.job))
+        return turns
+
+    def _turns_of(self, job: JobKey, buffer: _JobBuffer, watermark: int) -> list[Turn]:
+        turns = []
+        step = self._config.fast_slice_ns
+        while buffer.next_end_ns <= watermark:
+            end = buffer.next_end_ns
+            fast = Slice(job, end - step, end, _canonical(buffer.fast.pop(end, {})))
+            ending = sorted(key for key in buffer.metrics if key[0] <= end)
+            metrics = tuple(
+                Slice(job, key[0] - key[1], key[0], _canonical(buffer.metrics.pop(key))) for key in ending
+            )
+            turns.append(Turn(job, end, fast, metrics))
+            buffer.next_end_ns = end + step
+        return turns
+
+    def snapshot(self) -> dict[str, bytes]:
+        """State as named parts: one for the time, one per job."""
+        parts = {"time": pack_state({"tick_ns": self._tick_ns})}
+        for job, buffer in self._jobs.items():
+            held = [*buffer.fast.values(), *buffer.metrics.values()]
+            parts[f"job:{job.cluster}/{job.job_id}/{job.attempt}"] = pack_state(
+                {
+                    "job": [job.cluster, job.job_id, job.attempt],
+                    "next_end_ns": buffer.next_end_ns,
+                    "last_ts_ns": buffer.last_ts_ns,
+                    "records": sorted(base64.b64encode(data).decode() for group in held for data in group),
+                }
+            )
+        return parts
+
+    def restore(self, parts: Mapping[str, bytes]) -> None:
+        """Take back what ``snapshot`` gave."""
+        self._jobs.clear()
+        self._tick_ns = None
+        for name in parts:
+            if not name.startswith("job:"):
+                continue
+            state = unpack_state(parts, name)
+            job = JobKey(*state["job"])
+            for text in state["records"]:
+                data = base64.b64decode(text)
+                record = decode(data)
+                if not hasattr(record, "job"):
+                    continue
+                self.add(record, data)  # type: ignore[arg-type]  # ticks are never held
+            buffer = self._jobs.setdefault(job, _JobBuffer(state["next_end_ns"], state["last_ts_ns"]))
+            buffer.next_end_ns = state["next_end_ns"]
+            buffer.last_ts_ns = state["last_ts_ns"]
+        self._tick_ns = unpack_state(parts, "time")["tick_ns"]
+
+
+def _rank_of(record: JobRecord) -> int:
+    return record.rank if isinstance(record, Event | ProbeAnswer) else -1
+
+
+def _canonical(held: Mapping[bytes, JobRecord]) -> tuple[JobRecord, ...]:
+    """Order by (kind, ts_ns, host, rank, bytes): independent of arrival."""
+    ordered = sorted(
+        held.items(),
+        key=lambda item: (
+            _KIND_ORDER[type(item[1])],
+            item[1].ts_ns,
+            item[1].host,
+            _rank_of(item[1]),
+            item[0],
+        ),
+    )
+    return tuple(record for _, record in ordered)

@@ -1,0 +1,62 @@
+"""Structured logs: one line a record, ``key=value`` after the message, or JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import time
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def add_log_arguments(parser: argparse.ArgumentParser) -> None:
+    """``--log-level`` and ``--log-json``."""
+    parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    parser.add_argument("--log-json", action="store_true", help="one JSON object a line")
+
+
+def set_up_logs(args: argparse.Namespace) -> None:
+    """Send the package's logs to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if args.log_json else TextFormatter())
+    root = logging.getLogger("tocsin")
+    root.handlers[:] = [handler]
+    root.setLevel(args.log_level.upper())
+    root.propagate = False
+
+
+def extras(record: logging.LogRecord) -> dict[str, object]:
+    """The fields that the caller added."""
+    return {key: value for key, value in vars(record).items() if key not in _STANDARD}
+
+
+class TextFormatter(logging.Formatter):
+    """``2026-11-21T03:07:33.120Z INFO tocsin.engine job appeared job=j1``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format one record."""
+        when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        fields = "".join(f" {key}={json.dumps(value, default=str)}" for key, value in extras(record).items())
+        text = f"{when}.{int(record.msecs):03d}Z {record.levelname} {record.name} {record.getMessage()}{fields}"
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        return text
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format one record."""
+        entry: dict[str, object] = {
+            "ts": record.created,
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **extras(record),
+        }
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=str)

@@ -1,0 +1,91 @@
+"""``tocsin status``: why is there no verdict?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from tocsin.cli.paths import add_data_argument, control_socket, data_folder
+from tocsin.pipeline.control import ControlClient
+
+_MEANING = {
+    "too_few_peers": "fewer than three peers of a role: a comparison cannot say which one moved",
+    "no_hook": "steps without communication times: attach the hook (hook.attach) to see who waits for whom",
+    "groups_unknown": "no communication groups announced: nobody knows who waits for whom",
+    "warming_up": "first steps of a rank are not judged",
+    "announced_phase": "steps in an announced checkpoint, evaluation or compilation are not judged",
+    "not_continuous": "something deviated, but not for long enough",
+    "within_patience": "waiting, but not longer than this job is known to wait",
+    "monitoring_lost": "a source fell silent while its peers went on",
+    "ambiguous": "several components fitted the evidence equally well",
+    "victim": "explained by another component's fault",
+    "clocks_too_close": "the order lies within the error of the clocks",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    parser.add_argument("job", nargs="?", help="job id (default: all jobs)")
+    parser.add_argument("--json", action="store_true", help="the engine's answer as it is")
+    add_data_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask the running engine and print."""
+    client = ControlClient(control_socket(data_folder(args.data)))
+    answer = client.call("status", **({"job_id": args.job} if args.job else {}))
+    if args.json:
+        print(json.dumps(answer, indent=2))
+        return 0
+    if not answer["jobs"]:
+        what = f"job {args.job}" if args.job else "any job"
+        print(f"The engine runs and has heard nothing of {what}.")
+        print(f"Connected agents: {', '.join(answer['connected_hosts']) or 'none'}.")
+        return 1 if args.job else 0
+    for job in answer["jobs"]:
+        for line in describe(job, answer["connected_hosts"]):
+            print(line)
+    for letter in answer["dead_letters"]:
+        print(f"dead letter from {letter['host'] or '?'}: {letter['reason']}: {letter['message']}")
+    return 0
+
+
+def describe(job: dict[str, Any], connected: list[str]) -> list[str]:
+    """The lines for one job."""
+    hosts, ranks = job["hosts"], job["ranks"]
+    stepping = [rank for rank, facts in ranks.items() if facts["steps_per_second"] > 0]
+    lines = [
+        f"job {job['job_id']} (cluster {job['cluster']}, attempt {job['attempt']})" + (", ended" if job["ended"] else ""),
+        f"  hosts     {len(hosts)} known, {sum(host in connected for host in hosts)} connected",
+        f"  ranks     {len(ranks)} of {job['world_size']} known, {len(stepping)} making steps, newest step {job['max_step']}",
+        f"  hook      {'present' if job['hook_present'] else 'absent: no step records, only events and silence can speak'}",
+        f"  groups    {job['groups']} communication groups known",
+        f"  step      {job['step_seconds'] * 1e3:.0f} ms",
+    ]
+    lines += [_host_line(name, facts) for name, facts in hosts.items() if _is_odd(facts)]
+    lines += _abstention_lines(job["abstained"])
+    for verdict in job["verdicts"]:
+        who = ", ".join(suspect["name"] for suspect in verdict["suspects"]) or "nobody"
+        lines.append(f"  verdict   {verdict['state']}: {verdict['fault']}, {who}, cause {verdict['cause']}")
+    if not job["verdicts"]:
+        lines.append("  verdict   none: nothing is wrong that could be seen")
+    return lines
+
+
+def _is_odd(facts: dict[str, Any]) -> bool:
+    return bool(facts["last_seen_seconds"] > 7 or facts["late"] or abs(facts["clock_offset_seconds"]) > 0.2)  # noqa: PLR2004  # one metric slice and its lateness
+
+
+def _host_line(name: str, facts: dict[str, Any]) -> str:
+    return (
+        f"  host      {name}: last heard {facts['last_seen_seconds']:.1f} s ago, {facts['late']} late records, "
+        f"clock {facts['clock_offset_seconds'] * 1e3:+.0f} ms (error {facts['clock_error_seconds'] * 1e3:.0f} ms)"
+    )
+
+
+def _abstention_lines(abstained: dict[str, int]) -> list[str]:
+    return [
+        f"  abstained {count} x {reason}" + (f": {_MEANING[reason]}" if reason in _MEANING else "")
+        for reason, count in sorted(abstained.items(), key=lambda item: -item[1])
+    ]
