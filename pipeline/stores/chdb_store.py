@@ -136,9 +136,9 @@ class ChdbBackend:
     def close(self) -> None:
         """See ``Backend.close``: waits for what is running."""
         with self._write_lock, self._read_lock:
-            sessions, self._reader, self._writer = (self._reader, self._writer), None, None
             if os.getpid() != self._pid:
-                return  # the parent's database: a forked child must not touch it
+                return  # the parent's database: in a forked child even dropping a session hangs
+            sessions, self._reader, self._writer = (self._reader, self._writer), None, None
             for session in sessions:
                 if session is not None:
                     session.close()

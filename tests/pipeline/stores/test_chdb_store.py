@@ -365,6 +365,25 @@ def test_a_folder_that_is_open_elsewhere_names_folder_and_process(
     assert str(folder) in said
 
 
+def test_a_forked_child_is_refused_and_does_not_hang(tmp_path: Path) -> None:
+    said = in_process(
+        tmp_path,
+        """
+        import os
+        from tocsin.pipeline.stores.chdb_store import ChdbStore
+        from tocsin.schemas.errors import StoreError
+        store = ChdbStore(db)
+        if not (child := os.fork()):
+            try: store.query("SELECT 1", "CSV")
+            except StoreError as error: print(error, flush=True)
+            store.close(); os._exit(0)
+        print(os.waitpid(child, 0)[1], store.query("SELECT 1", "CSV")); store.close()
+        """,
+    )
+    assert said.splitlines()[0].startswith("chDB does not survive fork")
+    assert said.splitlines()[1] == "0 b'1\\n'"
+
+
 def test_a_path_that_chdb_would_read_as_settings_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"\?"):
         ChdbStore(tmp_path / "a?mode=ro")
