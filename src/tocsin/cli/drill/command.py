@@ -1,0 +1,56 @@
+"""The command: which drills, where, and what is printed."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+
+from tocsin.cli.drill import report
+from tocsin.cli.drill.faults import KINDS
+from tocsin.cli.drill.lines import PlainLines
+from tocsin.cli.drill.plan import Plan, make_plan
+from tocsin.cli.drill.result import Result
+from tocsin.cli.drill.runner import DrillGround, run_all
+
+_DEFAULT_KIND = "kill"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run what the arguments ask for; 0 where every verdict is right, else 1."""
+    signal.signal(signal.SIGTERM, _interrupt)  # so that `with` blocks clean up, as after Ctrl-C
+    if args.demo:
+        from tocsin.cli.drill import demo
+
+        return demo.run(args)
+    lines = PlainLines()
+    lines.say("starting the engine and the ranks' forkserver (torch takes some seconds)")
+    with DrillGround(lines, data_folder=None, keep=args.keep) as ground:
+        results = run_all(ground, plans_of(args), lambda result: lines.say(report.result_line(result)))
+        if args.keep:
+            lines.say(f"kept: {ground.processes.folder}")
+    return _finish(args, results, lines)
+
+
+def plans_of(args: argparse.Namespace) -> list[Plan]:
+    """The drills that the arguments ask for."""
+    if args.all:
+        return [
+            make_plan(kind, seed, args.ranks)
+            for kind in KINDS.values()
+            for seed in range(args.seed, args.seed + args.seeds)
+        ]
+    kind = KINDS[args.kind or _DEFAULT_KIND]
+    return [make_plan(kind, args.seed, args.ranks, args.healthy_minutes * 60)]
+
+
+def _finish(args: argparse.Namespace, results: list[Result], lines: PlainLines) -> int:
+    if args.report is not None:
+        args.report.write_text(report.markdown(results))
+        lines.say(f"report: {args.report}")
+    lines.say(report.summary_line(results))
+    return 0 if all(result.answer.right for result in results) else 1
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    sys.exit(128 + signal.SIGTERM)

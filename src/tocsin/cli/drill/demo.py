@@ -1,0 +1,155 @@
+"""``make run``: a drill to look at, then the rows that it left, then what to try next."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from tocsin.cli import incidents
+from tocsin.cli.drill import report
+from tocsin.cli.drill.faults import KINDS
+from tocsin.cli.drill.judge import Heard
+from tocsin.cli.drill.launcher import Job
+from tocsin.cli.drill.lines import PlainLines, Rates, rates_text, verdict_texts
+from tocsin.cli.drill.plan import make_plan
+from tocsin.cli.drill.result import Result
+from tocsin.cli.drill.runner import DrillGround
+from tocsin.cli.sql import database
+from tocsin.schemas.errors import TocsinError
+
+_DEFAULT_KIND = "freeze"
+_QUERY = "SELECT what, since, machine, why, action FROM tocsin.incidents_all"
+_STATUS_SECONDS = 0.5
+_PLAIN_RATES_SECONDS = 3.0
+
+
+class DemoDisplay(Protocol):
+    """What the demo needs beyond an onlooker."""
+
+    def say(self, text: str) -> None:
+        """Show an event."""
+
+    def started(self, job: Job) -> None:
+        """The ranks train."""
+
+    def struck(self, job: Job, onset_ns: int) -> None:
+        """The fault struck."""
+
+    def heard(self, item: Heard) -> None:
+        """A verdict line came."""
+
+    def rates(self, rates: Rates) -> None:
+        """Show step rates."""
+
+
+class PlainDisplay(PlainLines):
+    """The demo without a terminal."""
+
+    def __init__(self) -> None:
+        """Show no rates yet."""
+        super().__init__()
+        self._next_rates = 0.0
+
+    def heard(self, item: Heard) -> None:
+        """A verdict line came: show it in full."""
+        for text in verdict_texts(item):
+            self.say(text)
+
+    def rates(self, rates: Rates) -> None:
+        """Show step rates, not too often."""
+        if rates and time.monotonic() > self._next_rates:
+            self._next_rates = time.monotonic() + _PLAIN_RATES_SECONDS
+            self.say(rates_text(rates))
+
+
+class _Watcher:
+    """Passes a drill's events on to the display and asks the engine for the rates."""
+
+    def __init__(self, display: DemoDisplay) -> None:
+        self._display = display
+        self._next_status = 0.0
+        self.ground: DrillGround | None = None
+        self.started, self.struck, self.heard = display.started, display.struck, display.heard
+
+    def tick(self, job: Job) -> None:
+        """Ask for the rates twice a second."""
+        if self.ground is None or time.monotonic() < self._next_status:
+            return
+        self._next_status = time.monotonic() + _STATUS_SECONDS
+        with contextlib.suppress(TocsinError):  # the engine may not know the job yet
+            self._display.rates(self.ground.engine.rank_status(job.job_id))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show one drill; 0 where the verdict is right, else 1."""
+    data = Path(tempfile.mkdtemp(prefix="tocsin-demo-"))
+    plan = make_plan(KINDS[args.kind or _DEFAULT_KIND], args.seed, args.ranks)
+    print(
+        f"A real torch.distributed job of {args.ranks} ranks on this machine, and a fault: {plan.kind.name}."
+    )
+    print(report.POSING + "\n", flush=True)
+    with _display(plain=args.plain) as display:
+        watcher = _Watcher(display)
+        display.say("starting the engine and the ranks (torch takes some seconds)")
+        with DrillGround(watcher, data_folder=data, keep=args.keep) as ground:
+            watcher.ground = ground
+            result = ground.run(plan)
+            rows = _rows(data)
+    print("\n" + report.result_line(result) + "\n")
+    print(rows)
+    print(_what_next(data, result))
+    return 0 if result.answer.right else 1
+
+
+@contextlib.contextmanager
+def _display(*, plain: bool) -> Iterator[DemoDisplay]:
+    """The live display on a terminal, plain lines elsewhere."""
+    if plain or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+        yield PlainDisplay()
+        return
+    from tocsin.cli.drill.live import LiveDisplay  # rich: only here
+
+    with LiveDisplay() as live:
+        yield live
+
+
+def _rows(data: Path) -> str:
+    """What the user sees when repeating the two commands."""
+    with database(data) as ask:
+        table = ask(_QUERY, "PrettyCompactNoEscapes").decode()
+    shown = incidents.render(incidents.fetch(data, everything=True), everything=True)
+    commands = _command("incidents", data, "--all"), _command("sql", data, f'"{_QUERY}"')
+    return f"$ {commands[0]}\n{shown}\n\n$ {commands[1]}\n{table}"
+
+
+def _command(name: str, data: Path, argument: str) -> str:
+    return f"{_program()} {name} {argument} --data {data}"
+
+
+def _program() -> str:
+    """How this program was called, so that the printed commands work as they are."""
+    called = Path(sys.argv[0])
+    if called.name != "tocsin":
+        return f"{sys.executable} -m tocsin"
+    return str(called) if os.sep in sys.argv[0] else "tocsin"
+
+
+def _what_next(data: Path, result: Result) -> str:
+    others = [name for name in KINDS if name != result.plan.kind.name]
+    return "\n".join(
+        (
+            "Try next (the incidents above stay in the data folder):",
+            f"  {_command('incidents', data, '--all')}",
+            f"  {_program()} drill --demo --kind slow_compute --seed 1    another fault, another rank",
+            f"  {_program()} drill --all --seeds 1 --report report.md     every kind: {', '.join(others)}",
+            f"  {_program()} causes                                       the words a verdict can use",
+            f"When you have seen enough: rm -r {data}",
+        )
+    )

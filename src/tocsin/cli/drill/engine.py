@@ -1,0 +1,115 @@
+"""The engine as the drill sees it: a process, a control socket, a stream of verdicts."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tocsin.cli.drill.judge import Heard
+from tocsin.cli.drill.processes import ProcessGroup
+from tocsin.cli.paths import control_socket
+from tocsin.pipeline.control import ControlClient, EngineAbsentError
+from tocsin.schemas.errors import EngineError, TocsinError
+
+_START_SECONDS = 30.0
+_LONGEST_SILENCE_SECONDS = 86_400.0
+"""A healthy job gives no verdict for as long as it trains."""
+
+
+class DrillError(TocsinError):
+    """The drill itself could not be carried out (not a wrong verdict)."""
+
+
+class Engine:
+    """A running ``tocsin serve``."""
+
+    def __init__(self, processes: ProcessGroup, data_folder: Path) -> None:
+        """Start it.
+
+        Args:
+            processes: the drill's group.
+            data_folder: where incidents go.
+        """
+        self.data_folder = data_folder
+        self.listen = processes.folder / "e.sock"
+        self.control = control_socket(data_folder)
+        self.client = ControlClient(self.control, timeout_seconds=10.0)
+        self._log = processes.folder / "engine.log"
+        self._process: subprocess.Popen[bytes] = processes.start(
+            [
+                *(sys.executable, "-m", "tocsin", "serve"),
+                *("--data", str(data_folder)),
+                *("--listen", f"unix:{self.listen}"),
+                *("--control", str(self.control)),
+                *("--metrics-listen", "127.0.0.1:0"),
+            ],
+            self._log,
+        )
+
+    def wait_until_ready(self) -> None:
+        """Wait until it answers a ping.
+
+        Raises:
+            DrillError: it ended, or stays mute.
+        """
+        deadline = time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                raise DrillError(
+                    f"the engine ended with status {self._process.returncode}: {self.last_words()}"
+                )
+            try:
+                self.client.call("ping")
+            except EngineAbsentError:
+                time.sleep(0.05)
+            else:
+                return
+        raise DrillError(f"the engine did not answer within {_START_SECONDS:.0f} s: {self.last_words()}")
+
+    def last_words(self) -> str:
+        """The end of the engine's log."""
+        text = self._log.read_text(errors="replace") if self._log.exists() else ""
+        return text[-800:].strip() or "it said nothing"
+
+    def rank_status(self, job_id: str) -> dict[int, Mapping[str, Any]]:
+        """What the engine knows of each rank: host, step, steps_per_second, last_seen_seconds.
+
+        Raises:
+            EngineError: it does not answer.
+        """
+        ranks: Mapping[str, Mapping[str, Any]] = self.client.call("status", job_id=job_id).get("ranks", {})
+        return {int(rank): told for rank, told in ranks.items()}
+
+
+class VerdictEar:
+    """Hears every verdict line that the engine says, with the time of its arrival."""
+
+    def __init__(self, control: Path, on_line: Callable[[Heard], None]) -> None:
+        """Begin to listen in a thread, which ends with the engine.
+
+        Args:
+            control: the engine's control socket.
+            on_line: called for each line, in the thread.
+        """
+        self._heard: list[Heard] = []
+        self._on_line = on_line
+        self._client = ControlClient(control, timeout_seconds=_LONGEST_SILENCE_SECONDS)
+        threading.Thread(target=self._listen, name="verdicts", daemon=True).start()
+
+    def of_job(self, job_id: str) -> list[Heard]:
+        """All lines of a job so far, in order of arrival."""
+        return [item for item in list(self._heard) if item.line["job_id"] == job_id]
+
+    def _listen(self) -> None:
+        with contextlib.suppress(EngineError):  # it was ended while we listened
+            for message in self._client.stream("verdicts", after=0):
+                if "verdict" in message:
+                    item = Heard(time.time_ns(), message["verdict"], str(message.get("summary", "")))
+                    self._heard.append(item)
+                    self._on_line(item)

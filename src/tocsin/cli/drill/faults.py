@@ -1,0 +1,176 @@
+"""The kinds of faults: how each strikes, which verdict is right, a sentence for humans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+from tocsin.cli.drill.orders import OrderKind
+
+
+class Target(StrEnum):
+    """Who is struck."""
+
+    RANK = "rank"
+    ALL_RANKS = "all_ranks"
+    AGENT = "agent"
+    NOBODY = "nobody"
+
+
+class Outside(StrEnum):
+    """What the drill does to a process from outside."""
+
+    KILL = "kill"
+    FREEZE = "freeze"
+    THROTTLE = "throttle"
+    KILL_AGENT = "kill_agent"
+    SLOW_RELAY = "slow_relay"
+
+
+class Wanted(StrEnum):
+    """What a right answer is."""
+
+    ACCUSE = "accuse"
+    """The struck rank's host, and nobody else."""
+    EXPLAIN = "explain"
+    """A verdict without suspects that names the cause; any accusation is wrong."""
+    NO_ACCUSATION = "no_accusation"
+    """Verdicts without suspects may come; any accusation is wrong."""
+    SILENCE = "silence"
+    """No verdict at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultKind:
+    """One kind of drill.
+
+    Attributes:
+        name: the word behind ``--kind``.
+        sentence: what happens, for the display; ``{rank}`` and ``{magnitude}`` are filled in.
+        target: who is struck.
+        wanted: what a right answer is.
+        faults: fault words that are right.
+        causes: cause words that are right.
+        orders: what the struck ranks do to themselves (one is chosen by the seed).
+        outside: what the drill does to them, None = nothing.
+        magnitude: least and greatest; the seed chooses.
+        ends_job: the job cannot reach its normal end afterwards.
+    """
+
+    name: str
+    sentence: str
+    target: Target
+    wanted: Wanted
+    faults: frozenset[str] = frozenset()
+    causes: frozenset[str] = frozenset()
+    orders: tuple[OrderKind, ...] = ()
+    outside: Outside | None = None
+    magnitude: tuple[float, float] = (0.0, 0.0)
+    ends_job: bool = False
+
+
+def _accuse(
+    name: str,
+    sentence: str,
+    right: tuple[str, str],
+    how: Outside | tuple[OrderKind, ...],
+    magnitude: tuple[float, float] = (0.0, 0.0),
+) -> FaultKind:
+    fault, cause = right
+    return FaultKind(
+        name=name,
+        sentence=sentence,
+        target=Target.RANK,
+        wanted=Wanted.ACCUSE,
+        faults=frozenset({fault}),
+        causes=frozenset({cause}),
+        orders=() if isinstance(how, Outside) else how,
+        outside=how if isinstance(how, Outside) else None,
+        magnitude=magnitude,
+        ends_job=fault in {"fail_stop", "hang"},
+    )
+
+
+_O = OrderKind
+
+KINDS: Mapping[str, FaultKind] = MappingProxyType(
+    {
+        kind.name: kind
+        for kind in (
+            _accuse("kill", "rank {rank} gets SIGKILL", ("fail_stop", "process_exit"), Outside.KILL),
+            _accuse("freeze", "rank {rank} gets SIGSTOP", ("hang", "process_frozen"), Outside.FREEZE),
+            _accuse(
+                "exception",
+                "rank {rank} raises a ValueError of its own",
+                ("fail_stop", "process_exit"),
+                (_O.EXCEPTION,),
+            ),
+            _accuse(
+                "slow_compute",
+                "rank {rank} computes {magnitude:.1f} times as long as before",
+                ("fail_slow", "unknown"),
+                (_O.SLOW_COMPUTE,),
+                (2.0, 4.0),
+            ),
+            _accuse(
+                "cpu_throttle",
+                "rank {rank} may run {magnitude:.0%} of the time only (SIGSTOP, SIGCONT, ten times a second)",
+                ("fail_slow", "cpu_contention"),
+                Outside.THROTTLE,
+                (0.35, 0.45),
+            ),
+            _accuse(
+                "loader_stall",
+                "rank {rank} waits {magnitude:.2f} s longer for each batch",
+                ("fail_slow", "loader_stall"),
+                (_O.SLOW_LOADER,),
+                (0.15, 0.4),
+            ),
+            FaultKind(
+                name="loader_stall_all",
+                sentence="every rank waits {magnitude:.2f} s longer for each batch: nobody's fault",
+                target=Target.ALL_RANKS,
+                wanted=Wanted.EXPLAIN,
+                faults=frozenset({"fail_slow", "degraded"}),
+                causes=frozenset({"shared_service"}),
+                orders=(_O.SLOW_LOADER,),
+                magnitude=(0.15, 0.4),
+            ),
+            _accuse(
+                "skip_collective",
+                "rank {rank} enters another collective than its peers",
+                ("hang", "collective_mismatch"),
+                (_O.SKIP_REDUCE, _O.BROADCAST),
+            ),
+            _accuse(
+                "nan",
+                "rank {rank} computes NaN once; the next all_reduce spreads it",
+                ("silent_corruption", "nan_gradient"),
+                (_O.NAN_GRADIENT, _O.NAN_LOSS),
+            ),
+            _accuse(
+                "slow_network",
+                "every packet from and to rank {rank} takes {magnitude:.0f} ms longer",
+                ("fail_slow", "network_slow"),
+                Outside.SLOW_RELAY,
+                (10.0, 40.0),
+            ),
+            FaultKind(
+                name="agent_killed",
+                sentence="the agent of rank {rank} gets SIGKILL; the training is fine: nobody's fault",
+                target=Target.AGENT,
+                wanted=Wanted.NO_ACCUSATION,
+                outside=Outside.KILL_AGENT,
+            ),
+            FaultKind(
+                name="none",
+                sentence="nothing happens",
+                target=Target.NOBODY,
+                wanted=Wanted.SILENCE,
+            ),
+        )
+    }
+)
+"""Kind name -> kind. Order is the order of ``--all``."""

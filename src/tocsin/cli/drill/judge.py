@@ -1,0 +1,142 @@
+"""Right or wrong: compares all verdict lines of a drill with what its kind wants. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tocsin.cli.drill.faults import Wanted
+from tocsin.cli.drill.plan import Plan
+
+VerdictLine = Mapping[str, Any]
+"""An object of ``verdicts.jsonl`` (``Verdict.to_line``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A verdict line as the drill received it.
+
+    Attributes:
+        at_ns: wall clock of its arrival.
+        line: the line.
+        summary: the engine's sentence for humans.
+    """
+
+    at_ns: int
+    line: VerdictLine
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How a drill ended.
+
+    Attributes:
+        right: whether the engine was right.
+        why: one sentence: what was wrong, or what was right.
+        seconds: onset to the first right line, None where none came or none is wanted.
+        verdict: the line that answers the drill (the last update of the first one that
+            counts), None where none came.
+    """
+
+    right: bool
+    why: str
+    seconds: float | None = None
+    verdict: VerdictLine | None = None
+
+
+def host_name(rank: int) -> str:
+    """The host that a rank poses on."""
+    return f"n{rank}"
+
+
+def is_live(line: VerdictLine) -> bool:
+    """Whether a line stands for something (a cancelled one is taken back)."""
+    return str(line["state"]) != "cancelled"
+
+
+def accused(line: VerdictLine) -> frozenset[str]:
+    """Names that a line accuses; ``degraded`` and cancelled lines accuse nobody."""
+    if not is_live(line) or line["fault"] == "degraded":
+        return frozenset()
+    return frozenset(str(suspect["name"]) for suspect in line["suspects"])
+
+
+def judge(plan: Plan, onset_ns: int, heard: Sequence[Heard]) -> Answer:
+    """Judge a drill over every line that was seen.
+
+    Strict on purpose: an accusation of somebody else is wrong even where a later line
+    takes it back, for somebody may have acted on it.
+
+    Args:
+        plan: what was done.
+        onset_ns: when the fault struck.
+        heard: all lines of this job, in order of arrival.
+
+    Returns:
+        The answer.
+    """
+    if plan.kind.wanted is Wanted.SILENCE:
+        live = [item for item in heard if is_live(item.line)]
+        if live:
+            return Answer(
+                False, f"a verdict on a healthy job: {describe(live[0].line)}", verdict=live[0].line
+            )
+        return Answer(True, "no verdict, as it should be")
+    innocent = _first_false_accusation(plan, onset_ns, heard)
+    if innocent is not None:
+        return innocent
+    if plan.kind.wanted is Wanted.NO_ACCUSATION:
+        return Answer(True, "nobody accused, as it should be", verdict=heard[0].line if heard else None)
+    return _judge_wanted(plan, onset_ns, heard)
+
+
+def _first_false_accusation(plan: Plan, onset_ns: int, heard: Sequence[Heard]) -> Answer | None:
+    """An accusation of anybody but the struck, or of the struck before the onset."""
+    guilty = frozenset({host_name(plan.rank)}) if plan.kind.wanted is Wanted.ACCUSE else frozenset[str]()
+    for item in heard:
+        others = accused(item.line) - guilty
+        if others:
+            return Answer(
+                False, f"accuses {', '.join(sorted(others))}: {describe(item.line)}", verdict=item.line
+            )
+        if accused(item.line) and item.at_ns < onset_ns:
+            return Answer(False, f"before anything happened: {describe(item.line)}", verdict=item.line)
+    return None
+
+
+def _judge_wanted(plan: Plan, onset_ns: int, heard: Sequence[Heard]) -> Answer:
+    """A verdict must have come; its last line must name the right fault and cause."""
+    wants_suspect = plan.kind.wanted is Wanted.ACCUSE
+    after = [item for item in heard if item.at_ns >= onset_ns and is_live(item.line)]
+    hits = [item for item in after if bool(accused(item.line)) is wants_suspect]
+    if not hits:
+        return Answer(False, "no verdict" if not after else f"not what happened: {describe(after[-1].line)}")
+    first = hits[0]
+    last = [item for item in heard if item.line["id"] == first.line["id"]][-1].line
+    seconds = (first.at_ns - onset_ns) / 1e9
+    problem = _word_problem(plan, last)
+    if problem:
+        return Answer(False, problem, seconds, last)
+    second = [item.line for item in hits if item.line["id"] != first.line["id"]]
+    if second:
+        return Answer(False, f"one fault, two incidents: {describe(second[0])}", seconds, last)
+    return Answer(True, describe(last), seconds, last)
+
+
+def _word_problem(plan: Plan, line: VerdictLine) -> str:
+    """What is wrong with a verdict's words; "" where they are right."""
+    if not is_live(line):
+        return f"taken back: {describe(line)}"
+    if line["fault"] not in plan.kind.faults:
+        return f"wrong fault (right: {', '.join(sorted(plan.kind.faults))}): {describe(line)}"
+    if line["cause"] not in plan.kind.causes:
+        return f"wrong cause (right: {', '.join(sorted(plan.kind.causes))}): {describe(line)}"
+    return ""
+
+
+def describe(line: VerdictLine) -> str:
+    """A verdict in half a line."""
+    names = ", ".join(str(suspect["name"]) for suspect in line["suspects"]) or "nobody"
+    return f"{line['fault']}, {line['cause']}, {names} ({line['reason']}, {line['state']})"

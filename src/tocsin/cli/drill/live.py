@@ -1,0 +1,95 @@
+"""The live display of the demo (needs rich and a terminal)."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from tocsin.cli.drill.judge import Heard, accused, host_name
+from tocsin.cli.drill.launcher import Job
+from tocsin.cli.drill.lines import Rates, rate_of, strike_text, verdict_texts
+
+_LINES_SHOWN = 14
+_BAR_WIDTH = 24
+
+
+class LiveDisplay:
+    """A table of ranks above the last events."""
+
+    def __init__(self) -> None:
+        """Draw nothing yet."""
+        self._began = time.monotonic()
+        self._rates: Rates = {}
+        self._struck: int | None = None
+        self._accused: frozenset[str] = frozenset()
+        self._events: deque[Text] = deque(maxlen=_LINES_SHOWN)
+        self._live = Live(console=Console(), refresh_per_second=4, get_renderable=self._draw)
+
+    def __enter__(self) -> Self:
+        """Take the terminal."""
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave the last picture on the terminal."""
+        self._live.__exit__(kind, error, trace)
+
+    def say(self, text: str, style: str = "") -> None:
+        """Add an event."""
+        self._events.append(Text(f"{time.monotonic() - self._began:5.1f} s  {text}", style=style))
+
+    def started(self, job: Job) -> None:
+        """The ranks train."""
+        self.say(f"{job.plan.rank_count} ranks train; the fault will strike in some seconds")
+
+    def struck(self, job: Job, onset_ns: int) -> None:
+        """The fault struck."""
+        self._struck = job.plan.rank
+        self.say(strike_text(job, onset_ns), "bold yellow")
+
+    def heard(self, item: Heard) -> None:
+        """A verdict line came."""
+        self._accused |= accused(item.line)
+        for text in verdict_texts(item):
+            self.say(text, "bold red" if text.startswith("VERDICT") else "")
+
+    def tick(self, job: Job) -> None:
+        """The display draws itself."""
+
+    def rates(self, rates: Rates) -> None:
+        """Show these step rates."""
+        self._rates = rates
+
+    def _draw(self) -> RenderableType:
+        return Group(Panel(self._table(), title="tocsin drill", expand=False), *self._events)
+
+    def _table(self) -> Table:
+        table = Table(box=None, padding=(0, 1))
+        for column in ("rank", "host", "step", "steps/s", "", ""):
+            table.add_column(column, justify="right" if column in {"rank", "step", "steps/s"} else "left")
+        fastest = max((float(f.get("steps_per_second") or 0.0) for f in self._rates.values()), default=0.0)
+        for rank, facts in sorted(self._rates.items()):
+            share = float(facts.get("steps_per_second") or 0.0) / max(fastest, 5.0)
+            marks = Text()
+            if rank == self._struck:
+                marks.append("struck ", "yellow")
+            if host_name(rank) in self._accused:
+                marks.append("named by tocsin", "bold red")
+            bar = Text("█" * round(share * _BAR_WIDTH), style="green")
+            table.add_row(
+                str(rank), str(facts.get("host", "")), str(facts.get("step", "")), rate_of(facts), bar, marks
+            )
+        return table

@@ -1,0 +1,92 @@
+"""What a seed decides: who is struck, when, how hard, and with which variant."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from dataclasses import dataclass
+
+from tocsin.cli.drill.faults import FaultKind
+from tocsin.cli.drill.orders import OrderKind
+from tocsin.cli.drill.rank import Pause
+
+_ONSET_STEPS = (45, 75)
+"""First and last step in which a fault may strike: some ten seconds of healthy training before."""
+_CHECKPOINT_EVERY_SECONDS = (75.0, 150.0)
+_CHECKPOINT_SECONDS = (5.0, 20.0)
+_EVALUATION_SECONDS = (6.0, 15.0)
+_STEP_SECONDS = 0.19
+"""A healthy step on two idle cores; only to space the pauses of a long job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One drill, decided before it begins.
+
+    Attributes:
+        kind: the fault.
+        seed: of everything.
+        rank_count: ranks of the job.
+        rank: who is struck (also who would be, where nobody is).
+        onset_step: the step in which the fault strikes.
+        magnitude: how hard, in the kind's own unit.
+        order: what the struck ranks do to themselves.
+        pauses: announced phases.
+        healthy_seconds: how long a drill without a fault trains, 0 = as long as the others.
+    """
+
+    kind: FaultKind
+    seed: int
+    rank_count: int
+    rank: int
+    onset_step: int
+    magnitude: float
+    order: OrderKind
+    pauses: tuple[Pause, ...] = ()
+    healthy_seconds: float = 0.0
+
+    def sentence(self) -> str:
+        """What happens, for humans."""
+        return self.kind.sentence.format(rank=self.rank, magnitude=self.magnitude)
+
+
+def make_plan(kind: FaultKind, seed: int, rank_count: int, healthy_seconds: float = 0.0) -> Plan:
+    """Decide a drill.
+
+    Args:
+        kind: the fault.
+        seed: same seed, same plan.
+        rank_count: ranks of the job.
+        healthy_seconds: for a drill without a fault: train so long, with checkpoints and evaluations.
+
+    Returns:
+        The plan.
+    """
+    chance = random.Random(seed * 1_000_003 + zlib.crc32(kind.name.encode()))
+    return Plan(
+        kind=kind,
+        seed=seed,
+        rank_count=rank_count,
+        rank=chance.randrange(rank_count),
+        onset_step=chance.randint(*_ONSET_STEPS),
+        magnitude=chance.uniform(*kind.magnitude),
+        order=chance.choice(kind.orders) if kind.orders else OrderKind.NOTHING,
+        pauses=_pauses(chance, healthy_seconds) if healthy_seconds > 0 else (),
+        healthy_seconds=healthy_seconds,
+    )
+
+
+def _pauses(chance: random.Random, healthy_seconds: float) -> tuple[Pause, ...]:
+    """Checkpoints all along, every third pause an evaluation."""
+    pauses: list[Pause] = []
+    at_seconds = 0.0
+    step = 0
+    while True:
+        gap = min(chance.uniform(*_CHECKPOINT_EVERY_SECONDS), healthy_seconds / 3)
+        evaluation = len(pauses) % 3 == 1
+        seconds = chance.uniform(*(_EVALUATION_SECONDS if evaluation else _CHECKPOINT_SECONDS))
+        at_seconds += gap + seconds
+        step += int(gap / _STEP_SECONDS)
+        if at_seconds > healthy_seconds:
+            return tuple(pauses)
+        pauses.append(Pause(step, "evaluation" if evaluation else "checkpoint", seconds))

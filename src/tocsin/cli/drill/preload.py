@@ -1,0 +1,22 @@
+"""What the forkserver imports once, so that a rank is there in milliseconds.
+
+Joining the drill's process group here, before anything else, means that every rank is
+born in it: the drill (or its watchdog) ends them all with one signal, and no moment
+exists in which a rank could escape.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+
+GROUP_VARIABLE = "TOCSIN_DRILL_PROCESS_GROUP"
+
+if GROUP_VARIABLE in os.environ:
+    os.setpgid(0, int(os.environ[GROUP_VARIABLE]))
+    # Making a torch optimizer imports this: three seconds of CPU in each rank if not done here.
+    import torch._dynamo  # noqa: F401 - imported to be there
+
+    import tocsin.cli.drill.trainer  # noqa: F401 - imported to be there
+
+    gc.freeze()  # a collection in a rank would copy the pages that all ranks share

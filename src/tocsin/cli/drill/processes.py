@@ -1,0 +1,142 @@
+"""The drill's processes: born in one process group, ended together, whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tocsin.cli.drill import watchdog
+
+_END_SECONDS = 5.0
+
+
+class ProcessGroup:
+    """All processes of a drill, and the folder in which they work.
+
+    A watchdog leads the group. It ends the others and removes the folder if this
+    process dies without doing it, by kill -9 for example.
+    """
+
+    def __init__(self, *, keep_folder: bool) -> None:
+        """Make the folder and start the watchdog.
+
+        Args:
+            keep_folder: leave the folder behind at the end.
+        """
+        # Short: a unix socket's path has at most 107 characters.
+        self.folder = Path(tempfile.mkdtemp(prefix="tocsin-"))
+        self._keep_folder = keep_folder
+        self._children: list[subprocess.Popen[bytes]] = []
+        read_end, self._pipe = os.pipe()
+        self._watchdog = subprocess.Popen(
+            [
+                sys.executable,
+                "-S",
+                "-E",
+                watchdog.__file__,
+                str(read_end),
+                "" if keep_folder else str(self.folder),
+            ],
+            pass_fds=(read_end,),
+            process_group=0,
+            stdin=subprocess.DEVNULL,
+        )
+        os.close(read_end)
+        self.group = self._watchdog.pid
+
+    def start(self, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+        """Start a command in the group.
+
+        Args:
+            command: program and arguments.
+            log: where its output goes.
+
+        Returns:
+            The process.
+        """
+        with log.open("ab") as output:
+            child = subprocess.Popen(
+                list(command),
+                process_group=self.group,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        self._children.append(child)
+        return child
+
+    def end(self, *, pids: Sequence[int] = (), children: Sequence[subprocess.Popen[bytes]] = ()) -> None:
+        """End some members now: SIGKILL, for a stopped process hears no other."""
+        for pid in pids:
+            kill_quietly(pid)
+        for child in children:
+            child.kill()
+            child.wait(_END_SECONDS)
+            self._children.remove(child)
+
+    def members(self) -> list[int]:
+        """All running processes of the drill except this one."""
+        return running_members(self.group)
+
+    def close(self) -> None:
+        """End all, and remove the folder. Idempotent."""
+        if self._pipe < 0:
+            return
+        with contextlib.suppress(ProcessLookupError):  # the watchdog died before us, and with it the group
+            os.killpg(self.group, signal.SIGKILL)
+        for child in (*self._children, self._watchdog):
+            child.wait(_END_SECONDS)
+        self._wait_for_grandchildren()
+        os.close(self._pipe)
+        self._pipe = -1
+        if not self._keep_folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _wait_for_grandchildren(self) -> None:
+        """Ranks are children of the forkserver: wait until none of them runs any more."""
+        deadline = time.monotonic() + _END_SECONDS
+        while time.monotonic() < deadline:
+            running = running_members(self.group)
+            if not running:
+                return
+            for pid in running:
+                kill_quietly(pid)
+            time.sleep(0.01)
+
+
+def running_members(group: int) -> list[int]:
+    """Processes of a group, stopped ones too; without those that wait to be reaped."""
+    members = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, process_group = stat.read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue  # gone while we looked
+        if int(process_group) == group and state not in "ZX":
+            members.append(int(stat.parent.name))
+    return members
+
+
+def kill_quietly(pid: int) -> None:
+    """SIGKILL to a process that may be gone already."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def signal_quietly(pid: int, number: signal.Signals) -> bool:
+    """Send a signal; False where the process is gone."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,142 @@
+"""What one rank is told, and its first and last instructions (no torch in here).
+
+The forkserver forks a process per rank; ``main`` turns it into what a launcher such as
+torchrun would have started: its own stderr, its environment, its place in the job.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tocsin.cli.drill.board import Board
+from tocsin.collectors import hook
+
+_GATE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A phase between two steps that the job announces.
+
+    Attributes:
+        after_step: it begins when this step is done.
+        phase: ``checkpoint`` or ``evaluation``.
+        seconds: how long it takes.
+    """
+
+    after_step: int
+    phase: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long the parts of a healthy step take, beside the CPU work of a few milliseconds.
+
+    Attributes:
+        read_seconds: the loader's storage.
+        forward_seconds: the accelerator in the forward pass.
+        backward_seconds: the accelerator in the backward pass.
+        first_step_seconds: what the first step takes longer (compilation, allocation).
+    """
+
+    read_seconds: float = 0.008
+    forward_seconds: float = 0.045
+    backward_seconds: float = 0.090
+    first_step_seconds: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RankConfig:
+    """One rank of a drill's job.
+
+    Attributes:
+        rank: its number.
+        world_size: ranks of the job.
+        tensor_parallel: size of the tensor-parallel groups.
+        cluster: the cluster's name.
+        job_id: the job's name.
+        seed: of weights and data.
+        store_path: file of the rendezvous store.
+        board_path: file of the shared page.
+        checkpoint_folder: where checkpoints go.
+        stderr_path: where stdout and stderr go.
+        agent_socket: the datagram socket of its host's agent.
+        pace: how long things take.
+        pauses: announced phases, ascending.
+    """
+
+    rank: int
+    world_size: int
+    tensor_parallel: int
+    cluster: str
+    job_id: str
+    seed: int
+    store_path: Path
+    board_path: Path
+    checkpoint_folder: Path
+    stderr_path: Path
+    agent_socket: Path
+    pace: Pace = field(default_factory=Pace)
+    pauses: tuple[Pause, ...] = ()
+
+
+def main(config: RankConfig) -> None:
+    """Be one rank from the first instruction to the exit status.
+
+    The status and the text on stderr are Python's own: 0 at the normal end, 1 and a
+    traceback after an exception.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the forkserver ignores it; a trainer would not
+    _take_stderr(config.stderr_path)
+    os.environ.update(_environment(config))
+    try:
+        _train(config)
+    except Exception:  # noqa: BLE001 - as the interpreter does: any traceback to stderr, status 1
+        traceback.print_exc()
+        hook.close()  # as the interpreter's exit would: a forked child's os._exit runs no atexit
+        os._exit(1)
+    os._exit(0)  # as after an exception: gloo's threads may stand in a dead peer's socket
+
+
+def _train(config: RankConfig) -> None:
+    board = Board(config.board_path, config.world_size)
+    deadline = time.monotonic() + _GATE_SECONDS
+    while not board.gate_is_open():
+        if time.monotonic() > deadline:
+            raise TimeoutError("the drill did not open the gate: did the agents start?")
+        time.sleep(0.02)
+    from tocsin.cli.drill import trainer  # torch: only here
+
+    trainer.train(config, board)
+
+
+def _take_stderr(path: Path) -> None:
+    """Send stdout and stderr, C++ texts included, to the file that the supervisor reads."""
+    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(target, 1)
+    os.dup2(target, 2)
+    os.close(target)
+    # The forkserver's own objects may be buffered or closed: make them anew.
+    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+
+
+def _environment(config: RankConfig) -> dict[str, str]:
+    return {
+        "RANK": str(config.rank),
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": str(config.world_size),
+        "TOCSIN_CLUSTER": config.cluster,
+        "TOCSIN_JOB_ID": config.job_id,
+        "TOCSIN_AGENT_SOCKET": str(config.agent_socket),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+        "TORCH_FR_BUFFER_SIZE": "2000",
+    }

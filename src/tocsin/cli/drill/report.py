@@ -1,0 +1,63 @@
+"""Results in words: a line a drill, a table kind by kind. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from tocsin.cli.drill.result import Result
+
+POSING = (
+    "Each rank poses as a host of its own (n0, n1, ...) with its own agent; its host metrics are those of "
+    "its rank's process tree."
+)
+
+
+def result_line(result: Result) -> str:
+    """One drill in one line."""
+    answer = result.answer
+    seconds = "" if answer.seconds is None else f" after {answer.seconds:.1f} s"
+    mark = "right" if answer.right else "WRONG"
+    plan = result.plan
+    return f"{mark}  {plan.kind.name} (seed {plan.seed}): {plan.sentence()}; verdict{seconds}: {answer.why}"
+
+
+def summary_line(results: Sequence[Result]) -> str:
+    """All drills in one line."""
+    right = sum(result.answer.right for result in results)
+    seconds = _seconds(results)
+    median = f", median {statistics.median(seconds):.1f} s, slowest {max(seconds):.1f} s" if seconds else ""
+    return f"{right} of {len(results)} right{median}"
+
+
+def markdown(results: Sequence[Result]) -> str:
+    """The report: a table kind by kind, then every wrong answer."""
+    lines = ["# Drills", "", POSING, "", f"{summary_line(results)}.", ""]
+    lines += ["| kind | right | median s | slowest s |", "|---|---|---|---|"]
+    for kind in dict.fromkeys(result.plan.kind.name for result in results):
+        lines.append(_row(kind, [result for result in results if result.plan.kind.name == kind]))
+    wrong = [result for result in results if not result.answer.right]
+    lines += ["", "## Wrong answers", ""]
+    lines += [f"- {result_line(result)} (job `{result.job_id}`)" for result in wrong] or ["None."]
+    lines += ["", "## Load", "", _load_line(results)]
+    return "\n".join(lines) + "\n"
+
+
+def _row(kind: str, results: Sequence[Result]) -> str:
+    right = sum(result.answer.right for result in results)
+    seconds = _seconds(results)
+    median = f"{statistics.median(seconds):.1f}" if seconds else "-"
+    slowest = f"{max(seconds):.1f}" if seconds else "-"
+    return f"| {kind} | {right} of {len(results)} | {median} | {slowest} |"
+
+
+def _seconds(results: Sequence[Result]) -> list[float]:
+    """Onset to verdict of the right ones: a wrong verdict's haste is no merit."""
+    return [r.answer.seconds for r in results if r.answer.right and r.answer.seconds is not None]
+
+
+def _load_line(results: Sequence[Result]) -> str:
+    step = statistics.median(result.step_seconds for result in results)
+    cores = statistics.median(result.cpu_cores for result in results)
+    load = f"ranks, agents and engine together used {cores:.2f} cores"
+    return f"Healthy step {step * 1000:.0f} ms; {load} (medians)."

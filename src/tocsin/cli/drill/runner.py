@@ -1,0 +1,208 @@
+"""One drill from start to answer, and many on the same engine."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from tocsin.cli.drill.engine import DrillError, Engine, VerdictEar
+from tocsin.cli.drill.faults import Wanted
+from tocsin.cli.drill.judge import Heard, accused, is_live, judge
+from tocsin.cli.drill.launcher import Job, warm_up
+from tocsin.cli.drill.plan import Plan
+from tocsin.cli.drill.processes import ProcessGroup
+from tocsin.cli.drill.result import Result
+from tocsin.cli.drill.strike import Strike
+
+_START_SECONDS = 90.0
+_STALL_SECONDS = 60.0
+_VERDICT_SECONDS = 30.0
+"""A verdict that is later than this is none."""
+_SETTLE_SECONDS = 6.0
+"""After the right verdict: time for a wrong one against a victim."""
+_WATCH_SECONDS = 20.0
+"""How long nothing must be said where nobody is at fault."""
+_END_SECONDS = 20.0
+_LAST_LINES_SECONDS = 3.0
+_LAST_STEPS = 10
+_POLL_SECONDS = 0.1
+
+
+class Onlooker(Protocol):
+    """Who watches a drill (the plain lines, the live display)."""
+
+    def started(self, job: Job) -> None:
+        """The ranks train."""
+
+    def struck(self, job: Job, onset_ns: int) -> None:
+        """The fault struck."""
+
+    def heard(self, item: Heard) -> None:
+        """A verdict line came; called from a thread."""
+
+    def tick(self, job: Job) -> None:
+        """Called ten times a second while a drill waits."""
+
+
+class DrillGround:
+    """The engine, the forkserver and the process group that serve all drills of a run."""
+
+    def __init__(self, onlooker: Onlooker, *, data_folder: Path | None, keep: bool) -> None:
+        """Start the engine and the forkserver; ``ready`` waits for them.
+
+        Args:
+            onlooker: who watches.
+            data_folder: where incidents go; None: into the work folder.
+            keep: leave the work folder behind.
+        """
+        self.onlooker = onlooker
+        self.processes = ProcessGroup(keep_folder=keep)
+        self._count = 0
+        try:
+            self.engine = Engine(self.processes, data_folder or self.processes.folder / "data")
+            self._context: ForkServerContext = warm_up(self.processes)
+            self.engine.wait_until_ready()
+            self._ear = VerdictEar(self.engine.control, onlooker.heard)
+        except BaseException:
+            self.processes.close()
+            raise
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave no process behind."""
+        self.processes.close()
+
+    def run(self, plan: Plan) -> Result:
+        """Carry out one drill.
+
+        Raises:
+            DrillError: it could not be carried out.
+        """
+        self._count += 1
+        job = Job(plan, f"{plan.kind.name.replace('_', '-')}-{self._count}", self.processes)
+        try:
+            job.start(self._context, self.engine.listen)
+            return self._run_job(plan, job)
+        finally:
+            job.stop()
+
+    def _run_job(self, plan: Plan, job: Job) -> Result:
+        self._wait_for_step(job, 1, _START_SECONDS)
+        self.onlooker.started(job)
+        began, cpu, first = time.monotonic(), self._cpu_seconds(), job.board.step(plan.rank)
+        self._wait_for_step(job, plan.onset_step, plan.onset_step * 0.2 + _STALL_SECONDS)
+        elapsed = time.monotonic() - began
+        step_seconds = elapsed / max(1, job.board.step(plan.rank) - first)
+        cpu_cores = (self._cpu_seconds() - cpu) / elapsed
+        strike = Strike(job)
+        self.onlooker.struck(job, strike.onset_ns)
+        self._wait_for_answer(plan, job, strike.onset_ns)
+        if not plan.kind.ends_job:
+            self._end_in_order(job)
+        strike.end()
+        heard = self._ear.of_job(job.job_id)
+        return Result(
+            plan=plan,
+            job_id=job.job_id,
+            onset_ns=strike.onset_ns,
+            answer=judge(plan, strike.onset_ns, heard),
+            heard=tuple(heard),
+            exits=tuple(job.exits),
+            step_seconds=step_seconds,
+            cpu_cores=cpu_cores,
+        )
+
+    def _wait(self, job: Job, until: Callable[[], bool], seconds: float) -> bool:
+        """Wait for something, and let the onlooker look; False where it did not come."""
+        deadline = time.monotonic() + seconds
+        while not until():
+            if time.monotonic() > deadline:
+                return False
+            self.onlooker.tick(job)
+            time.sleep(_POLL_SECONDS)
+        return True
+
+    def _wait_for_step(self, job: Job, step: int, seconds: float) -> None:
+        done = self._wait(job, lambda: min(job.board.steps()) >= step or bool(job.exits), seconds)
+        if job.exits:
+            first = job.exits[0]
+            raise DrillError(
+                f"rank {first.rank} ended by itself (status {first.code}): {first.stderr_tail[-600:]}"
+            )
+        if not done:
+            raise DrillError(f"the job did not reach step {step} within {seconds:.0f} s: {job.board.steps()}")
+
+    def _wait_for_answer(self, plan: Plan, job: Job, onset_ns: int) -> None:
+        """Until the verdict and some seconds more; the whole time where none is wanted."""
+        wanted = plan.kind.wanted
+        if wanted in {Wanted.SILENCE, Wanted.NO_ACCUSATION}:
+            self._wait(job, lambda: bool(job.exits), plan.healthy_seconds or _WATCH_SECONDS)
+            return
+
+        def answered() -> bool:
+            after = [
+                item.line
+                for item in self._ear.of_job(job.job_id)
+                if item.at_ns >= onset_ns and is_live(item.line)
+            ]
+            return any(bool(accused(line)) is (wanted is Wanted.ACCUSE) for line in after)
+
+        if self._wait(job, answered, _VERDICT_SECONDS):
+            self._wait(job, lambda: False, _SETTLE_SECONDS)
+
+    def _end_in_order(self, job: Job) -> None:
+        """Let the job reach its normal end: that is no reason for a verdict, either."""
+        job.board.set_last_step(max(job.board.steps()) + _LAST_STEPS)
+        if not self._wait(job, job.ended, _END_SECONDS + _longest_pause(job.plan)):
+            raise DrillError(
+                f"the job did not end in order: {job.board.steps()}, {len(job.exits)} ranks ended"
+            )
+        self._wait(job, lambda: False, _LAST_LINES_SECONDS)
+
+    def _cpu_seconds(self) -> float:
+        """CPU time of the running members of the drill's group."""
+        return sum(_cpu_seconds_of(pid) for pid in self.processes.members())
+
+
+def _longest_pause(plan: Plan) -> float:
+    return max((pause.seconds for pause in plan.pauses), default=0.0)
+
+
+def _cpu_seconds_of(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0  # ended since
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def run_all(ground: DrillGround, plans: Sequence[Plan], on_result: Callable[[Result], None]) -> list[Result]:
+    """Carry out drills one after the other.
+
+    Args:
+        ground: where.
+        plans: what.
+        on_result: called after each.
+
+    Returns:
+        The results.
+    """
+    results = []
+    for plan in plans:
+        result = ground.run(plan)
+        on_result(result)
+        results.append(result)
+    return results

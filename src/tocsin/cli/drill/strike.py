@@ -1,0 +1,108 @@
+"""Brings the fault about, from inside (an order on the board) or from outside (signals)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+from tocsin.cli.drill.board import Order
+from tocsin.cli.drill.engine import DrillError
+from tocsin.cli.drill.faults import Outside, Target
+from tocsin.cli.drill.launcher import Job
+from tocsin.cli.drill.orders import OrderKind
+from tocsin.cli.drill.processes import signal_quietly
+
+_THROTTLE_PERIOD_SECONDS = 0.1
+_OBEY_SECONDS = 20.0
+
+
+class Throttle:
+    """Lets a process run for a part of each period only."""
+
+    def __init__(self, pid: int, running_ratio: float) -> None:
+        """Begin at once.
+
+        Args:
+            pid: whom.
+            running_ratio: the part of the time that it may run, 0 to 1.
+        """
+        self._pid, self._running_ratio = pid, running_ratio
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._cycle, name="throttle", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let it run freely."""
+        self._over.set()
+        self._thread.join()
+        signal_quietly(self._pid, signal.SIGCONT)
+
+    def _cycle(self) -> None:
+        running = _THROTTLE_PERIOD_SECONDS * self._running_ratio
+        stopped = _THROTTLE_PERIOD_SECONDS - running
+        while not self._over.is_set() and signal_quietly(self._pid, signal.SIGSTOP):
+            time.sleep(stopped)
+            signal_quietly(self._pid, signal.SIGCONT)
+            self._over.wait(running)
+
+
+def _nothing() -> None:
+    return None
+
+
+class Strike:
+    """The fault of a plan, brought about on a job."""
+
+    def __init__(self, job: Job) -> None:
+        """Strike now.
+
+        Args:
+            job: whom.
+        """
+        self._job = job
+        self._undo: Callable[[], None] = _nothing
+        self.onset_ns = self._act()
+
+    def end(self) -> None:
+        """Take back what would outlive the job's end (a frozen or throttled process)."""
+        self._undo()
+
+    def _act(self) -> int:
+        plan = self._job.plan
+        if plan.order is not OrderKind.NOTHING:
+            return self._give_orders()
+        if plan.kind.outside is Outside.KILL:
+            return _signal_at(self._job.pid(plan.rank), signal.SIGKILL)
+        if plan.kind.outside is Outside.FREEZE:
+            return _signal_at(self._job.pid(plan.rank), signal.SIGSTOP)
+        if plan.kind.outside is Outside.KILL_AGENT:
+            return _signal_at(self._job.agent_pid(plan.rank), signal.SIGKILL)
+        if plan.kind.outside is Outside.THROTTLE:
+            now_ns = time.time_ns()
+            self._undo = Throttle(self._job.pid(plan.rank), plan.magnitude).stop
+            return now_ns
+        return time.time_ns()
+
+    def _give_orders(self) -> int:
+        """Order, and wait until the first rank obeyed: that moment is the onset."""
+        plan, board = self._job.plan, self._job.board
+        struck = range(plan.rank_count) if plan.kind.target is Target.ALL_RANKS else (plan.rank,)
+        for rank in struck:
+            board.give_order(rank, Order(int(plan.order), plan.magnitude))
+        deadline = time.monotonic() + _OBEY_SECONDS
+        while time.monotonic() < deadline:
+            applied = [at_ns for rank in struck if (at_ns := board.applied_ns(rank)) > 0]
+            if applied:
+                return min(applied)
+            time.sleep(0.005)
+        raise DrillError(f"rank {plan.rank} did not obey within {_OBEY_SECONDS:.0f} s: is the job alive?")
+
+
+def _signal_at(pid: int, number: signal.Signals) -> int:
+    """Send a signal; return the time just before it."""
+    now_ns = time.time_ns()
+    os.kill(pid, number)
+    return now_ns

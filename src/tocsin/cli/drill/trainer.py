@@ -1,0 +1,254 @@
+"""The training that a drill strikes: real torch.distributed over gloo, hooked as a user would.
+
+Only the forkserver and its ranks import this module: it costs torch's 500 MB.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tocsin.cli.drill.board import Board, Order
+from tocsin.cli.drill.model import ModelSize, TinyTransformer, TokenLoader
+from tocsin.cli.drill.orders import OrderKind
+from tocsin.cli.drill.rank import Pause, RankConfig
+from tocsin.collectors import hook
+
+_COLLECTIVE_TIMEOUT = dt.timedelta(minutes=10)
+"""Far beyond any drill: torch's own watchdog must not be the one that ends a hang."""
+_WORLD_REDUCE_EVERY = 4
+"""The mean loss is summed over all ranks in every fourth step, as a log line would need it."""
+_BUSY_WIDTH = 192
+"""Side of the matrices that a slow rank multiplies: half a millisecond each."""
+_LAUNCH_SECONDS = 0.005
+"""The accelerator runs what the process has launched and no further: a process that does
+not get the CPU delays it. So its time is many small waits, not a long one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The rank's groups.
+
+    Attributes:
+        data: ranks with the same part of the model.
+        tensor: ranks that share a layer.
+        data_size: ranks in ``data``.
+        data_index: place in ``data``.
+        tensor_index: place in ``tensor``.
+    """
+
+    data: dist.ProcessGroup
+    tensor: dist.ProcessGroup
+    data_size: int
+    data_index: int
+    tensor_index: int
+
+
+class Struck:
+    """What this rank does to itself; reads the board at each step's begin."""
+
+    def __init__(self, config: RankConfig, board: Board) -> None:
+        """Begin unharmed.
+
+        Args:
+            config: whose.
+            board: where the orders are.
+        """
+        self._rank, self._board = config.rank, board
+        self._order = Order(OrderKind.NOTHING, 0.0)
+        self._busy = torch.ones(_BUSY_WIDTH, _BUSY_WIDTH)
+        self.once: OrderKind = OrderKind.NOTHING
+
+    def begin_step(self) -> None:
+        """Obey a new order from this step on; faults that happen once happen in this step."""
+        self.once = OrderKind.NOTHING
+        if self._order.number == OrderKind.NOTHING:
+            self._order = self._board.order(self._rank)
+            if self._order.number != OrderKind.NOTHING:
+                self._board.set_applied(self._rank, time.time_ns())
+                self.once = OrderKind(self._order.number)
+
+    def read_seconds(self) -> float:
+        """What the loader's storage takes longer now."""
+        return self._order.magnitude if self._order.number == OrderKind.SLOW_LOADER else 0.0
+
+    def compute(self, seconds: float) -> None:
+        """Wait for the accelerator, and be slow where that is the order."""
+        for _ in range(round(seconds / _LAUNCH_SECONDS)):
+            time.sleep(_LAUNCH_SECONDS)
+        if self._order.number == OrderKind.SLOW_COMPUTE:
+            until = time.perf_counter() + seconds * (self._order.magnitude - 1.0)
+            while time.perf_counter() < until:
+                torch.mm(self._busy, self._busy)
+
+
+@dataclass
+class Trainer:
+    """Model, data and groups of one rank."""
+
+    config: RankConfig
+    board: Board
+    grid: Grid
+    struck: Struck = field(init=False)
+    model: TinyTransformer = field(init=False)
+    optimizer: torch.optim.Optimizer = field(init=False)
+    loader: TokenLoader = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make the model, the optimizer and the loader."""
+        config, size = self.config, ModelSize()
+        self.struck = Struck(config, self.board)
+        torch.manual_seed(config.seed)
+        self.model = TinyTransformer(size, self.grid.tensor, config.tensor_parallel)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-3)
+        self.loader = TokenLoader(
+            size,
+            config.seed * 1000 + self.grid.data_index,
+            lambda: config.pace.read_seconds + self.struck.read_seconds(),
+        )
+
+    def run(self) -> None:
+        """Train until the board names the last step."""
+        pauses = {pause.after_step: pause for pause in self.config.pauses}
+        hook.attach(model=self.model, optimizer=self.optimizer, collectives=True)
+        batches = iter(self.loader)
+        step = 0
+        while step <= self.board.last_step():
+            self.board.set_step(self.config.rank, step)
+            self.struck.begin_step()
+            with hook.step():
+                self._step(step, batches)
+            if step in pauses:
+                self._pause(pauses[step])
+            step += 1
+
+    def _step(self, step: int, batches: Iterator[Tensor]) -> None:
+        pace, struck = self.config.pace, self.struck
+        with hook.phase("data"):
+            tokens = next(batches)
+        if struck.once is OrderKind.EXCEPTION:
+            _check_tokens(tokens + ModelSize().vocabulary, step)
+        _check_tokens(tokens, step)
+        with hook.phase("forward"):
+            loss: Tensor = self.model(tokens)
+            struck.compute(pace.forward_seconds + (pace.first_step_seconds if step == 0 else 0.0))
+            if struck.once is OrderKind.NAN_LOSS:
+                loss = loss * float("nan")
+        with hook.phase("backward"):
+            self.optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            struck.compute(pace.backward_seconds)
+        self._report(loss)
+        self._reduce_gradients()
+        with hook.phase("optimizer"):
+            self.optimizer.step()
+        if step % _WORLD_REDUCE_EVERY == 0:
+            dist.all_reduce(loss.detach().clone())
+
+    def _report(self, loss: Tensor) -> None:
+        """Tell the hook the loss and the norm of this rank's own gradients."""
+        if self.struck.once is OrderKind.NAN_GRADIENT:
+            for parameter in self.model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.fill_(float("nan"))
+        grads = [p.grad for p in self.model.parameters() if p.grad is not None]
+        hook.loss(loss.item())
+        hook.grad_norm(torch.nn.utils.get_total_norm(grads).item())
+
+    def _reduce_gradients(self) -> None:
+        """Mean of the gradients over the data-parallel group, in one bucket."""
+        grads = [p.grad for p in self.model.parameters() if p.grad is not None]
+        bucket = torch.cat([grad.flatten() for grad in grads])
+        if self.struck.once is OrderKind.BROADCAST:
+            dist.broadcast(bucket, src=self.config.rank, group=self.grid.data)
+        elif self.struck.once is not OrderKind.SKIP_REDUCE:
+            dist.all_reduce(bucket, group=self.grid.data)
+        bucket /= self.grid.data_size
+        at = 0
+        for grad in grads:
+            grad.copy_(bucket[at : at + grad.numel()].view_as(grad))
+            at += grad.numel()
+
+    def _pause(self, pause: Pause) -> None:
+        """Checkpoint or evaluate, then wait for the slowest rank, as a real trainer does."""
+        with hook.phase(pause.phase):
+            if pause.phase == "checkpoint" and self.grid.data_index == 0:
+                path = self.config.checkpoint_folder / f"part{self.grid.tensor_index}.pt"
+                torch.save(self.model.state_dict(), path)
+                time.sleep(pause.seconds)
+            elif pause.phase == "evaluation":
+                self._evaluate(pause.seconds)
+            dist.barrier()
+
+    def _evaluate(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        held_out = TokenLoader(ModelSize(), self.config.seed, lambda: 0.0)
+        self.model.eval()
+        with torch.no_grad():
+            for count, tokens in enumerate(held_out):
+                self.model(tokens)
+                time.sleep(self.config.pace.forward_seconds)
+                done = torch.tensor([float(time.monotonic() > until)])
+                dist.all_reduce(done)  # all stop at the same batch, or the groups would part
+                if done.item() > 0 or count > 10_000:
+                    break
+        self.model.train()
+
+
+def _check_tokens(tokens: Tensor, step: int) -> None:
+    """Refuse a batch that the embedding cannot look up."""
+    largest, vocabulary = int(tokens.max()), ModelSize().vocabulary
+    if largest >= vocabulary:
+        raise ValueError(f"batch of step {step}: token {largest} is outside the vocabulary of {vocabulary}")
+
+
+def train(config: RankConfig, board: Board) -> None:
+    """Train as one rank of the job until its end.
+
+    Args:
+        config: which rank.
+        board: the page shared with the drill.
+    """
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(config.store_path), config.world_size)  # type: ignore[attr-defined]
+    dist.init_process_group(
+        "gloo",
+        store=store,
+        rank=config.rank,
+        world_size=config.world_size,
+        timeout=_COLLECTIVE_TIMEOUT,
+    )
+    grid = make_grid(config)
+    hook.init(
+        job_id=config.job_id,
+        rank=config.rank,
+        cluster=config.cluster,
+        dp=grid.data_index,
+        tp=grid.tensor_index,
+    )
+    Trainer(config, board, grid).run()
+    hook.close()
+    dist.barrier()  # nobody leaves while a peer still reads from its sockets
+
+
+def make_grid(config: RankConfig) -> Grid:
+    """Make the groups: neighbours share a layer, equal places of neighbours share data."""
+    world, parts = config.world_size, config.tensor_parallel
+    tensor = [list(range(first, first + parts)) for first in range(0, world, parts)]
+    data = [list(range(place, world, parts)) for place in range(parts)]
+    tensor_groups = [dist.new_group(ranks, timeout=_COLLECTIVE_TIMEOUT, group_desc="tp") for ranks in tensor]
+    data_groups = [dist.new_group(ranks, timeout=_COLLECTIVE_TIMEOUT, group_desc="dp") for ranks in data]
+    place = config.rank % parts
+    return Grid(
+        data=data_groups[place],
+        tensor=tensor_groups[config.rank // parts],
+        data_size=len(data[place]),
+        data_index=config.rank // parts,
+        tensor_index=place,
+    )
