@@ -135,7 +135,7 @@ def has_peers(roles: IntArray, config: SlowConfig) -> bool:
 def _find_in_role(window: StepWindow, members: IntArray, config: SlowConfig) -> SlowRanks | None:
     own = window.own_seconds[:, members]
     enough = np.isfinite(own).sum(axis=1) >= config.min_peer_count
-    if enough.sum() < 2:  # noqa: PLR2004  # one step shows no continuity
+    if enough.sum() < 2:  # one step shows no continuity
         return None
     own = own[enough]
     middle = np.nanmedian(own, axis=1)

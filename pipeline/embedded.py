@@ -211,8 +211,10 @@ class EmbeddedEngine:
             self._buffer.restore(
                 {name.removeprefix("slices/"): data for name, data in parts.items() if name.startswith("slices/")}
             )
-            self._now_ns = None if self._buffer.watermark_ns is None else (
-                self._buffer.watermark_ns + self._config.slices.lateness_ns
+            self._now_ns = (
+                None
+                if self._buffer.watermark_ns is None
+                else (self._buffer.watermark_ns + self._config.slices.lateness_ns)
             )
             groups: dict[JobKey, dict[str, bytes]] = {}
             for name, data in parts.items():

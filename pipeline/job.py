@@ -53,6 +53,7 @@ class JobPipeline:
         self.decide = Decide(config.decide, job)
         self.abstained: Counter[str] = Counter()
         self._ended = False
+        self._superseded = False
 
     def on_turn(self, turn: Turn) -> TurnResult:
         """Take what happened up to ``turn.end_ns``; return what follows from it."""
@@ -61,7 +62,7 @@ class JobPipeline:
             self.graph.take(metrics.records)
             health.extend(self.align.on_slice(metrics))
         self.graph.take(turn.fast.records)
-        if self.job.job_id == IDLE_JOB_ID:
+        if self._superseded or self.job.job_id == IDLE_JOB_ID:
             return TurnResult((), tuple(health))
         anomalies = self.steps.on_slice(turn.fast)
         diagnosis = self.diagnose.on_slice(turn.fast, anomalies, self.steps.median_step_ns)
@@ -74,6 +75,7 @@ class JobPipeline:
 
     def on_new_attempt(self, now_ns: int) -> list[Verdict]:
         """A later attempt of the same job began: this one's verdicts are history."""
+        self._superseded = True
         return self.decide.close_all(now_ns, Reason.NEW_ATTEMPT)
 
     def abstentions(self) -> dict[str, int]:
@@ -83,7 +85,9 @@ class JobPipeline:
     def snapshot(self) -> dict[str, bytes]:
         """State as named parts, prefixed by operator."""
         parts = {
-            "job": pack_state({"ended": self._ended, "abstained": dict(self.abstained)}),
+            "job": pack_state(
+                {"ended": self._ended, "superseded": self._superseded, "abstained": dict(self.abstained)}
+            ),
             "graph": pack_state(self.graph.to_state()),
         }
         for operator in (self.steps, self.align, self.diagnose, self.decide):
@@ -94,6 +98,7 @@ class JobPipeline:
         """Take back what ``snapshot`` gave."""
         state = unpack_state(parts, "job")
         self._ended = state["ended"]
+        self._superseded = state["superseded"]
         self.abstained = Counter(state["abstained"])
         self.graph.load_state(unpack_state(parts, "graph"))
         for operator in (self.steps, self.align, self.diagnose, self.decide):

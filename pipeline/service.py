@@ -293,5 +293,3 @@ def _action_of(verdict: Verdict) -> Action:
         verdict.expires_ns,
         dry_run=True,
     )
-
-

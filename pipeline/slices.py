@@ -188,9 +188,7 @@ class SliceBuffer:
             end = buffer.next_end_ns
             fast = Slice(job, end - step, end, _canonical(buffer.fast.pop(end, {})))
             ending = sorted(key for key in buffer.metrics if key[0] <= end)
-            metrics = tuple(
-                Slice(job, key[0] - key[1], key[0], _canonical(buffer.metrics.pop(key))) for key in ending
-            )
+            metrics = tuple(Slice(job, key[0] - key[1], key[0], _canonical(buffer.metrics.pop(key))) for key in ending)
             turns.append(Turn(job, end, fast, metrics))
             buffer.next_end_ns = end + step
         return turns

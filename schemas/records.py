@@ -394,15 +394,7 @@ class Tick:
 
 
 JobRecord = (
-    Frame
-    | StepBatch
-    | CollectiveBatch
-    | Event
-    | Topology
-    | Groups
-    | TableAnnouncement
-    | HostStatus
-    | ProbeAnswer
+    Frame | StepBatch | CollectiveBatch | Event | Topology | Groups | TableAnnouncement | HostStatus | ProbeAnswer
 )
 """A record that belongs to a job and goes into one of its slices."""
 

@@ -242,9 +242,7 @@ def verdict_id_of(job: JobKey, suspects: tuple[Suspect, ...], fault: FaultKind, 
     Returns:
         16 hexadecimal digits.
     """
-    names = ",".join(
-        sorted(f"{s.component.kind.value}={s.component.name}:{list(s.ranks)}" for s in suspects)
-    )
+    names = ",".join(sorted(f"{s.component.kind.value}={s.component.name}:{list(s.ranks)}" for s in suspects))
     text = "\n".join((job.cluster, job.job_id, str(job.attempt), names, fault.value, str(onset_ns)))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

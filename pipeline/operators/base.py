@@ -46,9 +46,7 @@ class Operator(Protocol[Out_co]):
 
 def pack_state(state: object) -> bytes:
     """Write JSON-able state (string keys only) canonically, with a version."""
-    return json.dumps(
-        {"version": STATE_VERSION, "state": state}, sort_keys=True, separators=(",", ":")
-    ).encode()
+    return json.dumps({"version": STATE_VERSION, "state": state}, sort_keys=True, separators=(",", ":")).encode()
 
 
 def unpack_state(parts: Mapping[str, bytes], name: str) -> Any:

@@ -86,9 +86,7 @@ class Decide:
 
     def close_all(self, now_ns: int, reason: Reason) -> list[Verdict]:
         """Resolve everything: the job ended, or a new attempt began."""
-        return [
-            self._close(incident, now_ns, VerdictState.RESOLVED, reason) for incident in list(self._incidents)
-        ]
+        return [self._close(incident, now_ns, VerdictState.RESOLVED, reason) for incident in list(self._incidents)]
 
     def _match(self, finding: Finding) -> _Incident | None:
         for incident in self._incidents:

@@ -147,17 +147,19 @@ class JobGraph:
                 for row in record.rows:
                     self._take_step(record.host, row.rank, row.step, row.ts_ns)
             elif isinstance(record, CollectiveBatch):
-                for collective in record.rows:
-                    self._rank(collective.rank, record.host, collective.ts_ns)
+                for rank in {row.rank for row in record.rows}:
+                    self._rank(rank, record.host, record.ts_ns)
             elif isinstance(record, Topology):
-                for place in record.places:
-                    self.places[place.rank] = place
-                    self._rank(place.rank, place.host, record.ts_ns)
+                self._take_topology(record)
             elif isinstance(record, Groups):
-                for group in record.groups:
-                    self.groups[group.comm_id] = group
+                self.groups.update({group.comm_id: group for group in record.groups})
             elif isinstance(record, HostStatus):
                 self._take_status(record)
+
+    def _take_topology(self, topology: Topology) -> None:
+        for place in topology.places:
+            self.places[place.rank] = place
+            self._rank(place.rank, place.host, topology.ts_ns)
 
     def _see_host(self, record: JobRecord) -> None:
         facts = self.hosts.get(record.host)
@@ -256,8 +258,7 @@ class JobGraph:
         """Take back what ``to_state`` gave."""
         self.places = {place["rank"]: RankPlace(**place) for place in state["places"]}
         self.groups = {
-            comm_id: CommGroup(comm_id, GroupKind(kind), tuple(ranks))
-            for comm_id, kind, ranks in state["groups"]
+            comm_id: CommGroup(comm_id, GroupKind(kind), tuple(ranks)) for comm_id, kind, ranks in state["groups"]
         }
         self.ranks = {}
         for rank, facts in state["ranks"]:

@@ -243,9 +243,7 @@ class StepDetector:
     def _update_candidates(self, found: Mapping[str, tuple[SlowRanks, int]], ranks: Sequence[int]) -> None:
         newest_ns = self._window[-1][0]
         for host, (slow, onset_ns) in found.items():
-            detail = {
-                key: value for key, value in asdict(slow).items() if key not in ("columns", "first_row")
-            }
+            detail = {key: value for key, value in asdict(slow).items() if key not in ("columns", "first_row")}
             detail["ranks"] = sorted(ranks[column] for column in slow.columns)
             known = self._candidates.get(host)
             if known is None:
@@ -257,9 +255,7 @@ class StepDetector:
                 del self._candidates[host]
 
     def _judge_job(self) -> None:
-        change = find_job_change(
-            np.array(self._history), self._config.short_count, self._config.job_strength_ratio
-        )
+        change = find_job_change(np.array(self._history), self._config.short_count, self._config.job_strength_ratio)
         key = "job:"
         if change is None:
             known = self._candidates.get(key)
@@ -288,9 +284,7 @@ class StepDetector:
                 continue
             whole_job = name == "job:"
             component = (
-                Component(ComponentKind.JOB, data.job.job_id)
-                if whole_job
-                else Component(ComponentKind.HOST, name)
+                Component(ComponentKind.JOB, data.job.job_id) if whole_job else Component(ComponentKind.HOST, name)
             )
             anomalies.append(
                 Anomaly(
@@ -311,8 +305,7 @@ class StepDetector:
         """State in one part."""
         state = {
             "pending": [
-                [s, [[r, row] for r, row in sorted(rows.items())]]
-                for s, rows in sorted(self._pending.items())
+                [s, [[r, row] for r, row in sorted(rows.items())]] for s, rows in sorted(self._pending.items())
             ],
             "pending_since": sorted(self._pending_since_ns.items()),
             "seen": sorted(self._seen_count.items()),

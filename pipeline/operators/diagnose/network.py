@@ -26,7 +26,8 @@ class NetworkConfig:
 
     Attributes:
         recent_count: transfers that are "now".
-        history_count: transfers kept per communicator.
+        chunk_count: transfers behind one number of a communicator's past.
+        past_count: numbers of its past that are kept: a slow spell becomes normal only after half of them.
         min_ratio: a group is slow from this growth.
         min_excess_seconds: and from this growth in seconds (beyond the clocks' error).
         min_communication_ratio: share of the job's slowdown that must be communication.
@@ -34,7 +35,8 @@ class NetworkConfig:
     """
 
     recent_count: int = 6
-    history_count: int = 96
+    chunk_count: int = 12
+    past_count: int = 128
     min_ratio: float = 2.0
     min_excess_seconds: float = 0.004
     min_communication_ratio: float = 0.5
@@ -49,7 +51,8 @@ class NetworkTracker:
         self._config = config
         self._graph = graph
         self._open: dict[str, dict[int, dict[int, list[int]]]] = {}
-        self._transfers: dict[str, list[float]] = {}
+        self._recent: dict[str, list[float]] = {}
+        self._past: dict[str, list[float]] = {}
 
     def take(self, rows: Sequence[CollectiveRecord]) -> None:
         """Learn completions; an operation counts when all members have reported it."""
@@ -57,7 +60,7 @@ class NetworkTracker:
             if row.record != "completion" or row.start_ns <= 0 or row.peer >= 0:
                 continue
             group = self._graph.groups.get(row.comm_id)
-            if group is None or len(group.ranks) < 2:  # noqa: PLR2004  # a group of one moves nothing
+            if group is None or len(group.ranks) < 2:  # a group of one moves nothing
                 continue
             operations = self._open.setdefault(row.comm_id, {})
             members = operations.setdefault(row.op_seq, {})
@@ -73,9 +76,13 @@ class NetworkTracker:
     def _close(self, comm_id: str, seq: int) -> None:
         members = self._open[comm_id].pop(seq)
         moved_ns = max(end for _, end in members.values()) - max(start for start, _ in members.values())
-        kept = self._transfers.setdefault(comm_id, [])
-        kept.append(max(0, moved_ns) / NS_PER_SECOND)
-        del kept[: -self._config.history_count]
+        recent = self._recent.setdefault(comm_id, [])
+        recent.append(max(0, moved_ns) / NS_PER_SECOND)
+        if len(recent) >= self._config.recent_count + self._config.chunk_count:
+            past = self._past.setdefault(comm_id, [])
+            past.append(statistics.median(recent[: self._config.chunk_count]))
+            del recent[: self._config.chunk_count]
+            del past[: -self._config.past_count]
 
     def find(self, now_ns: int, anomalies: Sequence[Anomaly]) -> Finding | None:
         """Who slows the communication of a job that became slower, None where that is not it."""
@@ -94,20 +101,15 @@ class NetworkTracker:
         return max(self._config.min_excess_seconds, 2 * self._graph.clock_error_ns(self._graph.ranks) / NS_PER_SECOND)
 
     def _speeds(self) -> list[GroupSpeed]:
-        recent = self._config.recent_count
         speeds = []
-        for comm_id, kept in sorted(self._transfers.items()):
+        for comm_id, past in sorted(self._past.items()):
             group = self._graph.groups.get(comm_id)
-            if group is None or len(kept) < 3 * recent or len(group.ranks) == self._graph.world_size:
+            if group is None or len(group.ranks) == self._graph.world_size:
                 continue
-            speeds.append(
-                GroupSpeed(
-                    group.ranks,
-                    group.kind.value,
-                    statistics.median(kept[-recent:]),
-                    statistics.median(sorted(kept[:-recent])[: max(1, len(kept) // 2)]),
-                )
-            )
+            now = statistics.median(self._recent[comm_id][-self._config.recent_count :])
+            # 40 %: a slow spell shorter than half of the past does not become normal.
+            before = sorted(past)[int(0.4 * (len(past) - 1))]
+            speeds.append(GroupSpeed(group.ranks, group.kind.value, now, before))
         return speeds
 
     def _finding(self, link: SlowLink, job: Anomaly, now_ns: int) -> Finding:
@@ -117,8 +119,9 @@ class NetworkTracker:
             link.ratio / self._config.min_ratio,
             job.start_ns,
             now_ns,
-            f"{names_of(self._graph, [link.rank])}: all of its groups take {link.now_seconds * 1e3:.1f} ms to move data "
-            f"once everybody is there ({link.ratio:.1f}x their past), the other groups {link.peer_seconds * 1e3:.1f} ms",
+            f"{names_of(self._graph, [link.rank])}: once everybody is there, all of its groups take "
+            f"{link.now_seconds * 1e3:.1f} ms to move data ({link.ratio:.1f}x their past), "
+            f"the other groups {link.peer_seconds * 1e3:.1f} ms",
             suspect_value=link.now_seconds,
             peer_value=link.peer_seconds,
         )
@@ -139,7 +142,8 @@ class NetworkTracker:
                 [comm_id, [[seq, sorted(members.items())] for seq, members in sorted(operations.items())]]
                 for comm_id, operations in sorted(self._open.items())
             ],
-            "transfers": sorted(self._transfers.items()),
+            "recent": sorted(self._recent.items()),
+            "past": sorted(self._past.items()),
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -148,4 +152,5 @@ class NetworkTracker:
             comm_id: {seq: dict(map(tuple, members)) for seq, members in operations}
             for comm_id, operations in state["open"]
         }
-        self._transfers = dict(map(tuple, state["transfers"]))
+        self._recent = dict(map(tuple, state["recent"]))
+        self._past = dict(map(tuple, state["past"]))

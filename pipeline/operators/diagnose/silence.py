@@ -38,8 +38,7 @@ def silent_hosts(graph: JobGraph, now_ns: int, config: SilenceConfig) -> list[st
     return sorted(
         host
         for host, facts in graph.hosts.items()
-        if now_ns - facts.last_seen_ns >= config.silent_after_ns
-        and facts.agent_stopped_ns < facts.last_seen_ns
+        if now_ns - facts.last_seen_ns >= config.silent_after_ns and facts.agent_stopped_ns < facts.last_seen_ns
     )
 
 
@@ -57,9 +56,7 @@ def find_silence(
     speaking = [host for host in graph.hosts if host not in silent]
     if not speaking:
         return [_job_silent(graph, silent)], {}
-    progress_ns = max(
-        (facts.last_step_ns for facts in graph.ranks.values() if facts.host not in silent), default=0
-    )
+    progress_ns = max((facts.last_step_ns for facts in graph.ranks.values() if facts.host not in silent), default=0)
     patience = max(config.stalled_after_ns, 3 * median_step_ns)
     if progress_ns == 0:
         return [], dict.fromkeys(silent, Reason.NO_HOOK)
@@ -70,7 +67,7 @@ def find_silence(
     margin = config.same_time_ns + median_step_ns
     guilty = [host for host in silent if abs(progress_ns - graph.hosts[host].last_seen_ns) <= margin]
     reasons = {host: Reason.MONITORING_LOST for host in silent if host not in guilty}
-    if not guilty or len(speaking) + len(guilty) < 2:  # noqa: PLR2004  # a lone host has no peers to confirm it
+    if not guilty or len(speaking) + len(guilty) < 2:  # a lone host has no peers to confirm it
         return [], reasons
     if len(guilty) > max(1.0, config.max_suspect_ratio * len(graph.hosts)):
         return [], reasons | dict.fromkeys(guilty, Reason.AMBIGUOUS)
@@ -104,12 +101,7 @@ def _unreachable(graph: JobGraph, guilty: list[str], progress_ns: int, now_ns: i
             f"its peers finished their last step {(now_ns - progress_ns) / 1e9:.0f} s ago and stand still since",
         )
     )
-    leaves = {
-        graph.places[rank].leaf
-        for host in guilty
-        for rank in graph.ranks_of_host(host)
-        if rank in graph.places
-    }
+    leaves = {graph.places[rank].leaf for host in guilty for rank in graph.ranks_of_host(host) if rank in graph.places}
     leaf = leaves.pop() if len(guilty) > 1 and len(leaves) == 1 else ""
     return Finding(
         FaultKind.FAIL_STOP,
@@ -126,7 +118,5 @@ def _unreachable(graph: JobGraph, guilty: list[str], progress_ns: int, now_ns: i
 def _job_silent(graph: JobGraph, silent: list[str]) -> Finding:
     first = min(graph.hosts[host].last_seen_ns for host in silent)
     last = max(graph.hosts[host].last_seen_ns for host in silent)
-    evidence = Evidence(
-        "silence", "host_silence", 1.0, first, last, f"all {len(silent)} hosts of the job fell silent"
-    )
+    evidence = Evidence("silence", "host_silence", 1.0, first, last, f"all {len(silent)} hosts of the job fell silent")
     return Finding(FaultKind.HANG, "unknown", (), last, 0.5, Reason.JOB_SILENT, (evidence,))

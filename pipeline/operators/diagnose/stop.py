@@ -89,7 +89,7 @@ def find_stop(graph: JobGraph, now_ns: int, config: StopConfig) -> tuple[Finding
         return None, Reason.WITHIN_PATIENCE
     roots = [rank for rank, fact in dead.items() if not is_victim(fact)]
     if not roots:
-        return _no_root(graph, dead, now_ns - first_ns > config.lonely_ns)
+        return _no_root(graph, dead, lonely=now_ns - first_ns > config.lonely_ns)
     at_ns = {rank: graph.corrected_ns(rank, dead[rank].ts_ns) for rank in roots}
     earliest = min(at_ns.values())
     margin = config.same_time_ns + graph.clock_error_ns(roots)
@@ -103,9 +103,7 @@ def find_stop(graph: JobGraph, now_ns: int, config: StopConfig) -> tuple[Finding
     return _together(graph, dead, together, earliest), None
 
 
-def _no_root(
-    graph: JobGraph, dead: dict[int, ExitFact], lonely: bool
-) -> tuple[Finding | None, Reason | None]:
+def _no_root(graph: JobGraph, dead: dict[int, ExitFact], *, lonely: bool) -> tuple[Finding | None, Reason | None]:
     """Everybody speaks of lost peers or was asked to stop: the root has not been heard."""
     if all(fact.signal in _ASKED_FOR for fact in dead.values()) or not lonely:
         return None, Reason.VICTIM

@@ -92,8 +92,15 @@ class WaitTracker:
             place = self._places.setdefault(row.rank, _Place())
             if row.record == "state":
                 op = OpState(
-                    row.comm_id, row.op_seq, row.op_name, row.msg_bytes, row.dtype, row.peer, row.peer >= 0,
-                    None, row.start_ns,
+                    row.comm_id,
+                    row.op_seq,
+                    row.op_name,
+                    row.msg_bytes,
+                    row.dtype,
+                    row.peer,
+                    row.peer >= 0,
+                    None,
+                    row.start_ns,
                 )
                 fresh.setdefault(row.rank, []).append(asdict(op))
                 place.pending_ns = row.ts_ns
@@ -144,7 +151,7 @@ class WaitTracker:
         same = list(finding.culprits) == self._last_culprits
         self._stable_count = self._stable_count + 1 if same else 1
         self._last_culprits = list(finding.culprits)
-        if finding.reason in (Reason.SILENT_AND_PEERS_STALLED.value,):
+        if finding.reason == Reason.SILENT_AND_PEERS_STALLED.value:
             return [], [Reason.WITHIN_PATIENCE]
         waited_ns = now_ns - min(starts)
         direct = all(reason in _DIRECT for _, reason in finding.reasons)
@@ -165,9 +172,7 @@ class WaitTracker:
         if self._graph.in_announced_phase(start_ns, now_ns):
             return [], [Reason.ANNOUNCED_PHASE]
         evidence = self._evidence(finding, start_ns, now_ns)
-        return [
-            Finding(FaultKind.HANG, "unknown", (), start_ns, 0.5, Reason.JOB_STALLED_UNEXPLAINED, evidence)
-        ], []
+        return [Finding(FaultKind.HANG, "unknown", (), start_ns, 0.5, Reason.JOB_STALLED_UNEXPLAINED, evidence)], []
 
     def _base_patience_ns(self, median_step_ns: int) -> int:
         if self._graph.max_step < 0:

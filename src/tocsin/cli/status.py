@@ -24,6 +24,11 @@ _MEANING = {
 }
 
 
+_HOOK = {True: "present", False: "absent: no step records, only events and silence can speak"}
+_METRIC_SLICE_SECONDS = 7
+"""One metric slice, its lateness and the way."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     parser.add_argument("job", nargs="?", help="job id (default: all jobs)")
@@ -56,10 +61,12 @@ def describe(job: dict[str, Any], connected: list[str]) -> list[str]:
     hosts, ranks = job["hosts"], job["ranks"]
     stepping = [rank for rank, facts in ranks.items() if facts["steps_per_second"] > 0]
     lines = [
-        f"job {job['job_id']} (cluster {job['cluster']}, attempt {job['attempt']})" + (", ended" if job["ended"] else ""),
+        f"job {job['job_id']} (cluster {job['cluster']}, attempt {job['attempt']})"
+        + (", ended" if job["ended"] else ""),
         f"  hosts     {len(hosts)} known, {sum(host in connected for host in hosts)} connected",
-        f"  ranks     {len(ranks)} of {job['world_size']} known, {len(stepping)} making steps, newest step {job['max_step']}",
-        f"  hook      {'present' if job['hook_present'] else 'absent: no step records, only events and silence can speak'}",
+        f"  ranks     {len(ranks)} of {job['world_size']} known, {len(stepping)} making steps, "
+        f"newest step {job['max_step']}",
+        f"  hook      {_HOOK[bool(job['hook_present'])]}",
         f"  groups    {job['groups']} communication groups known",
         f"  step      {job['step_seconds'] * 1e3:.0f} ms",
     ]
@@ -74,7 +81,8 @@ def describe(job: dict[str, Any], connected: list[str]) -> list[str]:
 
 
 def _is_odd(facts: dict[str, Any]) -> bool:
-    return bool(facts["last_seen_seconds"] > 7 or facts["late"] or abs(facts["clock_offset_seconds"]) > 0.2)  # noqa: PLR2004  # one metric slice and its lateness
+    quiet = facts["last_seen_seconds"] > _METRIC_SLICE_SECONDS
+    return bool(quiet or facts["late"] or abs(facts["clock_offset_seconds"]) > 0.2)
 
 
 def _host_line(name: str, facts: dict[str, Any]) -> str:

@@ -1,0 +1,6 @@
+"""Fakes that ship with the package: a job without machines, and scenarios that read like prose."""
+
+from tocsin.pipeline.testing.fake_job import FakeJob, JobShape
+from tocsin.pipeline.testing.scenario import Scenario, between
+
+__all__ = ["FakeJob", "JobShape", "Scenario", "between"]

@@ -1,0 +1,197 @@
+"""The embedded runtime: deterministic, restorable, and robust against bad input."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.testing import FakeJob, JobShape
+from tocsin.schemas.codec import encode
+from tocsin.schemas.errors import ClockAheadError, DecodeError, SchemaError, SnapshotError
+from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource, JobKey, Severity
+from tocsin.schemas.verdicts import Verdict
+
+FAULTS: dict[str, Callable[[FakeJob], None]] = {
+    "kill": lambda job: job.kill(3),
+    "freeze": lambda job: job.freeze(3),
+    "slow": lambda job: job.slow(3, "forward", 4.0),
+    "skip": lambda job: job.skip_collective(3),
+    "nan": lambda job: job.nan(3),
+    "link": lambda job: job.slow_link(3, 0.05),
+    "host": lambda job: job.lose_host(3),
+}
+SECONDS = 50
+
+
+def _recording(fault: str) -> list[tuple[int, list[bytes]]]:
+    """(tick, records that arrive before it), fault at 15 s."""
+    job = FakeJob(JobShape())
+    seconds = []
+    for second in range(SECONDS):
+        if second == 15:
+            FAULTS[fault](job)
+        data = [encode(record) for record in job.second()]
+        seconds.append((job.now_ns, data))
+    return seconds
+
+
+def _play(seconds: list[tuple[int, list[bytes]]], break_at: int = -1, seed: int | None = None) -> list[Verdict]:
+    engine = EmbeddedEngine(EngineConfig())
+    verdicts: list[Verdict] = []
+    for index, (tick_ns, data) in enumerate(seconds):
+        records = data if seed is None else data * 2
+        if seed is not None:
+            random.Random(seed + index).shuffle(records)
+        for record in records:
+            engine.take(record)
+        verdicts += engine.tick(tick_ns).verdicts
+        if index == break_at:
+            parts = engine.snapshot()
+            engine = EmbeddedEngine(EngineConfig())
+            engine.restore(parts)
+    return verdicts
+
+
+RECORDINGS = {fault: _recording(fault) for fault in FAULTS}
+EXPECTED = {fault: _play(seconds) for fault, seconds in RECORDINGS.items()}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_fault_is_found_at_all(fault: str) -> None:
+    """The properties below are worth nothing on recordings without verdicts."""
+    assert [suspect.component.name for v in EXPECTED[fault] for suspect in v.suspects]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@settings(max_examples=6)
+@given(seed=st.integers(0, 10_000))
+def test_order_within_the_lateness_and_duplicates_change_nothing(fault: str, seed: int) -> None:
+    """Every record twice, shuffled within its second: the same verdict lines."""
+    assert _play(RECORDINGS[fault], seed=seed) == EXPECTED[fault]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@settings(max_examples=6)
+@given(break_at=st.integers(0, SECONDS - 1))
+def test_killed_and_restored_anywhere_gives_the_same_verdicts(fault: str, break_at: int) -> None:
+    """Snapshot, a new process, restore: nothing doubled, nothing lost."""
+    assert _play(RECORDINGS[fault], break_at=break_at) == EXPECTED[fault]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_relabelled_hosts_change_nothing_else(fault: str) -> None:
+    """Another name for each machine gives the same verdicts with the other names."""
+    job, other = FakeJob(JobShape()), FakeJob(JobShape())
+    names = {rank.host: f"zz{7 - rank.rank}" for rank in other.ranks}
+    for rank in other.ranks:
+        rank.host = names[rank.host]
+    told = []
+    for fake in (job, other):
+        engine = EmbeddedEngine(EngineConfig())
+        verdicts: list[Verdict] = []
+        for second in range(SECONDS):
+            if second == 15:
+                FAULTS[fault](fake)
+            for record in fake.second():
+                engine.take(encode(record))
+            verdicts += engine.tick(fake.now_ns).verdicts
+        told.append(
+            [
+                (v.fault, v.cause, v.detected_ns, v.onset_ns, v.state, v.action, [s.component.name for s in v.suspects])
+                for v in verdicts
+            ]
+        )
+    renamed = [(*line[:-1], [names[name] for name in line[-1]]) for line in told[0]]
+
+    assert renamed == told[1]
+
+
+def test_two_jobs_do_not_mix() -> None:
+    """A fault in one job says nothing of the other."""
+    sick, well = FakeJob(JobShape(), JobKey("c", "sick")), FakeJob(JobShape(seed=1), JobKey("c", "well"))
+    engine = EmbeddedEngine(EngineConfig())
+    verdicts: list[Verdict] = []
+    for second in range(30):
+        if second == 15:
+            sick.freeze(2)
+        for fake in (sick, well):
+            for record in fake.second():
+                engine.take(encode(record))
+        verdicts += engine.tick(sick.now_ns).verdicts
+
+    assert {verdict.job.job_id for verdict in verdicts} == {"sick"}
+
+
+def test_a_new_attempt_closes_the_verdicts_of_the_old_one() -> None:
+    """Nobody is evicted for a fault of an attempt that is over."""
+    first = FakeJob(JobShape(), JobKey("c", "j", 0))
+    second = FakeJob(JobShape(start_ns=first.shape.start_ns + 40 * NS_PER_SECOND), JobKey("c", "j", 1))
+    engine = EmbeddedEngine(EngineConfig())
+    verdicts: list[Verdict] = []
+    for at in range(60):
+        if at == 15:
+            first.kill(3)
+        records = list(first.second()) if at < 40 else list(second.second())
+        for record in records:
+            engine.take(encode(record))
+        verdicts += engine.tick(first.shape.start_ns + (at + 1) * NS_PER_SECOND).verdicts
+
+    assert verdicts[-1].state.value == "resolved"
+    assert verdicts[-1].reason == "new_attempt"
+
+
+class TestBadInput:
+    """Nothing crashes; each error names what is wrong; the rest goes on."""
+
+    NOW = 1_700_000_000 * NS_PER_SECOND
+
+    def _event(self, ts_ns: int) -> bytes:
+        event = Event(JobKey("c", "j"), "n0", ts_ns, 0, EventSource.PROCESS, "hello", Severity.INFO)
+        return encode(event)
+
+    def test_a_clock_ten_minutes_ahead_is_refused_with_its_offset(self) -> None:
+        """The sender learns by how much; the other hosts are not made late."""
+        engine = EmbeddedEngine(EngineConfig())
+        engine.tick(self.NOW)
+
+        with pytest.raises(ClockAheadError) as caught:
+            engine.take(self._event(self.NOW + 600 * NS_PER_SECOND), self.NOW)
+        assert caught.value.ahead_ns == 600 * NS_PER_SECOND
+        assert engine.take(self._event(self.NOW), self.NOW).value == "ok"
+
+    @given(cut=st.integers(0, 60))
+    def test_truncated_records(self, cut: int) -> None:
+        """Cut anywhere: an error of ours, never another one."""
+        engine = EmbeddedEngine(EngineConfig())
+        data = self._event(self.NOW)
+
+        with pytest.raises(SchemaError):
+            engine.take(data[: min(cut, len(data) - 1)])
+
+    @given(at=st.integers(0, 1 << 16), bit=st.integers(0, 7))
+    def test_flipped_bits(self, at: int, bit: int) -> None:
+        """The checksum catches what the header check does not."""
+        engine = EmbeddedEngine(EngineConfig())
+        data = bytearray(self._event(self.NOW))
+        data[at % len(data)] ^= 1 << bit
+
+        with pytest.raises(DecodeError):
+            engine.take(bytes(data))
+
+    def test_a_damaged_snapshot_is_refused_by_name(self) -> None:
+        """Which part, and why."""
+        engine = EmbeddedEngine(EngineConfig())
+        for record in FakeJob(JobShape()).second():
+            engine.take(encode(record))
+        engine.tick(self.NOW + 3 * NS_PER_SECOND)
+        parts = engine.snapshot()
+        name = next(name for name in parts if name.endswith("/steps"))
+        parts[name] = parts[name].replace(b'"version":1', b'"version":9')
+
+        with pytest.raises(SnapshotError, match=r"'steps' has version 9.*reads version 1"):
+            EmbeddedEngine(EngineConfig()).restore(parts)

@@ -1,0 +1,226 @@
+"""Whole walks: a fake job, a fault at a time, the verdict that must follow, and nobody else accused."""
+
+from __future__ import annotations
+
+import pytest
+
+from tocsin.pipeline.testing import FakeJob, JobShape, Scenario, between
+from tocsin.schemas import events
+
+EXCEPTION = 'Traceback (most recent call last):\n  File "train.py", line 3\nValueError: bad batch'
+
+
+def _scenario(**shape: float) -> tuple[Scenario, FakeJob]:
+    scenario = Scenario(JobShape(**shape))  # type: ignore[arg-type]  # counts and seconds by name
+    return scenario, scenario.job
+
+
+class TestStop:
+    def test_a_killed_rank_is_named_and_its_victims_are_not(self) -> None:
+        scenario, job = _scenario()
+        scenario.at(20).inject(job.kill, 3)
+        scenario.want(between(20, 23), fault="fail_stop", cause="process_exit", suspects=["n03"], action="restart")
+        scenario.run(60).check()
+        assert len({verdict.verdict_id for verdict in scenario.verdicts}) == 1
+
+    def test_an_exception_is_told_from_the_lost_connections_that_follow(self) -> None:
+        scenario, job = _scenario()
+        scenario.at(20).inject(job.kill, 5, signal=0, code=1, stderr=EXCEPTION)
+        scenario.want(between(20, 23), cause="process_exit", suspects=["n05"], reason="first_fatal_exit")
+        scenario.run(40).check()
+        assert "ValueError: bad batch" in scenario.told()
+
+    def test_the_same_error_everywhere_accuses_nobody(self) -> None:
+        scenario, job = _scenario()
+
+        def everybody() -> None:
+            for rank in range(8):
+                job.event(rank, events.EXIT, code=1, signal=0, stderr_tail=EXCEPTION)
+                job.ranks[rank].exited = True
+            job.standing = True
+
+        scenario.at(20).inject(everybody)
+        scenario.want(between(20, 23), fault="fail_stop", suspects=[], reason="program_error_everywhere")
+        scenario.run(40).check()
+
+    def test_a_scheduler_that_stops_the_job_accuses_nobody(self) -> None:
+        scenario, job = _scenario()
+
+        def cancel() -> None:
+            for rank in range(8):
+                job.event(rank, events.EXIT, code=0, signal=15, stderr_tail="")
+                job.ranks[rank].exited = True
+            job.standing = True
+
+        scenario.at(20).inject(cancel)
+        scenario.want_nothing(60)
+
+    def test_a_normal_end_is_no_fault(self) -> None:
+        scenario, job = _scenario()
+        scenario.at(20).inject(job.end)
+        scenario.want_nothing(120)
+
+
+class TestHang:
+    def test_a_frozen_process_is_named_within_seconds(self) -> None:
+        scenario, job = _scenario()
+        scenario.at(20).inject(job.freeze, 3)
+        scenario.want(between(20, 25), fault="hang", cause="process_frozen", suspects=["n03"])
+        scenario.want(between(25, 32), state="confirmed", action="restart", suspects=["n03"])
+        scenario.run(60).check()
+
+    def test_a_rank_that_never_arrives_is_named_only_after_patience(self) -> None:
+        scenario, job = _scenario()
+        scenario.at(20).inject(job.freeze, 3, seen=False)
+        scenario.want(between(49, 56), fault="hang", cause="unknown", suspects=["n03"], reason="never_arrived")
+        scenario.run(70).check()
+
+    def test_a_rank_in_another_collective_is_a_program_fault(self) -> None:
+        scenario, job = _scenario()
+        scenario.at(20).inject(job.skip_collective, 3)
+        scenario.want(between(20, 25), fault="hang", cause="collective_mismatch", suspects=["n03"], action="notify")
+        scenario.run(60).check()
+        assert all(verdict.action.value not in ("drain", "evict") for verdict in scenario.verdicts)
+
+    def test_a_hang_that_rights_itself_is_closed(self) -> None:
+        scenario, job = _scenario()
+        scenario.at(20).inject(job.freeze, 3)
+        scenario.at(35).inject(job.thaw, 3)
+        scenario.want(between(35, 50), state="resolved", suspects=["n03"])
+        scenario.run(60).check()
+
+
+class TestSlow:
+    def test_slow_compute_opens_mildly_and_is_confirmed_when_it_lasts(self) -> None:
+        scenario, job = _scenario()
+        scenario.at(20).inject(job.slow, 3, "forward", 4)
+        scenario.want(between(20, 25), fault="fail_slow", cause="unknown", suspects=["n03"], action="probe", update=0)
+        scenario.want(between(30, 45), state="confirmed", action="drain", suspects=["n03"])
+        scenario.run(60).check()
+
+    def test_a_slow_spell_of_seconds_is_cancelled_and_never_drained(self) -> None:
+        scenario, job = _scenario()
+        scenario.at(20).inject(job.slow, 3, "forward", 4)
+        scenario.at(28).inject(job.slow, 3, "forward", 1)
+        scenario.run(60).check()
+        assert all(verdict.action.value not in ("drain", "evict") for verdict in scenario.verdicts)
+
+    def test_a_small_slowness_needs_long_evidence(self) -> None:
+        scenario, job = _scenario()
+        scenario.at(30).inject(job.slow, 3, "forward", 1.6)
+        scenario.want(between(35, 60), fault="fail_slow", suspects=["n03"])
+        scenario.run(90).check()
+
+    def test_one_slow_loader_is_the_programs_not_the_machines(self) -> None:
+        scenario, job = _scenario()
+        scenario.at(20).inject(job.slow, 3, "data", 20)
+        scenario.want(between(20, 25), cause="loader_stall", suspects=["n03"], action="notify")
+        scenario.run(60).check()
+        assert all(verdict.action.value == "notify" for verdict in scenario.verdicts)
+
+    def test_slow_loading_everywhere_is_a_shared_service(self) -> None:
+        scenario, job = _scenario()
+        scenario.at(20).inject(job.slow_all, "data", 20)
+        scenario.want(between(20, 25), cause="shared_service", suspects=[], action="notify")
+        scenario.run(60).check()
+
+    def test_a_slowdown_of_all_is_nobodys_fault(self) -> None:
+        scenario, job = _scenario()
+        scenario.at(30).inject(job.slow_all, "forward", 3)
+        scenario.want(between(55, 75), cause="workload_change", suspects=[], action="none")
+        scenario.run(90).check()
+
+    def test_slow_traffic_of_one_rank_is_found_by_its_groups(self) -> None:
+        scenario, job = _scenario()
+        scenario.at(20).inject(job.slow_link, 3, 0.05)
+        scenario.want(between(20, 26), cause="network_slow", suspects=["n03"])
+        scenario.run(90).check()
+        assert len({verdict.verdict_id for verdict in scenario.verdicts}) == 1
+
+    @pytest.mark.parametrize("ranks", [2])
+    def test_two_machines_abstain(self, ranks: int) -> None:
+        scenario, job = _scenario(rank_count=ranks)
+        scenario.at(20).inject(job.slow, 1, "forward", 4)
+        scenario.run(60)
+        assert not [verdict for verdict in scenario.verdicts if verdict.suspects]
+        assert scenario.engine.status()["jobs"][0]["abstained"]["too_few_peers"] > 0
+
+    def test_stages_are_compared_with_themselves(self) -> None:
+        scenario, job = _scenario(rank_count=8, stage_count=2)
+        for rank in range(4, 8):
+            job.slow(rank, "forward", 2.0)
+        scenario.want_nothing(90)
+
+
+class TestOneSource:
+    def test_an_agent_that_dies_on_a_healthy_job_is_no_fault(self) -> None:
+        scenario, job = _scenario()
+        scenario.at(20).inject(job.kill_agent, 3)
+        scenario.want_nothing(90)
+        assert scenario.engine.status()["jobs"][0]["abstained"]["monitoring_lost"] > 0
+
+    def test_an_agent_dies_on_one_while_another_is_at_fault(self) -> None:
+        scenario, job = _scenario()
+        scenario.at(20).inject(job.kill_agent, 2)
+        scenario.at(20).inject(job.freeze, 5)
+        scenario.want(between(20, 26), fault="hang", suspects=["n05"])
+        scenario.run(90).check()
+
+    def test_an_agent_died_long_before_another_rank_is_at_fault(self) -> None:
+        scenario, job = _scenario()
+        scenario.at(20).inject(job.kill_agent, 2)
+        scenario.at(50).inject(job.freeze, 5)
+        scenario.want(between(50, 56), fault="hang", suspects=["n05"])
+        scenario.run(120).check()
+
+    def test_a_machine_that_is_gone_is_named_when_its_peers_stand(self) -> None:
+        scenario, job = _scenario()
+        scenario.at(20).inject(job.lose_host, 3)
+        scenario.want(between(28, 36), fault="fail_stop", cause="machine_unreachable", suspects=["n03"])
+        scenario.run(60).check()
+
+    def test_a_job_whose_every_host_falls_silent(self) -> None:
+        scenario, job = _scenario()
+
+        def silence() -> None:
+            for rank in job.ranks:
+                rank.agent_alive = False
+
+        scenario.at(20).inject(silence)
+        scenario.want(between(25, 50), suspects=[], reason="job_silent")
+        scenario.run(60).check()
+
+
+class TestNan:
+    def test_the_first_rank_without_a_number_is_told_by_its_step(self) -> None:
+        scenario, job = _scenario()
+        scenario.at(20).inject(job.nan, 3)
+        scenario.want(between(20, 23), fault="silent_corruption", cause="nan_gradient", suspects=["n03"])
+        scenario.run(40).check()
+
+    def test_all_at_the_same_step_accuses_nobody(self) -> None:
+        scenario, job = _scenario()
+
+        def everybody() -> None:
+            for rank in range(8):
+                job.event(rank, events.NAN, step=90, what="loss", value="nan")
+
+        scenario.at(20).inject(everybody)
+        scenario.want(between(20, 23), cause="nan_gradient", suspects=[], reason="nan_everywhere")
+        scenario.run(40).check()
+
+
+class TestHealthy:
+    def test_checkpoints_an_evaluation_and_the_end_say_nothing(self) -> None:
+        scenario, job = _scenario()
+        scenario.at(20).inject(job.pause, 15)
+        scenario.at(50).inject(job.pause, 5, "evaluation")
+        scenario.at(80).inject(job.pause, 20)
+        scenario.at(120).inject(job.end)
+        scenario.want_nothing(180)
+
+    @pytest.mark.parametrize("seed", range(4))
+    @pytest.mark.parametrize("jitter", [0.02, 0.3])
+    def test_jitter_says_nothing(self, seed: int, jitter: float) -> None:
+        scenario, _ = _scenario(seed=seed, jitter_ratio=jitter)
+        scenario.want_nothing(240)
