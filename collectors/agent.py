@@ -1,0 +1,257 @@
+"""The agent of a training host: hooks and collectors in, records out.
+
+The main thread owns the core; each collector, the sink and the metrics page have a
+thread of their own, so that whatever hangs there, datagrams are taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tocsin.collectors.agent_metrics import families
+from tocsin.collectors.api import Collector, Reading
+from tocsin.collectors.clock import Now, SteadyClock
+from tocsin.collectors.core import AgentCore, CoreConfig, Surroundings
+from tocsin.collectors.datagram_socket import DatagramSocket
+from tocsin.collectors.metrics_page import MetricsPage
+from tocsin.collectors.probes import ProbeDesk
+from tocsin.collectors.process import ProcessWatcher
+from tocsin.collectors.runner import CollectorRunner, Supervision
+from tocsin.collectors.sink import Probe, Refused, Sink
+from tocsin.schemas.prometheus_text import Family
+from tocsin.schemas.records import Record
+
+log = logging.getLogger(__name__)
+
+TURN_SECONDS: Final = 0.25
+DATAGRAMS_A_TURN: Final = 256
+FLUSH_SECONDS: Final = 2.0
+HEALTHY_SECONDS: Final = 5.0
+AHEAD_NS: Final = 500_000_000
+"""A refusal is believed where the clocks differ by more than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """What an agent is told.
+
+    Attributes:
+        core: who and where it is.
+        socket_path: where hooks send to.
+        metrics_listen: ``HOST:PORT`` of the metrics page, "" = none.
+        flush_seconds: how long it may take to send the rest at the end.
+    """
+
+    core: CoreConfig
+    socket_path: str
+    metrics_listen: str = ""
+    flush_seconds: float = FLUSH_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What an agent is made of; tests replace them.
+
+    Attributes:
+        sink: where records go.
+        watcher: the process watcher (one of the collectors too).
+        collectors: all collectors.
+    """
+
+    sink: Sink
+    watcher: ProcessWatcher
+    collectors: Sequence[Collector]
+
+
+class Wakeup:
+    """Wakes the main thread from any other."""
+
+    def __init__(self) -> None:
+        """Make the descriptor."""
+        self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def __call__(self) -> None:
+        """Wake."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_write(self._descriptor, 1)
+
+    def fileno(self) -> int:
+        """Return the descriptor, for a selector."""
+        return self._descriptor
+
+    def clear(self) -> None:
+        """Take note of it."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._descriptor)
+
+
+class Agent:
+    """Runs until ``stop``."""
+
+    def __init__(self, config: AgentConfig, parts: Parts, clock: SteadyClock, wake: Wakeup) -> None:
+        """Bind the sockets; nothing runs yet.
+
+        Raises:
+            ConfigError: a path or an address cannot be used.
+        """
+        self._config = config
+        self._sink = parts.sink
+        self._clock = clock
+        self._wake = wake
+        now, _ = clock.read()
+        self.core = AgentCore(config.core, parts.watcher, now)
+        self._desk = ProbeDesk(self.core, wake)
+        self._readings: deque[tuple[int, Reading]] = deque()
+        supervision = Supervision(clock.stamp_ns, clock.mono_ns, self._deliver)
+        self._runners = [CollectorRunner(collector, supervision) for collector in parts.collectors]
+        self._records: dict[str, int] = {}
+        self._spool_dropped = 0
+        self._stopping = False
+        self._turned_mono_ns = now.mono_ns
+        self._socket = DatagramSocket(config.socket_path)
+        self._page = MetricsPage(config.metrics_listen, self.families, self.health) if config.metrics_listen else None
+
+    def run(self) -> None:
+        """Serve until ``stop`` is called, then send the rest."""
+        self._sink.start()
+        for runner in self._runners:
+            runner.start()
+        if self._page is not None:
+            self._page.start()
+        log.info("agent started", extra={"host": self._config.core.place.host, "socket": self._socket.path})
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
+        poller.register(self._wake, select.POLLIN)
+        try:
+            while not self._stopping:
+                self._turn(poller)
+        finally:
+            self._end()
+
+    def stop(self) -> None:
+        """End soon; may be called from a signal handler or another thread."""
+        self._stopping = True
+        self._wake()
+
+    def families(self) -> list[Family]:
+        """Return the agent's own metrics."""
+        reports = {runner.name: runner.report() for runner in self._runners}
+        return families(self.core.tally, dict(self._records), reports, self._sink.status())
+
+    def health(self) -> tuple[bool, str]:
+        """Return whether the agent does its work, for ``/healthz``. An engine that is away is no fault of it."""
+        age_seconds = (self._clock.mono_ns() - self._turned_mono_ns) / 1e9
+        if age_seconds > HEALTHY_SECONDS:
+            return False, f"main loop stands for {age_seconds:.1f} s"
+        return True, "ok"
+
+    def _turn(self, poller: select.poll) -> None:
+        wait = min(TURN_SECONDS, self.core.wait_seconds(Now(0, self._clock.stamp_ns(), 0)))
+        for descriptor, _ in poller.poll(wait * 1000 + 1):
+            if descriptor == self._wake.fileno():
+                self._wake.clear()
+        now = self._read_clock()
+        self._take_datagrams(now)
+        while self._readings:
+            tick_ns, reading = self._readings.popleft()
+            self.core.on_reading(tick_ns, reading, now)
+        for said in self._sink.poll():
+            now = self._on_engine(said, now)
+        self._follow_engine_clock()
+        self._desk.on_time(now)
+        self.core.on_time(now, self._surroundings)
+        self._ship()
+        self._turned_mono_ns = now.mono_ns
+
+    def _read_clock(self) -> Now:
+        now, jump_ns = self._clock.read()
+        if jump_ns:
+            log.warning("wall clock jumped", extra={"step_seconds": jump_ns / 1e9})
+            self._sink.clock_jumped()
+            self.core.on_clock_jump(jump_ns, now)
+        return now
+
+    def _take_datagrams(self, now: Now) -> None:
+        for _ in range(DATAGRAMS_A_TURN):
+            received = self._socket.receive()
+            if received is None:
+                return
+            if received.is_too_large:
+                self.core.dead_letter("too_large", f"datagram larger than allowed from pid {received.pid}")
+                continue
+            self.core.on_datagram(received.data, received.pid, now)
+            while self.core.dumps:
+                datagram, dump = self.core.dumps.pop()
+                self._desk.on_dump(datagram, dump, received.uid)
+
+    def _on_engine(self, said: Refused | Probe, now: Now) -> Now:
+        """Take the engine's word; returns the time, which a refusal may have corrected."""
+        if isinstance(said, Probe):
+            self._desk.on_probe(said, now)
+            return now
+        offset = self._sink.status().offset
+        if said.reason != "clock_ahead" or not offset.is_known:
+            return now
+        if offset.offset_ns - self._clock.correction_ns < AHEAD_NS:
+            return now  # corrected since that record was sent
+        self._clock.correction_ns = offset.offset_ns
+        log.warning("stamps corrected", extra={"offset_seconds": offset.offset_ns / 1e9})
+        now, _ = self._clock.read()
+        self.core.on_clock_ahead(offset.offset_ns, now)
+        return now
+
+    def _follow_engine_clock(self) -> None:
+        """Once corrected, stay with the engine's clock; when the host's is right again this is nothing."""
+        if self._clock.correction_ns:
+            offset = self._sink.status().offset
+            if offset.is_known:
+                self._clock.correction_ns = offset.offset_ns
+
+    def _surroundings(self) -> Surroundings:
+        status = self._sink.status()
+        return Surroundings(
+            clock_offset_ns=status.offset.offset_ns,
+            clock_error_ns=status.offset.error_ns,
+            spooled_count=status.spooled_count,
+            collectors={runner.name: runner.report().as_json() for runner in self._runners},
+        )
+
+    def _ship(self) -> None:
+        dropped = self._sink.status().dropped_count
+        if dropped > self._spool_dropped:
+            now, _ = self._clock.read()
+            self.core.on_spool_overflow(dropped - self._spool_dropped, now)
+            self._spool_dropped = dropped
+        records: list[Record] = [*self.core.take(), *self._desk.take()]
+        for record in records:
+            kind = type(record).__name__
+            self._records[kind] = self._records.get(kind, 0) + 1
+            self._sink.put(record)
+
+    def _deliver(self, name: str, tick_ns: int, reading: Reading) -> None:
+        """Take a reading in its collector's thread."""
+        del name
+        self._readings.append((tick_ns, reading))
+        if reading.events:
+            self._wake()
+
+    def _end(self) -> None:
+        for runner in self._runners:
+            runner.stop()
+        now = self._read_clock()
+        self._take_datagrams(now)
+        self.core.on_stop(now)
+        self._ship()
+        self._socket.close()
+        if self._page is not None:
+            self._page.close()
+        self._desk.close()
+        self._sink.close(self._config.flush_seconds)
+        log.info("agent stopped", extra={"host": self._config.core.place.host})

@@ -1,0 +1,386 @@
+"""The agent without sockets, threads and files: what comes in, what goes out.
+
+``AgentCore`` takes datagrams, readings and the time, and returns records. One
+thread calls it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from tocsin.collectors.api import Reading, Sighting
+from tocsin.collectors.clock import Now
+from tocsin.collectors.datagrams import parse_datagram
+from tocsin.collectors.job_state import HostPlace, JobState
+from tocsin.collectors.messages import (
+    Beat,
+    Bye,
+    Datagram,
+    DumpWritten,
+    Exit,
+    GroupList,
+    Hello,
+    NotFinite,
+    PhaseEdge,
+    StepDone,
+)
+from tocsin.collectors.rank_state import RankState
+from tocsin.collectors.sightings import OWN_SOURCE, sighting_of
+from tocsin.collectors.slicer import BEFORE_END_NS, Boundaries, FrameCutter, metric_slice_ns, spread_ns
+from tocsin.schemas import events
+from tocsin.schemas.errors import SchemaError
+from tocsin.schemas.metrics import BUILTIN_TABLE_ID
+from tocsin.schemas.records import (
+    IDLE_JOB_ID,
+    Event,
+    EventSource,
+    Frame,
+    HostStatus,
+    JobKey,
+    Record,
+    Severity,
+)
+
+log = logging.getLogger(__name__)
+
+MAX_JOBS: Final = 64
+MAX_RANKS: Final = 256
+MAX_TEXTS: Final = 256
+UNKNOWN_ERROR_NS: Final = 250_000_000
+"""The clocks of two hosts are taken to agree within this until they were compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreConfig:
+    """What the core needs to know.
+
+    Attributes:
+        place: this host.
+        cluster: name of the cluster, for the records of an idle host.
+        period_seconds: sampling period of the metrics.
+        pass_on_spread: whether slices are cut half a second spread by host (tests turn it off).
+    """
+
+    place: HostPlace
+    cluster: str = ""
+    period_seconds: float = 1.0
+    pass_on_spread: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the core is told about the parts around it, for ``HostStatus``.
+
+    Attributes:
+        clock_offset_ns: host minus engine.
+        clock_error_ns: bound of its error.
+        spooled_count: records that wait in the spool.
+        collectors: name -> {"ok", "seconds", "reason"}.
+    """
+
+    clock_offset_ns: int = 0
+    clock_error_ns: int = UNKNOWN_ERROR_NS
+    spooled_count: int = 0
+    collectors: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Watcher(Protocol):
+    """What the core asks of the process watcher."""
+
+    def watch(self, job: JobKey, rank: int, pid: int) -> None:
+        """Watch a rank's process."""
+
+    def settle(self, job: JobKey, rank: int) -> None:
+        """Stop watching it."""
+
+    def state(self, job: JobKey, rank: int) -> str:
+        """Return the process's state letter, "" = unknown."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counters since start, by label."""
+
+    datagrams: Counter[str] = field(default_factory=Counter)
+    dead_letters: Counter[str] = field(default_factory=Counter)
+    events: Counter[str] = field(default_factory=Counter)
+
+
+class AgentCore:
+    """Serves any number of jobs on one host."""
+
+    def __init__(self, config: CoreConfig, watcher: Watcher, now: Now) -> None:
+        """Start with no job; the ``agent`` start event comes with the first records."""
+        self.config = config
+        self.jobs: dict[tuple[str, str], JobState] = {}
+        self.tally = Tally()
+        self.dumps: list[tuple[Datagram, DumpWritten]] = []
+        self._watcher = watcher
+        self._slice_ns = metric_slice_ns(config.period_seconds)
+        self._frames = FrameCutter(round(config.period_seconds * 1e9), self._slice_ns)
+        self._boundaries = Boundaries(spread_ns(config.place.host) if config.pass_on_spread else 0)
+        self._boundaries.due(now.stamp_ns)
+        self._started_mono_ns = now.mono_ns
+        self._said: set[str] = set()
+        self._idle = JobKey(config.cluster or "default", IDLE_JOB_ID, 0)
+        self._out: list[Record] = []
+        self._host_event(events.AGENT, Severity.INFO, {"edge": "start"}, now)
+
+    def take(self) -> list[Record]:
+        """Return the records that are ready, oldest first; events stand where they happened."""
+        out, self._out = self._out, []
+        return out
+
+    def keys(self) -> list[JobKey]:
+        """Return the jobs that this host serves, the idle job where there is none."""
+        return [state.job for state in self.jobs.values()] or [self._idle]
+
+    # --- what comes in ---------------------------------------------------------------------------
+
+    def on_datagram(self, data: bytes, pid: int, now: Now) -> None:
+        """Take a datagram of a hook.
+
+        Args:
+            data: its bytes.
+            pid: the sender in this host's pid namespace as the kernel says, 0 = unknown.
+            now: the time.
+        """
+        try:
+            datagram = parse_datagram(data, now.host_ns)
+        except SchemaError as error:
+            self.dead_letter(error.reason, str(error))
+            return
+        self.tally.datagrams[type(datagram.body).__name__] += 1
+        state = self._state(datagram, now)
+        if state is None:
+            return
+        if datagram.rank < 0:  # the exit of a launcher that is no rank itself
+            self._hook_event(datagram, now)
+            return
+        rank = state.rank(datagram.rank)
+        if isinstance(datagram.body, Exit):
+            self._on_exit(state, rank, datagram, datagram.body, now)
+        else:
+            self._on_hook(state, rank, datagram, pid, now)
+
+    def dead_letter(self, reason: str, text: str) -> None:
+        """Count a message that is not as agreed; each text is logged once."""
+        self.tally.dead_letters[reason] += 1
+        if text not in self._said and len(self._said) < MAX_TEXTS:
+            self._said.add(text)
+            log.warning("dead letter", extra={"reason": reason, "error": text})
+
+    def on_reading(self, tick_ns: int, reading: Reading, now: Now) -> None:
+        """Take what a collector saw at ``tick_ns`` (a corrected stamp)."""
+        if reading.host or reading.gpus:
+            self._frames.add(tick_ns, reading.host, reading.gpus)
+        for sighting in reading.events:
+            self._on_sighting(sighting, now)
+
+    def on_clock_jump(self, jump_ns: int, now: Now) -> None:
+        """The host's wall clock was set, by more than half a second."""
+        self._frames.clock_jumped()
+        payload = {"step_seconds": round(jump_ns / 1e9, 6)}
+        self._host_event(events.CLOCK_STEP, Severity.WARNING, payload, now)
+
+    def on_clock_ahead(self, ahead_ns: int, now: Now) -> None:
+        """The engine refused our stamps; from now on they are corrected."""
+        self._frames.clock_jumped()
+        payload = {"ahead_seconds": round(ahead_ns / 1e9, 6)}
+        self._host_event(events.CLOCK_AHEAD, Severity.WARNING, payload, now)
+
+    def on_spool_overflow(self, dropped_count: int, now: Now) -> None:
+        """Records were lost because the spool is full."""
+        self._host_event(events.SPOOL_OVERFLOW, Severity.WARNING, {"dropped_count": dropped_count}, now)
+
+    def on_stop(self, now: Now) -> None:
+        """The agent ends in order."""
+        self._host_event(events.AGENT, Severity.INFO, {"edge": "stop"}, now)
+
+    def on_time(self, now: Now, around: Callable[[], Surroundings]) -> None:
+        """Say which steps are overdue, and cut the slices that have passed."""
+        for state in self.jobs.values():
+            self._stalls(state, now)
+        for end_ns in self._boundaries.due(now.stamp_ns):
+            metric_slice = end_ns % self._slice_ns == 0
+            for state in self.jobs.values():
+                self._out.extend(state.cut(end_ns, now, metric_slice=metric_slice))
+            if metric_slice:
+                self._cut_metrics(end_ns, now, around())
+        over = [name for name, state in self.jobs.items() if state.is_over(now)]
+        for name in over:
+            del self.jobs[name]
+
+    def wait_seconds(self, now: Now) -> float:
+        """Return how long nothing is due but what comes in."""
+        return self._boundaries.wait_seconds(now.stamp_ns)
+
+    # --- datagrams -------------------------------------------------------------------------------
+
+    def _state(self, datagram: Datagram, now: Now) -> JobState | None:
+        """Return the job's state; a new attempt replaces the old one, an old one's words are ignored."""
+        job = datagram.job
+        name = (job.cluster, job.job_id)
+        state = self.jobs.get(name)
+        if state is not None and job.attempt < state.job.attempt:
+            self.dead_letter("old_attempt", f"datagram of attempt {job.attempt} of {job.job_id}")
+            return None
+        if state is None or job.attempt > state.job.attempt:
+            if state is None and len(self.jobs) >= MAX_JOBS:
+                self.dead_letter("too_many_jobs", f"more than {MAX_JOBS} jobs on one host")
+                return None
+            if state is not None:
+                self._forget_ranks(state)
+            state = self.jobs[name] = JobState(job, self.config.place)
+            age_seconds = round((now.mono_ns - self._started_mono_ns) / 1e9, 3)
+            payload = {"edge": "start", "age_seconds": age_seconds}
+            self._event(job, -1, now.stamp_ns, Sighting(events.AGENT, OWN_SOURCE, Severity.INFO, payload))
+        if datagram.rank not in state.ranks and len(state.ranks) >= MAX_RANKS:
+            self.dead_letter("too_many_ranks", f"more than {MAX_RANKS} ranks of {job.job_id} on one host")
+            return None
+        return state
+
+    def _forget_ranks(self, state: JobState) -> None:
+        for number in state.ranks:
+            self._watcher.settle(state.job, number)
+
+    def _on_hook(self, state: JobState, rank: RankState, datagram: Datagram, pid: int, now: Now) -> None:
+        """Take what a rank's own hook says."""
+        body = datagram.body
+        if isinstance(body, Hello):
+            rank = self._on_hello(state, rank, datagram, body, pid, now)
+        rank.spoke(now)
+        if isinstance(body, StepDone):
+            state.on_step(rank, datagram, body, now)
+        elif isinstance(body, Beat):
+            state.on_beat(rank, datagram, body, now)
+        elif isinstance(body, GroupList):
+            state.on_groups(rank, body)
+        elif isinstance(body, DumpWritten):
+            self.dumps.append((datagram, body))
+        elif isinstance(body, PhaseEdge):
+            rank.on_phase(body, now)
+            self._hook_event(datagram, now)
+        elif isinstance(body, NotFinite):
+            self._hook_event(datagram, now)
+        elif isinstance(body, Bye):
+            if rank.ended != "exit":
+                rank.end("bye", now)
+            self._watcher.settle(state.job, rank.rank)
+            self._hook_event(datagram, now)
+
+    def _on_hello(
+        self,
+        state: JobState,
+        rank: RankState,
+        datagram: Datagram,
+        hello: Hello,
+        pid: int,
+        now: Now,
+    ) -> RankState:
+        """Take a hello: the first one of a process is an event."""
+        pid = pid or hello.pid
+        if rank.hello is None or rank.pid != pid:
+            if rank.hello is not None:
+                state.restart(rank.rank)
+                rank = state.rank(rank.rank)
+            rank.pid = pid
+            self._hook_event(datagram, now)
+        state.on_hello(rank, hello)
+        if not rank.ended:
+            self._watcher.watch(state.job, rank.rank, pid)
+        return rank
+
+    def _on_exit(self, state: JobState, rank: RankState, datagram: Datagram, body: Exit, now: Now) -> None:
+        """Take what a supervisor says: the process is gone."""
+        if rank.ended == "exit":
+            return
+        del body
+        rank.end("exit", now)
+        self._watcher.settle(state.job, rank.rank)
+        self._hook_event(datagram, now)
+
+    def _hook_event(self, datagram: Datagram, now: Now) -> None:
+        sighting = sighting_of(datagram.body)
+        self._event(datagram.job, datagram.rank, datagram.ts_ns - now.correction_ns, sighting)
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def _on_sighting(self, sighting: Sighting, now: Now) -> None:
+        job = sighting.job
+        if job is None:
+            for key in self.keys():
+                self._event(key, sighting.rank, now.stamp_ns, sighting)
+            return
+        state = self.jobs.get((job.cluster, job.job_id))
+        if state is None or state.job != job:
+            return  # a job that is over, or an attempt before
+        if sighting.name == events.PROCESS_GONE:
+            rank = state.rank(sighting.rank)
+            if rank.ended:
+                return  # the exit came while the watcher looked
+            rank.end("gone", now)
+        self._event(job, sighting.rank, now.stamp_ns, sighting)
+
+    def _stalls(self, state: JobState, now: Now) -> None:
+        for number, rank in state.ranks.items():
+            payload = state.stalls[number].look(rank, now.mono_ns)
+            if payload is not None:
+                payload["process_state"] = self._watcher.state(state.job, number)
+                sighting = Sighting(events.STALL, EventSource.PROCESS, Severity.WARNING, payload)
+                self._event(state.job, number, now.stamp_ns, sighting)
+
+    def _host_event(self, name: str, severity: Severity, payload: Mapping[str, Any], now: Now) -> None:
+        self._on_sighting(Sighting(name, OWN_SOURCE, severity, payload), now)
+
+    def _event(self, job: JobKey, rank: int, ts_ns: int, sighting: Sighting) -> None:
+        self.tally.events[sighting.name] += 1
+        host = self.config.place.host
+        self._out.append(
+            Event(job, host, ts_ns, rank, sighting.source, sighting.name, sighting.severity, sighting.payload)
+        )
+
+    # --- metric slices ---------------------------------------------------------------------------
+
+    def _cut_metrics(self, end_ns: int, now: Now, around: Surroundings) -> None:
+        cut = self._frames.cut(end_ns)
+        host, ts_ns = self.config.place.host, end_ns - BEFORE_END_NS
+        for job in self.keys():
+            state = self.jobs.get((job.cluster, job.job_id))
+            held = state.gpu_uuids() if state else set(cut.gpu_matrices)
+            uuids = tuple(sorted(held & set(cut.gpu_matrices)))
+            if not cut.is_empty:
+                self._out.append(
+                    Frame(
+                        job=job,
+                        host=host,
+                        ts_ns=ts_ns,
+                        table_id=BUILTIN_TABLE_ID,
+                        first_tick_ns=cut.first_tick_ns,
+                        tick_ns=round(self.config.period_seconds * 1e9),
+                        tick_count=cut.tick_count,
+                        gpu_uuids=uuids,
+                        gpu_matrix=cut.gpu_matrix(uuids),
+                        host_matrix=cut.host_matrix,
+                    )
+                )
+            self._out.append(self._status(job, state, ts_ns, now, around))
+
+    def _status(self, job: JobKey, state: JobState | None, ts_ns: int, now: Now, around: Surroundings) -> HostStatus:
+        ranks = state.ranks.values() if state else ()
+        return HostStatus(
+            job=job,
+            host=self.config.place.host,
+            ts_ns=ts_ns,
+            clock_offset_ns=around.clock_offset_ns,
+            clock_error_ns=around.clock_error_ns,
+            ranks_seen=state.ranks_seen(now.mono_ns - self._slice_ns) if state else (),
+            hook_present=bool(state and state.hello_seen),
+            dropped_count=sum(rank.dropped_count for rank in ranks),
+            spooled_count=around.spooled_count,
+            collectors=around.collectors,
+        )

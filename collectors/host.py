@@ -1,0 +1,100 @@
+"""CPU, memory, disk and network of the machine, from /proc."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Final
+
+from tocsin.collectors.api import NothingHere, Reading
+from tocsin.collectors.procfs import (
+    CpuTimes,
+    Roots,
+    memory_used_ratio,
+    parse_cpu_times,
+    parse_net_dev,
+    read_text,
+)
+
+NS_PER_SECOND: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class HostConfig:
+    """What the host collector reads.
+
+    Attributes:
+        roots: where /proc and /sys are.
+        disk_path: the file system whose fill is reported; "" = none.
+        period_seconds: time between samples.
+    """
+
+    roots: Roots = field(default_factory=Roots)
+    disk_path: str = "/"
+    period_seconds: float = 1.0
+
+
+def disk_used_ratio(path: str) -> float:
+    """Return the share of a file system's space that an ordinary user cannot write to any more."""
+    found = os.statvfs(path)
+    if not found.f_blocks:
+        raise NothingHere(f"{path} has no blocks (a virtual file system)")
+    return 1.0 - found.f_bavail / found.f_blocks
+
+
+class HostCollector:
+    """Rates need two samples: the first call gives levels only."""
+
+    name = "host"
+
+    def __init__(self, config: HostConfig) -> None:
+        """Read nothing yet."""
+        self.period_seconds = config.period_seconds
+        self._config = config
+        self._cpu: CpuTimes | None = None
+        self._network_bytes: int | None = None
+        self._network_ns = 0
+
+    def collect(self, now_ns: int) -> Reading:
+        """Return the machine's metrics at ``now_ns``."""
+        proc = self._config.roots.proc
+        try:
+            stat = read_text(f"{proc}/stat")
+        except FileNotFoundError as error:
+            raise NothingHere(f"{proc}/stat does not exist") from error
+        values = self._cpu_util(parse_cpu_times(stat))
+        values["memory_used_ratio"] = memory_used_ratio(read_text(f"{proc}/meminfo"))
+        if self._config.disk_path:
+            values["disk_used_ratio"] = disk_used_ratio(self._config.disk_path)
+        values.update(self._network(now_ns))
+        return Reading(host=values)
+
+    def _cpu_util(self, times: CpuTimes) -> dict[str, float]:
+        before, self._cpu = self._cpu, times
+        if before is None or times.total_ticks <= before.total_ticks:
+            return {}
+        busy = (times.busy_ticks - before.busy_ticks) / (times.total_ticks - before.total_ticks)
+        # iowait may go backwards (proc(5)), which makes busy a little too large
+        return {"cpu_util_ratio": min(1.0, max(0.0, busy))}
+
+    def _network(self, now_ns: int) -> dict[str, float]:
+        """Return bytes per second of the physical interfaces, both directions.
+
+        /proc/net/dev and not IpExt of /proc/net/netstat: the latter counts loopback
+        and leaves IPv6 out. Of the interfaces only those with a device behind them,
+        so that bonds, bridges and containers do not count a byte twice; RDMA traffic
+        passes neither counter and has its own metric.
+        """
+        devices = parse_net_dev(read_text(f"{self._config.roots.proc}/net/dev"))
+        physical = [name for name in devices if self._has_device(name)]
+        # A container's only interface is virtual: then everything but loopback.
+        names = physical or [name for name in devices if name != "lo"]
+        total = sum(devices[name] for name in names)
+        before, before_ns = self._network_bytes, self._network_ns
+        self._network_bytes, self._network_ns = total, now_ns
+        if before is None or now_ns <= before_ns or total < before:
+            return {}  # the first sample, or an interface left
+        return {"tcp_bytes_per_second": (total - before) * NS_PER_SECOND / (now_ns - before_ns)}
+
+    def _has_device(self, interface: str) -> bool:
+        return os.path.exists(f"{self._config.roots.sys}/class/net/{interface}/device")

@@ -1,0 +1,248 @@
+"""One attempt of one job on this host: its ranks, and what is cut of them every second."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tocsin.collectors.clock import Now
+from tocsin.collectors.collective_rows import (
+    EPOCH_NS,
+    CollectiveRing,
+    StateRows,
+    completion_record,
+    sampled_ranks,
+)
+from tocsin.collectors.messages import Beat, Completion, Datagram, GroupList, Hello, StepDone
+from tocsin.collectors.rank_state import RankState
+from tocsin.collectors.slicer import BEFORE_END_NS
+from tocsin.collectors.stall import StallWatch
+from tocsin.schemas.records import (
+    NS_PER_SECOND,
+    CollectiveBatch,
+    CollectiveRecord,
+    CommGroup,
+    GroupKind,
+    Groups,
+    JobKey,
+    RankPlace,
+    Record,
+    StepBatch,
+    StepRecord,
+    Topology,
+)
+
+ODD_FOR_NS: Final = 30 * NS_PER_SECOND
+ANNOUNCE_NS: Final = 30 * NS_PER_SECOND
+FORGET_NS: Final = 60 * NS_PER_SECOND
+"""A job whose ranks have all ended is kept so long: its ring may still be asked for."""
+ROWS_LIMIT: Final = 50_000
+"""Rows that wait for their slice; a broken hook must not fill the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlace:
+    """Where this host stands.
+
+    Attributes:
+        host: machine name.
+        leaf: leaf switch, "" = unknown.
+        minipod: minipod, "" = unknown.
+    """
+
+    host: str
+    leaf: str = ""
+    minipod: str = ""
+
+
+class JobState:
+    """State of one job on one host. Times in rows are the host's until they are cut."""
+
+    def __init__(self, job: JobKey, place: HostPlace) -> None:
+        """Know no rank yet."""
+        self.job = job
+        self.place = place
+        self.ranks: dict[int, RankState] = {}
+        self.stalls: dict[int, StallWatch] = {}
+        self.ring = CollectiveRing()
+        self.hello_seen = False
+        self.dropped_rows = 0
+        self._states = StateRows()
+        self._steps: list[StepRecord] = []
+        self._completions: list[tuple[int, Completion]] = []
+        self._odd_until_mono_ns = 0
+        self._topology_due = False
+        self._groups_due = False
+        self._announced_mono_ns = 0
+
+    def rank(self, number: int) -> RankState:
+        """Return the state of a rank, new where it was not known."""
+        found = self.ranks.get(number)
+        if found is None:
+            found = self.ranks[number] = RankState(number)
+            self.stalls[number] = StallWatch()
+        return found
+
+    def on_hello(self, rank: RankState, hello: Hello) -> None:
+        """Take a hello; a changed place is announced at the next second."""
+        self.hello_seen = True
+        self._topology_due |= hello != rank.hello
+        rank.hello = hello
+
+    def on_groups(self, rank: RankState, listed: GroupList) -> None:
+        """Take the groups of a rank; a change is announced at the next second."""
+        groups = {group.comm_id: group for group in listed.groups}
+        self._groups_due |= groups != rank.groups
+        rank.groups = groups
+
+    def on_step(self, rank: RankState, datagram: Datagram, done: StepDone, now: Now) -> None:
+        """Take a finished step."""
+        if rank.on_step(datagram, done, now):
+            self._odd_until_mono_ns = now.mono_ns + ODD_FOR_NS
+        self.ring.add(now.host_ns, rank.rank, done.completions)
+        if len(self._steps) + len(self._completions) > ROWS_LIMIT:
+            self.dropped_rows += 1 + len(done.completions)
+            return
+        self._steps.append(done.record)
+        self._completions.extend([(rank.rank, item) for item in done.completions])
+
+    def on_beat(self, rank: RankState, datagram: Datagram, beat: Beat, now: Now) -> None:
+        """Take a sign of life."""
+        rank.on_beat(datagram, beat, now)
+
+    def restart(self, number: int) -> None:
+        """Forget a rank whose process was replaced within the attempt; its ring stays."""
+        self.ranks.pop(number, None)
+        self.stalls.pop(number, None)
+
+    def is_over(self, now: Now) -> bool:
+        """Return whether all ranks ended a minute ago."""
+        limit = now.mono_ns - FORGET_NS
+        return bool(self.ranks) and all(rank.ended and rank.ended_mono_ns < limit for rank in self.ranks.values())
+
+    def gpu_uuids(self) -> set[str]:
+        """Return the GPUs that this job's ranks hold."""
+        live = (rank.hello for rank in self.ranks.values() if rank.hello and not rank.ended)
+        return {hello.gpu_uuid for hello in live if hello.gpu_uuid}
+
+    def ranks_seen(self, since_mono_ns: int) -> tuple[int, ...]:
+        """Return the ranks whose hook spoke since then."""
+        return tuple(sorted(n for n, rank in self.ranks.items() if rank.spoke_mono_ns >= since_mono_ns))
+
+    def cut(self, end_ns: int, now: Now, *, metric_slice: bool) -> list[Record]:
+        """Return what belongs to the second that ends at ``end_ns`` (a corrected stamp)."""
+        records: list[Record] = []
+        rows: list[CollectiveRecord] = []
+        if metric_slice or now.mono_ns < self._odd_until_mono_ns:
+            steps = self._take_steps(end_ns, now.correction_ns)
+            if steps:
+                records.append(StepBatch(self.job, self.place.host, end_ns - BEFORE_END_NS, steps))
+            rows.extend(self._take_completions(end_ns, now.correction_ns))
+        for rank in self.ranks.values():
+            if rank.ended != "exit":
+                rows.extend(self._states.rows(rank, end_ns, now.correction_ns))
+        if rows:
+            rows.sort(key=_collective_order)
+            records.append(CollectiveBatch(self.job, self.place.host, end_ns - BEFORE_END_NS, tuple(rows)))
+        records.extend(self._announce(now))
+        return records
+
+    def ring_batch(self, rank: int, now: Now) -> CollectiveBatch:
+        """Return the ring of one rank (-1: of all) as a batch stamped now."""
+        found = self.ring.items(rank)
+        rows = [completion_record(owner, item, now.correction_ns) for owner, item in found]
+        rows.sort(key=_collective_order)
+        return CollectiveBatch(self.job, self.place.host, now.stamp_ns, tuple(rows))
+
+    def _take_steps(self, end_ns: int, correction_ns: int) -> tuple[StepRecord, ...]:
+        """Take the steps that ended before ``end_ns``; later ones wait for their slice."""
+        host_end_ns = end_ns + correction_ns
+        taken = [row for row in self._steps if row.ts_ns < host_end_ns]
+        self._steps = [row for row in self._steps if row.ts_ns >= host_end_ns]
+        if correction_ns:
+            taken = [_restamped(row, correction_ns) for row in taken]
+        taken.sort(key=lambda row: (row.ts_ns, row.rank, row.step))
+        return tuple(taken)
+
+    def _take_completions(self, end_ns: int, correction_ns: int) -> list[CollectiveRecord]:
+        """Take the completions of the sampled ranks; those of the others stay in the ring only."""
+        host_end_ns = end_ns + correction_ns
+        waiting = [pair for pair in self._completions if pair[1].end_ns >= host_end_ns]
+        sampled = self._sampled(end_ns)
+        taken = [
+            completion_record(rank, item, correction_ns)
+            for rank, item in self._completions
+            if item.end_ns < host_end_ns and rank in sampled
+        ]
+        self._completions = waiting
+        return taken
+
+    def _sampled(self, end_ns: int) -> frozenset[int]:
+        sizes = [rank.hello.world_size for rank in self.ranks.values() if rank.hello]
+        size = max(sizes, default=len(self.ranks))
+        groups = {
+            group.ranks
+            for rank in self.ranks.values()
+            for group in rank.groups.values()
+            if group.kind is GroupKind.DP and group.ranks
+        }
+        return sampled_ranks(size, sorted(groups), end_ns // EPOCH_NS, self.ranks)
+
+    def _announce(self, now: Now) -> list[Record]:
+        """Return topology and groups, stamped now, at a change and every 30 s."""
+        again = now.mono_ns - self._announced_mono_ns >= ANNOUNCE_NS
+        records: list[Record] = []
+        host = self.place.host
+        if again or self._topology_due:
+            places = tuple(self._place(rank) for _, rank in sorted(self.ranks.items()) if rank.hello)
+            if places:
+                records.append(Topology(self.job, host, now.stamp_ns, places))
+        if again or self._groups_due:
+            groups: dict[str, CommGroup] = {}
+            for rank in self.ranks.values():
+                groups.update(rank.groups)
+            if groups:
+                listed = tuple(groups[name] for name in sorted(groups))
+                records.append(Groups(self.job, host, now.stamp_ns, listed))
+        self._topology_due = self._groups_due = False
+        if again:
+            self._announced_mono_ns = now.mono_ns
+        return records
+
+    def _place(self, rank: RankState) -> RankPlace:
+        hello = rank.hello
+        if hello is None:
+            return RankPlace(rank.rank, self.place.host)
+        return RankPlace(
+            rank=rank.rank,
+            host=self.place.host,
+            gpu=hello.gpu,
+            gpu_uuid=hello.gpu_uuid,
+            dp=hello.dp,
+            pp=hello.pp,
+            tp=hello.tp,
+            leaf=self.place.leaf,
+            minipod=self.place.minipod,
+            world_size=max(0, hello.world_size),
+            pid=rank.pid,
+        )
+
+
+def _collective_order(row: CollectiveRecord) -> tuple[int, int, str, int]:
+    return (row.ts_ns, row.rank, row.comm_id, row.op_seq)
+
+
+def _restamped(row: StepRecord, correction_ns: int) -> StepRecord:
+    return StepRecord(
+        row.ts_ns - correction_ns,
+        row.rank,
+        row.step,
+        row.duration_seconds,
+        row.data_seconds,
+        row.forward_seconds,
+        row.backward_seconds,
+        row.optimizer_seconds,
+        row.communication_seconds,
+        row.loss,
+        row.grad_norm,
+    )

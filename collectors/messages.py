@@ -1,0 +1,144 @@
+"""The messages of the hook, as values: what ``datagrams.parse_datagram`` returns.
+
+All times are the host's clock, Unix nanoseconds, as the hook stamped them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tocsin.schemas.records import CommGroup, JobKey, StepRecord
+
+
+class Completion(NamedTuple):
+    """A finished collective; times are the host's clock, Unix nanoseconds."""
+
+    comm_id: str
+    op_name: str
+    op_seq: int
+    msg_bytes: int
+    start_ns: int
+    end_ns: int
+
+
+class InFlight(NamedTuple):
+    """A collective that has not finished."""
+
+    comm_id: str
+    op_name: str
+    op_seq: int
+    msg_bytes: int
+    start_ns: int
+
+
+class LastDone(NamedTuple):
+    """The last finished collective of a communicator."""
+
+    comm_id: str
+    op_name: str
+    op_seq: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A rank's hook says who it is."""
+
+    pid: int
+    world_size: int
+    gpu: int
+    gpu_uuid: str
+    dp: int
+    pp: int
+    tp: int
+    reply: str
+    hook_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupList:
+    """All groups of a rank."""
+
+    groups: tuple[CommGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    """A finished step with the collectives that finished in it."""
+
+    record: StepRecord
+    completions: tuple[Completion, ...]
+    dropped_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """The hook's sign of life."""
+
+    step: int
+    phase: str
+    step_ns: int
+    inflight: tuple[InFlight, ...]
+    last: tuple[LastDone, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseEdge:
+    """An announced phase begins or ends."""
+
+    phase: str
+    edge: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotFinite:
+    """Loss or gradient norm is not a number any more."""
+
+    step: int
+    what: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """The hook closed in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """A supervisor saw the process end."""
+
+    pid: int
+    code: int
+    signal: int
+    stderr_tail: str
+
+
+@dataclass(frozen=True, slots=True)
+class DumpWritten:
+    """A flight-recorder dump lies on disk."""
+
+    path: str
+    request_id: str
+    why: str
+
+
+Body = Hello | GroupList | StepDone | Beat | PhaseEdge | NotFinite | Bye | Exit | DumpWritten
+
+
+@dataclass(frozen=True, slots=True)
+class Datagram:
+    """One message of a hook.
+
+    Attributes:
+        job: the job that it names.
+        rank: global rank.
+        ts_ns: when it was sent, by the host's clock.
+        body: the rest, by type.
+    """
+
+    job: JobKey
+    rank: int
+    ts_ns: int
+    body: Body

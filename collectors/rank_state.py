@@ -1,0 +1,177 @@
+"""What the agent knows about one rank.
+
+Stamps of the hook are turned into monotonic time on arrival, so that a jump of
+the wall clock makes no step overdue.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from typing import Final
+
+from tocsin.collectors.clock import Now
+from tocsin.collectors.messages import Beat, Datagram, Hello, InFlight, LastDone, PhaseEdge, StepDone
+from tocsin.schemas.events import ANNOUNCED_PHASES, STEP_PHASES
+from tocsin.schemas.records import NS_PER_SECOND, CommGroup, StepRecord
+
+MEDIAN_STEPS: Final = 31
+MIN_STEPS: Final = 5
+"""With fewer steps than this nothing is odd: the first steps are always slow."""
+ODD_RATIO: Final = 1.3
+ODD_SECONDS: Final = 0.020
+
+
+class RunningMedian:
+    """Median of the last values."""
+
+    def __init__(self, size: int = MEDIAN_STEPS) -> None:
+        """Hold nothing yet."""
+        self._recent: deque[float] = deque(maxlen=size)
+        self._ordered: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self._ordered)
+
+    def add(self, value: float) -> None:
+        """Take one more value; the oldest goes when there are too many."""
+        if len(self._recent) == self._recent.maxlen:
+            del self._ordered[bisect_left(self._ordered, self._recent[0])]
+        self._recent.append(value)
+        insort(self._ordered, value)
+
+    def value(self) -> float:
+        """Return the median (the upper one of two), 0 without values."""
+        return self._ordered[len(self._ordered) // 2] if self._ordered else 0.0
+
+
+class RankState:
+    """One rank of one attempt of a job. ``*_mono_ns`` are monotonic, 0 = never."""
+
+    def __init__(self, rank: int) -> None:
+        """Know the number only."""
+        self.rank = rank
+        self.hello: Hello | None = None
+        self.pid = 0
+        self.groups: dict[str, CommGroup] = {}
+        self.ended = ""
+        self.ended_mono_ns = 0
+        self.spoke_mono_ns = 0
+        self.beat_mono_ns = 0
+        self.dropped_count = 0
+        self.open_phases: dict[str, int] = {}
+        self.step_count = 0
+        self.step = -1
+        self.in_step = True
+        self.phase = ""
+        self.since_mono_ns = 0
+        self.inflight: tuple[InFlight, ...] = ()
+        self.inflight_seen_ns = 0
+        self.last: dict[str, LastDone] = {}
+        self._medians = [RunningMedian() for _ in range(6)]
+        self._finished_step = -1
+
+    def spoke(self, now: Now) -> None:
+        """Note a sign of life; the first one starts the patience for the first step."""
+        self.spoke_mono_ns = now.mono_ns
+        self.since_mono_ns = self.since_mono_ns or now.mono_ns
+
+    def end(self, how: str, now: Now) -> None:
+        """Training is over for it: ``bye``, ``exit`` or ``gone`` (an exit says more than a bye)."""
+        self.ended = how
+        self.ended_mono_ns = now.mono_ns
+
+    def median_step_seconds(self) -> float:
+        """Return the median duration of its last steps, 0 before the first."""
+        return self._medians[0].value()
+
+    def on_step(self, datagram: Datagram, done: StepDone, now: Now) -> bool:
+        """Take a finished step; return whether it is odd.
+
+        Odd: the step or one of its phases took over 1.3 times its own running median and 20 ms more.
+        """
+        self.step_count += 1
+        self.dropped_count = done.dropped_count
+        self._finished_step = done.record.step
+        self.step = done.record.step + 1
+        self.in_step, self.phase = True, ""
+        self.since_mono_ns = _mono(datagram.ts_ns, datagram, now)
+        for item in done.completions:
+            known = self.last.get(item.comm_id)
+            if known is None or item.end_ns >= known.end_ns:
+                self.last[item.comm_id] = LastDone(item.comm_id, item.op_name, item.op_seq, item.end_ns)
+        self.inflight = tuple(item for item in self.inflight if not self._finished(item))
+        return self._odd(done.record)
+
+    def on_beat(self, datagram: Datagram, beat: Beat, now: Now) -> None:
+        """Take a beat: where the rank stands. A beat that a later step has overtaken moves nothing back."""
+        self.beat_mono_ns = now.mono_ns
+        for item in beat.last:
+            known = self.last.get(item.comm_id)
+            if known is None or item.end_ns > known.end_ns:
+                self.last[item.comm_id] = item
+        self.inflight = tuple(item for item in beat.inflight if not self._finished(item))
+        self.inflight_seen_ns = datagram.ts_ns
+        if beat.phase in STEP_PHASES:
+            # The hook times no step phase inside an announced one: an end must have been lost.
+            # (Not a begin of the last second: beat and begin come from two threads.)
+            limit_ns = now.mono_ns - NS_PER_SECOND
+            self.open_phases = {name: at for name, at in self.open_phases.items() if at > limit_ns}
+        if beat.step_ns == 0:
+            self.in_step, self.phase = False, beat.phase
+        elif beat.step > self._finished_step or not self.step_count:
+            self.in_step, self.step, self.phase = True, beat.step, beat.phase
+            self.since_mono_ns = _mono(beat.step_ns, datagram, now)
+
+    def on_phase(self, edge: PhaseEdge, now: Now) -> None:
+        """Take an announced phase's edge; the patience for the step starts anew at its end."""
+        if edge.edge == "begin":
+            self.open_phases[edge.phase] = now.mono_ns
+        else:
+            self.open_phases.pop(edge.phase, None)
+            self.since_mono_ns = now.mono_ns
+
+    def is_announced(self) -> bool:
+        """Return whether a checkpoint, an evaluation or a compilation is going on (its begin may be lost)."""
+        return bool(self.open_phases) or self.phase in ANNOUNCED_PHASES
+
+    def oldest_inflight(self) -> dict[str, InFlight]:
+        """Return per communicator the unfinished operation that was entered first."""
+        oldest: dict[str, InFlight] = {}
+        for item in self.inflight:
+            known = oldest.get(item.comm_id)
+            if known is None or (item.op_seq, item.start_ns) < (known.op_seq, known.start_ns):
+                oldest[item.comm_id] = item
+        return oldest
+
+    def _finished(self, item: InFlight) -> bool:
+        """Return whether a completion that is known says that this operation is over."""
+        last = self.last.get(item.comm_id)
+        if last is None:
+            return False
+        if item.op_seq >= 0 and last.op_seq >= 0:
+            return item.op_seq <= last.op_seq
+        return item.start_ns < last.end_ns and item.op_name == last.op_name
+
+    def _odd(self, record: StepRecord) -> bool:
+        values = (
+            record.duration_seconds,
+            record.data_seconds,
+            record.forward_seconds,
+            record.backward_seconds,
+            record.optimizer_seconds,
+            record.communication_seconds,
+        )
+        odd = False
+        for value, median in zip(values, self._medians, strict=True):
+            if value is None:
+                continue
+            if len(median) >= MIN_STEPS and value > ODD_RATIO * median.value() + ODD_SECONDS:
+                odd = True
+            median.add(value)
+        return odd
+
+
+def _mono(then_ns: int, datagram: Datagram, now: Now) -> int:
+    """Return the monotonic time of a stamp of the hook, from its distance to the datagram's own stamp."""
+    return now.mono_ns - max(0, datagram.ts_ns - then_ns)

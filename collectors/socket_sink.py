@@ -1,0 +1,121 @@
+"""The sink of an embedded engine: a socket in a thread of its own, the spool while the engine is away."""
+
+from __future__ import annotations
+
+import logging
+import random
+import socket
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from tocsin.collectors.clock import SteadyClock
+from tocsin.collectors.outbox import Outbox, SinkConfig
+from tocsin.collectors.session import Session
+from tocsin.collectors.sink import Probe, Refused, SinkStatus
+from tocsin.collectors.spool import Spool
+from tocsin.schemas.errors import TransportError
+from tocsin.schemas.records import Record
+
+log = logging.getLogger(__name__)
+
+BACKOFF_SECONDS: Final = (0.25, 5.0)
+CONNECT_SECONDS: Final = 2.0
+
+
+class SocketSink:
+    """Connects, sends, spools, connects again. See ``tocsin.collectors.sink`` for the guarantees."""
+
+    def __init__(self, config: SinkConfig, spool: Spool, clock: SteadyClock, wake: Callable[[], None]) -> None:
+        """Prepare; ``start`` starts the thread. ``wake`` is called when ``poll`` has something.
+
+        Raises:
+            ConfigError: the engine's address is none.
+        """
+        config.check()
+        self._config = config
+        self._box = Outbox(spool, clock, wake)
+        self._thread = threading.Thread(target=self._run, name="sink", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def put(self, record: Record) -> None:
+        """Take a record; never blocks."""
+        self._box.put(record)
+
+    def poll(self) -> list[Refused | Probe]:
+        """Return what the engine said since the last call."""
+        return self._box.poll()
+
+    def status(self) -> SinkStatus:
+        """Return how the way to the engine is."""
+        return self._box.status
+
+    def clock_jumped(self) -> None:
+        """Forget the clocks' difference; the next exchange gives a new one."""
+        self._box.offsets.clear()
+
+    def close(self, seconds: float) -> None:
+        """Send what waits, for at most so long; the rest stays in the spool."""
+        self._box.closing_mono = self._box.mono() + seconds
+        self._box.nudge()
+        self._thread.join(seconds + 1.0)
+
+    def _run(self) -> None:
+        box, backoff, said = self._box, BACKOFF_SECONDS[0], ""
+        while True:
+            welcome, text = self._talk()
+            if welcome:
+                backoff, said = BACKOFF_SECONDS[0], ""
+            if text and text != said:
+                said = text
+                log.warning("engine away", extra={"engine": self._config.engine, "error": text})
+            box.publish(connected=False)
+            if box.closing_mono is not None:
+                break
+            self._pause(backoff * random.uniform(0.8, 1.2))
+            backoff = min(BACKOFF_SECONDS[1], backoff * 2)
+        box.spool_all()
+        box.publish(connected=False)
+        box.spool.close()
+
+    def _talk(self) -> tuple[bool, str]:
+        """Hold one connection; return whether the engine answered, and why it ended."""
+        hello = {"t": "hello", "host": self._config.host, "agent_version": self._config.agent_version}
+        session = None
+        try:
+            with self._connect() as connection:
+                session = Session(self._box, connection, hello)
+                session.run()
+        except (OSError, TransportError) as error:
+            return bool(session and session.was_welcome), f"{type(error).__name__}: {error}"
+        finally:
+            if session is not None:
+                session.put_back()
+        return session.was_welcome, ""
+
+    def _connect(self) -> socket.socket:
+        family, address = self._config.address()
+        connection = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(CONNECT_SECONDS)
+            connection.connect(address)
+            connection.setblocking(False)
+            if family != socket.AF_UNIX:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError:
+            connection.close()
+            raise
+        self._box.connects += 1
+        return connection
+
+    def _pause(self, seconds: float) -> None:
+        """Wait before the next attempt; what comes meanwhile goes to the spool."""
+        box = self._box
+        until = box.mono() + seconds
+        while box.closing_mono is None and box.mono() < until:
+            box.spool_all()
+            box.publish(connected=False)
+            box.wait(until - box.mono())
