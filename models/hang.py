@@ -14,6 +14,11 @@ API: ``analyse(HangInput) -> HangFinding``. Build the input from what is known (
 >>> analyse(HangInput(groups, states, facts={3: "stopped"})).reason
 'process_stopped_peers_wait'
 
+Live: ``pending`` are a rank's ``state`` rows that no later ``completion`` of the same communicator
+has overtaken, by ``start_ns``; ``completed`` its last ``completion`` per communicator (collectives
+only, with ``end_ns`` in ``completed_ns``); ``seen_ns`` when the newest of them was seen. Set
+``hidden_ops`` on ranks that send and receive over gloo, which nobody records.
+
 What accuses, from strong to weak; a weaker kind is not accused beside a stronger one:
 
 1. a stopped or gone process that others wait for;
@@ -27,6 +32,7 @@ Where the evidence fits several equally well nobody is accused and they are ``am
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -81,7 +87,7 @@ class HangFinding:
 
     Attributes:
         culprits: ranks that the evidence singles out, ascending; () = nobody.
-        reason: a value of ``Reason`` or a name above; with several culprits that of the strongest.
+        reason: a value of ``Reason`` or a name above; with several culprits that of most of them.
         reasons: (rank, reason) of every culprit.
         blocked: the operations in which ranks wait, and for whom; roots first.
         victims: ranks that wait for others, ascending.
@@ -150,30 +156,42 @@ def _missing(data: HangInput, graph: WaitGraph) -> tuple[int, ...]:
 def _find_roots(data: HangInput, graph: WaitGraph, deviations: list[Deviation]) -> _Roots:
     roots = _Roots(set(), {}, set(), set(), set(), set())
     states = {state.rank: state for state in data.states}
+    inner_rings: list[set[int]] = []
     for component in strong_components(graph.edges):
         inner = set(component)
-        if any(target not in inner for node in component for target in graph.edges.get(node, ())):
-            continue
         ranks = {node for node in component if node >= 0}
-        if len(ranks) == 1 and len(component) == 1:
+        is_end = all(target in inner for node in component for target in graph.edges.get(node, ()))
+        if is_end and len(component) == 1 and ranks:
             _sort_root(roots, ranks.pop(), data, graph, states)
-        elif ranks:
-            deviation = cycle_deviation(data, graph, ranks)
-            if deviation is None:
-                roots.torn |= ranks
-            else:
-                deviations.append(deviation)
-    for deviation in deviations:
-        if deviation.ranks:
-            roots.proven |= dict.fromkeys(deviation.ranks, Reason.ENTERED_OTHER_COLLECTIVE.value)
-        else:
-            roots.torn |= set(deviation.candidates)
+        elif is_end and ranks:
+            deviations.append(_ring(data, graph, ranks))
+        elif len(component) > 1:
+            inner_rings.append(ranks)
+    _add_deviations(roots, deviations)
+    if not roots.frozen and not roots.proven:
+        # In a right program waiting has no rings: one that leads on to a silent rank is the older trouble.
+        found = [_ring(data, graph, ranks) for ranks in inner_rings]
+        _add_deviations(roots, found)
+        deviations += found
     roots.silent = _needed(graph, roots.silent)
     if not (roots.frozen or roots.proven or roots.silent or roots.unsure):
         stuck = {rank for op in graph.ops if not op.blocked for rank in op.waiting}
         stuck |= {rank for rank, front in graph.fronts.items() if front and front[-1].is_p2p}
         roots.inside |= stuck - {node for node in graph.edges if node >= 0}
     return roots
+
+
+def _ring(data: HangInput, graph: WaitGraph, ranks: set[int]) -> Deviation:
+    text = f"{_rank_list(ranks)} wait for each other in a ring"
+    return cycle_deviation(data, graph, ranks) or Deviation((), tuple(sorted(ranks)), text)
+
+
+def _add_deviations(roots: _Roots, deviations: list[Deviation]) -> None:
+    for deviation in deviations:
+        if deviation.ranks:
+            roots.proven |= dict.fromkeys(deviation.ranks, Reason.ENTERED_OTHER_COLLECTIVE.value)
+        else:
+            roots.torn |= set(deviation.candidates)
 
 
 def _needed(graph: WaitGraph, silent: set[int]) -> set[int]:
@@ -184,9 +202,7 @@ def _needed(graph: WaitGraph, silent: set[int]) -> set[int]:
     return alone if all(ranks & alone for ranks in by_op if ranks) and alone else silent
 
 
-def _sort_root(
-    roots: _Roots, rank: int, data: HangInput, graph: WaitGraph, states: Mapping[int, RankState]
-) -> None:
+def _sort_root(roots: _Roots, rank: int, data: HangInput, graph: WaitGraph, states: Mapping[int, RankState]) -> None:
     """Put one rank that is waited for, and waits for nobody, where its evidence belongs."""
     fact = data.facts.get(rank, "")
     state = states.get(rank)
@@ -200,12 +216,19 @@ def _sort_root(
         roots.proven[rank] = STUCK_WHERE_PEERS_FINISHED
     elif rank in graph.unstarted:
         roots.proven[rank] = Reason.NEVER_ARRIVED.value
-    elif state.pending:
+    elif state.pending and not _alone(graph, rank):
         roots.inside.add(rank)
     elif state.hidden_ops:
         roots.unsure.add(rank)
     else:
         roots.proven[rank] = Reason.NEVER_ARRIVED.value
+
+
+def _alone(graph: WaitGraph, rank: int) -> bool:
+    """Whether a rank stands in an operation that has no other member: nobody else can hold it up."""
+    op = graph.fronts[rank][0]
+    group = graph.groups.get(op.comm_id)
+    return not op.is_p2p and group is not None and group.ranks == (rank,) and not group.inferred
 
 
 def _decide(data: HangInput, roots: _Roots, waiting: set[int]) -> tuple[dict[int, str], set[int], str]:
@@ -222,15 +245,16 @@ def _decide(data: HangInput, roots: _Roots, waiting: set[int]) -> tuple[dict[int
             culprits = dict(roots.proven)
     elif roots.silent:
         # Half of a job without a trace: dead, or never collected? Nothing here can tell.
-        if len(roots.silent) == 1 or 2 * len(roots.silent) < world:
+        if not roots.torn and (len(roots.silent) == 1 or 2 * len(roots.silent) < world):
             culprits = dict.fromkeys(roots.silent, Reason.SILENT_AND_PEERS_STALLED.value)
-    elif len(roots.unsure) == 1:
+    elif len(roots.unsure) == 1 and not roots.torn:
         culprits = dict.fromkeys(roots.unsure, Reason.NEVER_ARRIVED.value)
     ambiguous = everybody - set(culprits)
     if culprits:
-        reason = culprits[min(culprits)]
+        counts = Counter(culprits.values())
+        reason = min(counts, key=lambda name: (-counts[name], name))
     elif ambiguous:
-        only_inside = ambiguous == roots.inside
+        only_inside = ambiguous == roots.inside and not roots.torn
         reason = STUCK_INSIDE if only_inside else Reason.AMBIGUOUS.value
     else:
         reason = NOBODY_WAITS
@@ -245,9 +269,7 @@ def _blocked(graph: WaitGraph, culprits: set[int]) -> tuple[BlockedGroup, ...]:
             group = graph.groups[op.comm_id]
             lacking = tuple(all_lacking(graph, index))
             blocked.append(
-                BlockedGroup(
-                    op.comm_id, group.kind, op.seq, op.op_name, tuple(op.waiting), lacking, group.inferred
-                )
+                BlockedGroup(op.comm_id, group.kind, op.seq, op.op_name, tuple(op.waiting), lacking, group.inferred)
             )
     for rank, front in sorted(graph.fronts.items()):
         for op_state in front:
@@ -266,7 +288,8 @@ def _blocked(graph: WaitGraph, culprits: set[int]) -> tuple[BlockedGroup, ...]:
                         inferred,
                     )
                 )
-    blocked.sort(key=lambda b: (culprits.isdisjoint(b.waits_for), len(b.waits_for)))
+    # The operations whose lack is the culprit alone say most; then those that hold up many.
+    blocked.sort(key=lambda b: (not set(b.waits_for) <= culprits, -len(b.waiting), len(b.waits_for)))
     return tuple(blocked)
 
 
@@ -290,18 +313,18 @@ def _culprit_lines(
         who = _rank_list(ranks)
         if reason == Reason.PROCESS_STOPPED_PEERS_WAIT.value:
             facts = ", ".join(sorted({data.facts[rank] for rank in ranks}))
-            lines.append(f"{who}: process {facts}, and others wait for it")
+            lines.append(f"{who}: process {facts}, and others wait")
         elif reason == STUCK_WHERE_PEERS_FINISHED:
-            lines.append(f"{who}: unfinished with collectives that peers have finished; waits for nobody")
+            lines.append(f"{who}: unfinished with collectives that peers have finished: own device or process")
         elif reason == Reason.SILENT_AND_PEERS_STALLED.value:
-            lines.append(f"{who}: left no trace, and others wait for it")
+            lines.append(f"{who}: left no trace, and others wait")
         elif reason == Reason.NEVER_ARRIVED.value:
             begun = [rank for rank in ranks if rank in graph.unstarted]
             idle = [rank for rank in ranks if rank not in graph.unstarted]
             if begun:
                 lines.append(f"{_rank_list(begun)}: issued the collective that the peers run, never began it")
             if idle:
-                lines.append(f"{_rank_list(idle)}: in no collective, and others wait for it in theirs")
+                lines.append(f"{_rank_list(idle)}: in no collective with others, who wait in theirs")
     return lines + [deviation.text for deviation in deviations]
 
 
@@ -312,25 +335,21 @@ def _blocked_lines(blocked: tuple[BlockedGroup, ...]) -> list[str]:
         guess = " (members guessed)" if group.inferred else ""
         lines.append(
             f"{_rank_list(group.waiting)} in {group.op_name} {group.seq} of group {name}{guess}"
-            f" wait for {_rank_list(group.waits_for)}"
+            f" wait{'s' if len(group.waiting) == 1 else ''} for {_rank_list(group.waits_for)}"
         )
     if len(blocked) > SHOWN_GROUPS:
         lines.append(f"{len(blocked) - SHOWN_GROUPS} more operations are blocked")
     return lines
 
 
-def _other_lines(
-    data: HangInput, roots: _Roots, culprits: Mapping[int, str], ambiguous: set[int]
-) -> list[str]:
+def _other_lines(data: HangInput, roots: _Roots, culprits: Mapping[int, str], ambiguous: set[int]) -> list[str]:
     """What was seen and accuses nobody."""
     lines = []
     quiet = set(data.silent) - set(culprits)
     if quiet - ambiguous:
         lines.append(f"{_rank_list(quiet - ambiguous)}: silent, but nobody waits there: monitoring lost")
     if roots.inside and not culprits:
-        lines.append(
-            f"{_rank_list(roots.inside)}: in the operation with all its members, and it does not end"
-        )
+        lines.append(f"{_rank_list(roots.inside)}: in the operation with all its members, and it does not end")
     if ambiguous - roots.inside:
         beside = " beside the culprits" if culprits else ""
         lines.append(f"{_rank_list(ambiguous - roots.inside)}: may be at fault{beside}; not accused")

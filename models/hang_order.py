@@ -11,7 +11,7 @@ same kind, and what ran before, decide. Where nothing decides, nobody is named.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
@@ -26,6 +26,7 @@ MAX_RING_OPS = 48
 """Operations of one ring that are compared in pairs."""
 
 Signature = tuple[str, int, str]
+Word = tuple[str, Signature]
 Place = tuple[str, int]
 """(kind of group, number): the same place of the order in all groups of one kind."""
 
@@ -87,12 +88,11 @@ def _judge_mismatch(
     if right is None:
         votes = _sister_votes(data, graph, (kind, seq), frozenset(everybody))
         right = _clear_winner({signature: votes[signature] for signature in by_signature})
-    shown = "; ".join(
-        f"{_names(ranks)}: {_describe(signature)}" for signature, ranks in sorted(by_signature.items())
-    )
+    shown = "; ".join(f"{_names(ranks)}: {_describe(signature)}" for signature, ranks in sorted(by_signature.items()))
     text = f"number {seq} of group {kind} {comm_id} is not the same operation everywhere: {shown}"
     if right is None:
-        return Deviation((), everybody, text)
+        strange = strange_ranks(data, graph, everybody)
+        return Deviation(tuple(strange) if len(strange) == 1 else (), everybody, text)
     wrong = sorted(r for signature, ranks in by_signature.items() if signature != right for r in ranks)
     return Deviation(tuple(wrong), everybody, text)
 
@@ -155,13 +155,14 @@ def cycle_deviation(data: HangInput, graph: WaitGraph, ring: set[int]) -> Deviat
         guilty |= wrong
         torn |= set() if wrong else at_one | at_two
         texts.append(
-            f"{_names(at_one)} in {_label(graph, one)} and {_names(at_two)} in {_label(graph, two)}"
-            " wait for each other"
+            f"{_names(at_one)} in {_label(graph, one)} and {_names(at_two)} in {_label(graph, two)} wait for each other"
         )
+    if not guilty and len(strange := strange_ranks(data, graph, ring)) == 1:
+        guilty = strange
+        texts.append(f"{_names(strange)} made a step from one operation to the next that no peer ever made")
     if not texts:
         return None
-    ranks = () if torn - guilty and not guilty else tuple(sorted(guilty))
-    return Deviation(ranks, tuple(sorted(guilty | torn)), "; ".join(texts[:4]))
+    return Deviation(tuple(sorted(guilty)), tuple(sorted(guilty | torn)), "; ".join(texts[:4]))
 
 
 def _label(graph: WaitGraph, op: WaitingOp) -> str:
@@ -184,9 +185,6 @@ def _wrong_side(
         return one[1] if second_first > first_first else two[1]
     if len(one[1]) != len(two[1]):
         return one[1] if len(one[1]) < len(two[1]) else two[1]
-    strange = _strange_steps(data, graph)
-    if bool(one[1] & strange) != bool(two[1] & strange):
-        return one[1] if one[1] & strange else two[1]
     return set()
 
 
@@ -215,18 +213,25 @@ def _been_in(graph: WaitGraph, completed: Mapping[str, int], place: Place) -> bo
     return len(seqs) == 1 and seqs[0] >= place[1]
 
 
-def _strange_steps(data: HangInput, graph: WaitGraph) -> set[int]:
-    """Ranks whose step from the last finished to the first pending operation nobody else ever made."""
+def strange_ranks(data: HangInput, graph: WaitGraph, among: Collection[int]) -> set[int]:
+    """Ranks that went from one operation to the next as nobody else ever did, and no time before.
 
-    def word(op: OpState) -> tuple[str, Signature]:
-        return _kind(graph, op.comm_id), signature_of(op)
-
-    made: Counter[tuple[tuple[str, Signature], tuple[str, Signature]]] = Counter()
-    last: dict[int, tuple[tuple[str, Signature], tuple[str, Signature]]] = {}
+    Only where the past of all of them is known: a past that one rank alone shows is no deviation.
+    """
+    made: Counter[tuple[Word, Word]] = Counter()
+    steps: dict[int, list[tuple[Word, Word]]] = {}
     for state in data.states:
-        if state.history and state.pending:
-            words = [word(op) for op in (*state.history, state.pending[0])]
-            steps = list(pairwise(words))
-            made.update(steps)
-            last[state.rank] = steps[-1]
-    return {rank for rank, step in last.items() if made[step] == 1}
+        if state.history:
+            # The next pending operation is where it stands; what it issued beyond may be anything.
+            own = list(pairwise(_word(graph, op) for op in (*state.history, *state.pending[:1])))
+            made.update(own)
+            if state.rank in among:
+                steps[state.rank] = own
+    if len(steps) < len(among):
+        return set()
+    return {rank for rank, own in steps.items() if any(made[step] == 1 for step in own)}
+
+
+def _word(graph: WaitGraph, op: OpState) -> Word:
+    """An operation without its number: kind of group, and what it does."""
+    return _kind(graph, op.comm_id), signature_of(op)

@@ -249,34 +249,51 @@ def build_graph(data: HangInput) -> WaitGraph:
     sinks = set(lagging) | set(data.silent) | {r for r, fact in data.facts.items() if fact in FROZEN_FACTS}
     fronts = {state.rank: () if state.rank in sinks else front_of(state) for state in data.states}
     edges: dict[Node, list[Node]] = {}
-    posted = {
-        (op.comm_id, rank, op.peer, sends(op)) for rank, front in fronts.items() for op in front if op.is_p2p
-    }
-    for rank, front in fronts.items():
-        for op in front:
-            if op.is_p2p and op.peer >= 0 and (op.comm_id, op.peer, rank, not sends(op)) not in posted:
-                edges.setdefault(rank, []).append(op.peer)
+    unstarted = set(link_p2p(fronts, edges))
     # A collective behind a point-to-point operation that waits is not reached: the device keeps the order.
     standing = {
         rank: front[-1]
         for rank, front in fronts.items()
         if front and not front[-1].is_p2p and front[-1].comm_id in groups and rank not in edges
     }
-    unstarted = unstarted_ranks(standing)
-    for rank in unstarted:
+    for rank in not_begun(standing):
+        # Behind a point-to-point operation it may well be that one that holds it up.
+        if not fronts[rank][0].is_p2p:
+            unstarted.add(rank)
         del standing[rank]
     ops = operations_of(standing, data.states, groups)
     link_operations(ops, edges)
     waited = {node for nodes in edges.values() for node in nodes if node >= 0}
-    return WaitGraph(groups, ops, edges, waited, lagging, fronts, unstarted)
+    return WaitGraph(groups, ops, edges, waited, lagging, fronts, frozenset(unstarted))
 
 
-def unstarted_ranks(standing: Mapping[int, OpState]) -> frozenset[int]:
+def link_p2p(fronts: Mapping[int, tuple[OpState, ...]], edges: dict[Node, list[Node]]) -> list[int]:
+    """Add an edge to each peer that has not posted the other half; return who posted it and never began."""
+    posted = {
+        (op.comm_id, rank, op.peer, sends(op)): op.started
+        for rank, front in fronts.items()
+        for op in reversed(front)
+        if op.is_p2p
+    }
+    never_began = []
+    for rank, front in fronts.items():
+        for op in front:
+            half = (op.comm_id, op.peer, rank, not sends(op))
+            if not op.is_p2p or op.peer < 0:
+                continue
+            if half not in posted:
+                edges.setdefault(rank, []).append(op.peer)
+            elif op.started and posted[half] is False:
+                edges.setdefault(rank, []).append(op.peer)
+                if not fronts[op.peer][0].started:
+                    never_began.append(op.peer)
+    return never_began
+
+
+def not_begun(standing: Mapping[int, OpState]) -> list[int]:
     """Ranks whose device has not begun the collective that the devices of their peers run."""
     running = {(op.comm_id, op.seq) for op in standing.values() if op.started}
-    return frozenset(
-        rank for rank, op in standing.items() if op.started is False and (op.comm_id, op.seq) in running
-    )
+    return [rank for rank, op in standing.items() if op.started is False and (op.comm_id, op.seq) in running]
 
 
 def operations_of(

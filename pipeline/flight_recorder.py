@@ -8,8 +8,9 @@ read is evidence about its rank, not the end of the analysis.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def _files_by_rank(folder: Path) -> dict[int, list[Path]]:
 
 
 def _prefix(path: Path) -> str:
-    return path.name.removesuffix(path.suffix if path.suffix.isascii() else "").rstrip("0123456789")
+    return path.stem.rstrip("0123456789")
 
 
 def _read_file(path: Path) -> FlightDump | str:
@@ -117,33 +118,50 @@ def _read_file(path: Path) -> FlightDump | str:
         return str(error)
 
 
-def analyse_folder(folder: Path) -> HangFinding:
+def analyse_folder(folder: Path, world_size: int = 0) -> HangFinding:
     """Read a folder and judge it; what was unreadable stands in the evidence.
 
     Args:
         folder: where the dumps are.
+        world_size: ranks in the job; 0: as the dumps say, or as the files' numbers suggest.
 
     Raises:
         ConfigError: there is nothing to judge.
     """
-    content = read_folder(folder)
-    finding = analyse(hang_input(content))
-    extra = [
-        f"rank {rank}: its dump {name} is unreadable: {why}" for rank, (name, why) in sorted(content.unreadable.items())
-    ]
+    content = _within_world(read_folder(folder), world_size)
+    finding = analyse(hang_input(content, world_size))
+    extra = [f"rank {rank}: {name} is unreadable: {why}" for rank, (name, why) in sorted(content.unreadable.items())]
     absent = sorted(set(finding.missing_ranks) - set(content.unreadable))
     if absent:
         extra.append(f"no dump of rank{'s' if len(absent) > 1 else ''} {', '.join(map(str, absent[:32]))}")
-    return HangFinding(
-        culprits=finding.culprits,
-        reason=finding.reason,
-        reasons=finding.reasons,
-        blocked=finding.blocked,
-        victims=finding.victims,
-        missing_ranks=finding.missing_ranks,
-        ambiguous=finding.ambiguous,
-        evidence=(*finding.evidence, *extra, *content.notes),
+    return replace(finding, evidence=(*finding.evidence, *extra, *content.notes))
+
+
+def _within_world(content: DumpFolder, world_size: int) -> DumpFolder:
+    """Leave out files of ranks that the job does not have: they are another job's."""
+    world = world_size or _known_world(content.dumps.values())
+    strangers = sorted(rank for rank in {*content.dumps, *content.unreadable} if rank >= world > 0)
+    if not strangers:
+        return content
+    dumps = {rank: dump for rank, dump in content.dumps.items() if rank < world}
+    if not dumps:
+        raise ConfigError("world size", world, f"larger than {strangers[0]}, the lowest rank that left a dump")
+    return DumpFolder(
+        dumps,
+        {rank: broken for rank, broken in content.unreadable.items() if rank < world},
+        (*content.notes, f"passed over, the job has {world} ranks: dumps of ranks {strangers[:32]}"),
     )
+
+
+def _known_world(dumps: Iterable[FlightDump]) -> int:
+    """Ranks in the job by what most dumps say of the default group, 0: none says."""
+    sizes = Counter(
+        len(group.ranks)
+        for dump in dumps
+        for group in dump.groups
+        if group.ranks and (group.desc == DEFAULT_GROUP_DESC or group.name == DEFAULT_GROUP_NAME)
+    )
+    return max(sizes, key=lambda size: (sizes[size], size)) if sizes else 0
 
 
 def report(finding: HangFinding) -> dict[str, Any]:
@@ -169,24 +187,22 @@ def report(finding: HangFinding) -> dict[str, Any]:
     }
 
 
-def hang_input(content: DumpFolder) -> HangInput:
+def hang_input(content: DumpFolder, world_size: int = 0) -> HangInput:
     """Build what the hang analysis looks at.
 
     Args:
         content: the dumps of one job at one time.
+        world_size: ranks in the job, 0: as the dumps say.
     """
     names = _Names(content.dumps)
-    world = names.world
     heard = set(content.dumps)
-    # A number from another job's file must not become a missing rank of this one.
-    broken = {rank for rank in content.unreadable if rank < world or not names.world_is_known}
-    silent = (set(range(world)) | broken) - heard
+    silent = (set(range(max(names.world, world_size))) | set(content.unreadable)) - heard
     states = tuple(names.state_of(rank, dump) for rank, dump in sorted(content.dumps.items()))
     return HangInput(
         groups=names.groups(frozenset(heard | silent)),
         states=states,
         silent=frozenset(silent),
-        world_size=max(world, len(heard | silent)),
+        world_size=len(heard | silent),
     )
 
 
@@ -206,7 +222,6 @@ class _Names:
             for entry in dump.entries:
                 self._desc.setdefault(entry.group_name, entry.group_desc)
         members = [ranks for by_name in self._ranks.values() for ranks in by_name]
-        self.world_is_known = any(self._ranks.get(name) for name in self._desc if self._is_default(name))
         # Ranks are numbered without gaps: a number between two files is a rank without a file.
         self.world = 1 + max([*dumps, *(rank for ranks in members for rank in ranks)])
         self._mixed = {

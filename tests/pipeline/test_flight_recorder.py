@@ -14,6 +14,11 @@ from tocsin.pipeline.flight_recorder import analyse_folder, read_folder, report
 from tocsin.schemas.errors import ConfigError
 
 GLOO_JOB = Path(__file__).with_name("gloo_job.py")
+GLOO_REASONS = {
+    "sleep": "never_arrived",
+    "stop": "silent_and_peers_stalled",
+    "skip": "entered_other_collective",
+}
 REAL_SETS = ("lock_gil_1st", "gpu_error_1st")
 
 
@@ -103,20 +108,22 @@ def test_dumps_without_their_last_entries_accuse_nobody_else(tmp_path: Path) -> 
     assert right == 16
 
 
-@pytest.mark.parametrize("fault", ["sleep", "stop", "skip"])
-def test_a_real_gloo_job(tmp_path: Path, fault: str) -> None:
+@pytest.fixture(scope="module")
+def gloo_dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Dumps of three real jobs of six ranks, rank 4 struck in each; a folder per fault."""
     pytest.importorskip("torch", reason="needs the train extra")
-    subprocess.run([sys.executable, str(GLOO_JOB), str(tmp_path), "6", fault, "4"], check=True, timeout=60)
-    finding = analyse_folder(tmp_path)
+    root = tmp_path_factory.mktemp("gloo")
+    subprocess.run([sys.executable, str(GLOO_JOB), str(root), "6", "4", *GLOO_REASONS], check=True, timeout=90)
+    return root
+
+
+@pytest.mark.parametrize("fault", GLOO_REASONS)
+def test_a_real_gloo_job(gloo_dumps: Path, fault: str) -> None:
+    finding = analyse_folder(gloo_dumps / fault)
 
     assert finding.culprits == (4,)
     assert finding.missing_ranks == ((4,) if fault == "stop" else ())
-    reasons = {
-        "sleep": "never_arrived",
-        "stop": "silent_and_peers_stalled",
-        "skip": "entered_other_collective",
-    }
-    assert finding.reason == reasons[fault]
+    assert finding.reason == GLOO_REASONS[fault]
 
 
 def test_a_broken_dump_is_evidence_about_its_rank(tmp_path: Path) -> None:
@@ -150,6 +157,25 @@ def test_a_gap_in_the_numbers_is_a_missing_rank_where_no_group_is_known(tmp_path
     finding = analyse_folder(tmp_path)
 
     assert (finding.culprits, finding.missing_ranks) == ((2,), (2,))
+
+
+def test_a_last_rank_without_a_file_is_missing_where_the_world_size_is_told(tmp_path: Path) -> None:
+    for rank in (0, 1, 2):
+        entries = [{"record_id": 1, "process_group": ["0", "default_pg"], "collective_seq_id": 5, "op_id": 5,
+                    "profiling_name": "gloo:all_reduce", "retired": False}]  # fmt: skip
+        (tmp_path / f"trace_{rank}").write_text(json.dumps({"version": "2.10", "entries": entries}))
+
+    assert analyse_folder(tmp_path).culprits == ()
+    assert analyse_folder(tmp_path, world_size=4).culprits == (3,)
+
+
+def test_a_dump_of_another_job_is_passed_over(tmp_path: Path) -> None:
+    folder = write(tmp_path, cases.strike("cpu_stall", 6, 30))
+    (folder / "dump_99").write_bytes((folder / "dump_3").read_bytes())
+    finding = analyse_folder(folder)
+
+    assert (finding.culprits, finding.missing_ranks) == ((6,), ())
+    assert any("[99]" in line for line in finding.evidence)
 
 
 def test_two_dumps_of_one_rank_are_read_once(tmp_path: Path) -> None:

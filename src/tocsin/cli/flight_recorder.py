@@ -1,0 +1,51 @@
+"""``tocsin flight-recorder DIR``: who stands behind, by PyTorch Flight Recorder dumps."""
+
+import argparse
+import json
+from pathlib import Path
+
+from tocsin.models.hang import HangFinding
+from tocsin.pipeline.flight_recorder import analyse_folder, report
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "folder",
+        metavar="DIR",
+        type=Path,
+        help="folder with one dump per rank (pickle or JSON); a file's name ends in its rank",
+    )
+    parser.add_argument(
+        "--world-size",
+        type=int,
+        default=0,
+        metavar="N",
+        help="ranks in the job, where the dumps do not say it (gloo): a rank without a file is missing",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Judge the folder and print the finding."""
+    finding = analyse_folder(args.folder, args.world_size)
+    if args.json:
+        print(json.dumps(report(finding)))
+    else:
+        print(text_of(finding))
+    return 0
+
+
+def text_of(finding: HangFinding) -> str:
+    """Return the finding for a human: first who, then why."""
+    if finding.culprits:
+        several = len(finding.culprits) > 1
+        ranks = ", ".join(map(str, finding.culprits))
+        who = f"ranks {ranks} hold" if several else f"rank {ranks} holds"
+        head = f"{who} up the job ({finding.reason})"
+    else:
+        head = f"the dumps do not show a culprit ({finding.reason})"
+    lines = [head, *(f"  - {line}" for line in finding.evidence)]
+    if finding.victims:
+        lines.append(f"  {len(finding.victims)} ranks wait because of others")
+    return "\n".join(lines)
