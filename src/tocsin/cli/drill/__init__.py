@@ -17,15 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("--kind", choices=list(KINDS), help="the fault (default: kill; with --demo: freeze)")
     parser.add_argument("--all", action="store_true", help="every kind, with each of --seeds seeds")
-    parser.add_argument(
-        "--ranks", type=_rank_count, default=8, metavar="N", help="ranks of the job (default: 8)"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="S", help="decides who is struck, when, how hard"
-    )
-    parser.add_argument(
-        "--seeds", type=int, default=5, metavar="N", help="seeds a kind with --all (default: 5)"
-    )
+    parser.add_argument("--ranks", type=_rank_count, default=8, metavar="N", help="ranks of the job (default: 8)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="decides who is struck, when, how hard")
+    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="seeds a kind with --all (default: 5)")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write the table to this file (Markdown)")
     parser.add_argument(
         "--healthy-minutes",
@@ -34,12 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="M",
         help="with --kind none: train so long, with checkpoints and evaluations",
     )
-    parser.add_argument(
-        "--keep", action="store_true", help="keep the work folder: logs, stderr, spools, incidents"
-    )
-    parser.add_argument(
-        "--demo", action="store_true", help="show it: step rates, the strike, the verdict, the rows"
-    )
+    parser.add_argument("--keep", action="store_true", help="keep the work folder: logs, stderr, spools, incidents")
+    parser.add_argument("--demo", action="store_true", help="show it: step rates, the strike, the verdict, the rows")
     parser.add_argument("--plain", action="store_true", help="plain lines also on a terminal")
 
 

@@ -91,9 +91,7 @@ def run(args: argparse.Namespace) -> int:
     """Show one drill; 0 where the verdict is right, else 1."""
     data = Path(tempfile.mkdtemp(prefix="tocsin-demo-"))
     plan = make_plan(KINDS[args.kind or _DEFAULT_KIND], args.seed, args.ranks)
-    print(
-        f"A real torch.distributed job of {args.ranks} ranks on this machine, and a fault: {plan.kind.name}."
-    )
+    print(f"A real torch.distributed job of {args.ranks} ranks on this machine, and a fault: {plan.kind.name}.")
     print(report.POSING + "\n", flush=True)
     with _display(plain=args.plain) as display:
         watcher = _Watcher(display)

@@ -61,9 +61,7 @@ class Engine:
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
-                raise DrillError(
-                    f"the engine ended with status {self._process.returncode}: {self.last_words()}"
-                )
+                raise DrillError(f"the engine ended with status {self._process.returncode}: {self.last_words()}")
             try:
                 self.client.call("ping")
             except EngineAbsentError:

@@ -155,7 +155,7 @@ KINDS: Mapping[str, FaultKind] = MappingProxyType(
                 "every packet from and to rank {rank} takes {magnitude:.0f} ms longer",
                 ("fail_slow", "network_slow"),
                 Outside.SLOW_RELAY,
-                (10.0, 40.0),
+                (5.0, 15.0),
             ),
             FaultKind(
                 name="agent_killed",

@@ -80,9 +80,7 @@ def judge(plan: Plan, onset_ns: int, heard: Sequence[Heard]) -> Answer:
     if plan.kind.wanted is Wanted.SILENCE:
         live = [item for item in heard if is_live(item.line)]
         if live:
-            return Answer(
-                False, f"a verdict on a healthy job: {describe(live[0].line)}", verdict=live[0].line
-            )
+            return Answer(False, f"a verdict on a healthy job: {describe(live[0].line)}", verdict=live[0].line)
         return Answer(True, "no verdict, as it should be")
     innocent = _first_false_accusation(plan, onset_ns, heard)
     if innocent is not None:
@@ -98,9 +96,7 @@ def _first_false_accusation(plan: Plan, onset_ns: int, heard: Sequence[Heard]) -
     for item in heard:
         others = accused(item.line) - guilty
         if others:
-            return Answer(
-                False, f"accuses {', '.join(sorted(others))}: {describe(item.line)}", verdict=item.line
-            )
+            return Answer(False, f"accuses {', '.join(sorted(others))}: {describe(item.line)}", verdict=item.line)
         if accused(item.line) and item.at_ns < onset_ns:
             return Answer(False, f"before anything happened: {describe(item.line)}", verdict=item.line)
     return None

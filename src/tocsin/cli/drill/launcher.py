@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from multiprocessing import connection, forkserver
@@ -13,8 +14,10 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import cast
 
+from tocsin.cli.drill import relay
 from tocsin.cli.drill.board import Board
 from tocsin.cli.drill.engine import DrillError
+from tocsin.cli.drill.faults import Outside
 from tocsin.cli.drill.judge import host_name
 from tocsin.cli.drill.plan import Plan
 from tocsin.cli.drill.preload import GROUP_VARIABLE
@@ -27,6 +30,8 @@ from tocsin.collectors.exec import send_exit
 CLUSTER = "drill"
 _AGENT_START_SECONDS = 30.0
 _STDERR_BYTES = 4096
+_SLOW_FIRST_STEP_SECONDS = 5.0
+"""In a long healthy job, as a compilation would take it."""
 
 
 def warm_up(processes: ProcessGroup) -> ForkServerContext:
@@ -39,6 +44,9 @@ def warm_up(processes: ProcessGroup) -> ForkServerContext:
         The context that makes ranks.
     """
     os.environ[GROUP_VARIABLE] = str(processes.group)
+    # multiprocessing's and torch's temporary files, too, go when the work folder goes.
+    os.environ["TMPDIR"] = str(processes.folder)
+    tempfile.tempdir = None  # it remembers its first answer
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tocsin.cli.drill.preload"])
     forkserver.ensure_running()
@@ -66,6 +74,9 @@ class Job:
         self._agents: list[subprocess.Popen[bytes]] = []
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
         self._reports_exits = True
+        needs_relay = plan.kind.outside is Outside.SLOW_RELAY
+        self._relay_socket = self.folder / "relay" if needs_relay else None
+        self._relay: list[subprocess.Popen[bytes]] = []
 
     def start(self, context: ForkServerContext, engine_socket: Path) -> None:
         """Start ranks and agents; the ranks begin when every agent listens.
@@ -73,6 +84,8 @@ class Job:
         Raises:
             DrillError: an agent does not come up.
         """
+        if self._relay_socket is not None:
+            self._start_relay(self._relay_socket)
         for rank in range(self.plan.rank_count):
             process = context.Process(target=rank_main, args=(self._config(rank),), daemon=True)
             process.start()
@@ -111,6 +124,7 @@ class Job:
             if process.pid is not None and process.pid not in {self.pid(item.rank) for item in self.exits}:
                 kill_quietly(process.pid)
         self._supervisor.join(timeout=5.0)
+        self._processes.end(children=self._relay)
         self.board.close()
 
     def _config(self, rank: int) -> RankConfig:
@@ -126,9 +140,28 @@ class Job:
             checkpoint_folder=self.folder,
             stderr_path=self.folder / f"err{rank}",
             agent_socket=self._agent_socket(rank),
-            pace=Pace(),
+            pace=Pace(first_step_seconds=_SLOW_FIRST_STEP_SECONDS) if self.plan.healthy_seconds else Pace(),
             pauses=self.plan.pauses,
+            relay_socket=self._relay_socket if rank == self.plan.rank else None,
         )
+
+    def delay_traffic(self, seconds: float) -> None:
+        """Let the struck rank's traffic take longer from now on.
+
+        Raises:
+            DrillError: the job was started without a relay.
+        """
+        if self._relay_socket is None:
+            raise DrillError("this job has no relay")
+        relay.ask(str(self._relay_socket), f"delay {seconds}")
+
+    def _start_relay(self, path: Path) -> None:
+        self._relay = [self._processes.start([sys.executable, relay.__file__, str(path)], self.folder / "relay.log")]
+        deadline = time.monotonic() + _AGENT_START_SECONDS
+        while not path.exists():
+            if time.monotonic() > deadline:
+                raise DrillError("the relay did not come up")
+            time.sleep(0.02)
 
     def _agent_socket(self, rank: int) -> Path:
         return self.folder / f"a{rank}"

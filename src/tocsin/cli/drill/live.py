@@ -89,7 +89,5 @@ class LiveDisplay:
             if host_name(rank) in self._accused:
                 marks.append("named by tocsin", "bold red")
             bar = Text("█" * round(share * _BAR_WIDTH), style="green")
-            table.add_row(
-                str(rank), str(facts.get("host", "")), str(facts.get("step", "")), rate_of(facts), bar, marks
-            )
+            table.add_row(str(rank), str(facts.get("host", "")), str(facts.get("step", "")), rate_of(facts), bar, marks)
         return table

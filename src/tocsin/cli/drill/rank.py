@@ -70,6 +70,7 @@ class RankConfig:
         agent_socket: the datagram socket of its host's agent.
         pace: how long things take.
         pauses: announced phases, ascending.
+        relay_socket: the relay through which its traffic goes, None = direct.
     """
 
     rank: int
@@ -85,6 +86,7 @@ class RankConfig:
     agent_socket: Path
     pace: Pace = field(default_factory=Pace)
     pauses: tuple[Pause, ...] = ()
+    relay_socket: Path | None = None
 
 
 def main(config: RankConfig) -> None:

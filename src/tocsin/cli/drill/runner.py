@@ -12,7 +12,7 @@ from typing import Protocol, Self
 
 from tocsin.cli.drill.engine import DrillError, Engine, VerdictEar
 from tocsin.cli.drill.faults import Wanted
-from tocsin.cli.drill.judge import Heard, accused, is_live, judge
+from tocsin.cli.drill.judge import Answer, Heard, accused, is_live, judge
 from tocsin.cli.drill.launcher import Job, warm_up
 from tocsin.cli.drill.plan import Plan
 from tocsin.cli.drill.processes import ProcessGroup
@@ -139,9 +139,7 @@ class DrillGround:
         done = self._wait(job, lambda: min(job.board.steps()) >= step or bool(job.exits), seconds)
         if job.exits:
             first = job.exits[0]
-            raise DrillError(
-                f"rank {first.rank} ended by itself (status {first.code}): {first.stderr_tail[-600:]}"
-            )
+            raise DrillError(f"rank {first.rank} ended by itself (status {first.code}): {first.stderr_tail[-600:]}")
         if not done:
             raise DrillError(f"the job did not reach step {step} within {seconds:.0f} s: {job.board.steps()}")
 
@@ -149,14 +147,13 @@ class DrillGround:
         """Until the verdict and some seconds more; the whole time where none is wanted."""
         wanted = plan.kind.wanted
         if wanted in {Wanted.SILENCE, Wanted.NO_ACCUSATION}:
-            self._wait(job, lambda: bool(job.exits), plan.healthy_seconds or _WATCH_SECONDS)
+            if self._wait(job, lambda: bool(job.exits), plan.healthy_seconds or _WATCH_SECONDS):
+                raise DrillError(f"a rank of a healthy job ended by itself: {job.exits[0]}")
             return
 
         def answered() -> bool:
             after = [
-                item.line
-                for item in self._ear.of_job(job.job_id)
-                if item.at_ns >= onset_ns and is_live(item.line)
+                item.line for item in self._ear.of_job(job.job_id) if item.at_ns >= onset_ns and is_live(item.line)
             ]
             return any(bool(accused(line)) is (wanted is Wanted.ACCUSE) for line in after)
 
@@ -167,9 +164,10 @@ class DrillGround:
         """Let the job reach its normal end: that is no reason for a verdict, either."""
         job.board.set_last_step(max(job.board.steps()) + _LAST_STEPS)
         if not self._wait(job, job.ended, _END_SECONDS + _longest_pause(job.plan)):
-            raise DrillError(
-                f"the job did not end in order: {job.board.steps()}, {len(job.exits)} ranks ended"
-            )
+            raise DrillError(f"the job did not end in order: {job.board.steps()}, {len(job.exits)} ranks ended")
+        broken = [item for item in job.exits if item.code != 0]
+        if broken:
+            raise DrillError(f"rank {broken[0].rank} did not end in order: {broken[0]}")
         self._wait(job, lambda: False, _LAST_LINES_SECONDS)
 
     def _cpu_seconds(self) -> float:
@@ -202,7 +200,11 @@ def run_all(ground: DrillGround, plans: Sequence[Plan], on_result: Callable[[Res
     """
     results = []
     for plan in plans:
-        result = ground.run(plan)
+        try:
+            result = ground.run(plan)
+        except DrillError as error:  # the others are worth their while
+            answer = Answer(right=False, why=f"the drill failed: {error}")
+            result = Result(plan, f"{plan.kind.name} (failed)", 0, answer, (), (), 0.0, 0.0)
         on_result(result)
         results.append(result)
     return results

@@ -84,7 +84,10 @@ class Strike:
             now_ns = time.time_ns()
             self._undo = Throttle(self._job.pid(plan.rank), plan.magnitude).stop
             return now_ns
-        return time.time_ns()
+        now_ns = time.time_ns()
+        if plan.kind.outside is Outside.SLOW_RELAY:
+            self._job.delay_traffic(plan.magnitude / 1000.0)
+        return now_ns
 
     def _give_orders(self) -> int:
         """Order, and wait until the first rank obeyed: that moment is the onset."""

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import FileStore, Store  # where torch's own type stubs know them
 
 from tocsin.cli.drill.board import Board, Order
+from tocsin.cli.drill.detour import DetourStore
 from tocsin.cli.drill.model import ModelSize, TinyTransformer, TokenLoader
 from tocsin.cli.drill.orders import OrderKind
 from tocsin.cli.drill.rank import Pause, RankConfig
@@ -216,7 +218,9 @@ def train(config: RankConfig, board: Board) -> None:
         board: the page shared with the drill.
     """
     torch.set_num_threads(1)
-    store = dist.FileStore(str(config.store_path), config.world_size)  # type: ignore[attr-defined]
+    store: Store = FileStore(str(config.store_path), config.world_size)
+    if config.relay_socket is not None:
+        store = DetourStore(store, config.relay_socket)
     dist.init_process_group(
         "gloo",
         store=store,

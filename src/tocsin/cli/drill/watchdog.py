@@ -39,5 +39,16 @@ def wait_and_clean(pipe: int, folder: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def ignore_hangup() -> None:
+    """Survive the drill's death.
+
+    It leaves an orphaned process group; where a member is stopped (a frozen rank), the
+    kernel then sends SIGHUP to the whole group, this process included.
+    """
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
 if __name__ == "__main__":
+    ignore_hangup()
     wait_and_clean(int(sys.argv[1]), sys.argv[2])

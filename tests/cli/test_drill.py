@@ -1,0 +1,100 @@
+"""A real drill, from the forkserver to the verdict, and what it leaves behind: nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.drill
+
+MARK = "TOCSIN_DRILL_TEST"
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A drill whose descendants carry a mark in their environment."""
+
+    process: subprocess.Popen[str]
+    mark: str
+    folder: Path
+
+    def alive(self) -> list[str]:
+        """Command lines of all living processes with the mark."""
+        found = []
+        for environ in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if self.mark.encode() in environ.read_bytes():
+                    found.append((environ.parent / "cmdline").read_text().replace("\0", " ")[:120])
+            except OSError:
+                continue  # gone while we looked, or not ours
+        return found
+
+    def wait_for_line(self, text: str) -> None:
+        """Read the drill's output up to a line with this text."""
+        assert self.process.stdout is not None
+        seen = []
+        for line in self.process.stdout:
+            seen.append(line)
+            if text in line:
+                return
+        pytest.fail(f"no line with {text!r} in:\n{''.join(seen)}")
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    # pytest's own folders are too long for the path of a unix socket
+    folder = Path(tempfile.mkdtemp(prefix="td-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def start(folder: Path, *arguments: str) -> Marked:
+    mark = uuid.uuid4().hex
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tocsin", "drill", *arguments],
+        env=os.environ | {MARK: mark, "TMPDIR": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    return Marked(process, mark, folder)
+
+
+def test_a_killed_rank_is_named(short_folder: Path) -> None:
+    drill = start(short_folder, "--kind", "kill", "--ranks", "4", "--seed", "1")
+
+    output, _ = drill.process.communicate(timeout=120)
+
+    assert drill.process.returncode == 0, output
+    assert "1 of 1 right" in output
+    assert drill.alive() == []
+    assert [path.name for path in short_folder.iterdir()] == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda n: n.name)
+def test_nothing_is_left_behind_even_of_a_stopped_rank(short_folder: Path, number: signal.Signals) -> None:
+    drill = start(short_folder, "--kind", "freeze", "--ranks", "2", "--seed", "1")
+    drill.wait_for_line("SIGSTOP")
+    assert len(drill.alive()) > 5
+
+    drill.process.send_signal(number)
+    drill.process.wait(timeout=20)
+    deadline = time.monotonic() + 8.0  # after SIGKILL it is the watchdog that cleans up
+    while (drill.alive() or any(short_folder.iterdir())) and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+    assert drill.alive() == []
+    assert [path.name for path in short_folder.iterdir()] == []
