@@ -1,0 +1,151 @@
+"""Attaches the hook to plain PyTorch: the loader, the module, ``backward`` and the optimizer."""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
+from typing import Any
+
+from tocsin.collectors._hook_recorder import Recorder
+from tocsin.collectors._hook_timer import BACKWARD, COMMUNICATION
+from tocsin.collectors._hook_torch import module
+
+
+class TimedLoader:
+    """A loader whose ``next`` is the data phase and, where the script marks no steps, the step's beginning.
+
+    Everything else is the loader's own.
+    """
+
+    def __init__(self, loader: Iterable[Any], recorder: Recorder) -> None:
+        self._tocsin_loader = loader
+        self._tocsin_recorder = recorder
+
+    def __iter__(self) -> Iterator[Any]:
+        recorder = self._tocsin_recorder
+        recorder.begin_pass()
+        with recorder.phases["data"]:  # starting the workers is waiting for data too
+            iterator = iter(self._tocsin_loader)
+        return TimedIterator(iterator, recorder)
+
+    def __len__(self) -> int:
+        return len(self._tocsin_loader)  # type: ignore[arg-type]  # raises what the loader raises
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tocsin_loader, name)
+
+
+class TimedIterator:
+    """One pass over a loader."""
+
+    __slots__ = ("_data", "_iterator", "_recorder")
+
+    def __init__(self, iterator: Iterator[Any], recorder: Recorder) -> None:
+        self._iterator = iterator
+        self._recorder = recorder
+        self._data = recorder.phases["data"]
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        self._recorder.begin_loader_step()
+        try:
+            with self._data:
+                return next(self._iterator)
+        except StopIteration:
+            self._recorder.cancel_loader_step()
+            raise
+
+
+def attach_model(model: Any, recorder: Recorder) -> list[Any]:
+    """Time a module's forward pass; return the handles that undo it.
+
+    Of a DistributedDataParallel the inner module is timed: the wrapper's own forward may wait for other
+    ranks (it broadcasts buffers), and their slowness must not look like this rank's.
+    """
+    is_parallel = any(base.__name__ == "DistributedDataParallel" for base in type(model).__mro__)
+    inner = model.module if is_parallel else model
+    forward = recorder.phases["forward"]
+
+    def before(_module: Any, _inputs: Any) -> None:
+        forward.__enter__()
+
+    def after(_module: Any, _inputs: Any, _output: Any) -> None:
+        forward.__exit__(None, None, None)
+
+    return [
+        inner.register_forward_pre_hook(before, prepend=True),
+        inner.register_forward_hook(after, always_call=True),
+    ]
+
+
+def attach_optimizer(optimizer: Any, recorder: Recorder) -> list[Any]:
+    """Time an optimizer's step; return the handles that undo it."""
+    phase = recorder.phases["optimizer"]
+
+    def before(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        phase.__enter__()
+
+    def after(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        phase.__exit__(None, None, None)
+
+    return [optimizer.register_step_pre_hook(before), optimizer.register_step_post_hook(after)]
+
+
+class BackwardPatch:
+    """Times ``torch.autograd.backward``, which ``Tensor.backward`` calls too.
+
+    DistributedDataParallel and FSDP wait for their last reductions in callbacks that run after the last
+    gradient. A callback queued before theirs marks that moment: what comes after it is communication. Without
+    this, one slow rank makes the backward pass of all look slow.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._original: Callable[..., Any] | None = None
+        self._ours: Callable[..., Any] | None = None
+
+    def install(self) -> None:
+        """Wrap it; a second call does nothing."""
+        torch = module("torch")
+        if torch is None or self._original is not None:
+            return
+        self._original = torch.autograd.backward
+        self._ours = self._wrap(torch.autograd.backward, torch)
+        torch.autograd.backward = self._ours
+
+    def uninstall(self) -> None:
+        """Put the original back, unless somebody has wrapped ours since."""
+        torch = module("torch")
+        if self._original is not None and torch.autograd.backward is self._ours:
+            torch.autograd.backward = self._original
+        self._original = self._ours = None
+
+    def _wrap(self, original: Callable[..., Any], torch: Any) -> Callable[..., Any]:
+        recorder, timer = self._recorder, self._recorder.timer
+        is_compiling = torch.compiler.is_compiling
+        queue_callback = torch.autograd.Variable._execution_engine.queue_callback  # noqa: SLF001  # FSDP's way
+
+        def gradients_done() -> None:
+            if timer.current == BACKWARD:
+                timer.enter(COMMUNICATION)
+
+        def root_reached(_gradient: Any) -> None:
+            queue_callback(gradients_done)
+
+        @wraps(original)
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if recorder.inert or is_compiling() or not timer.is_timed():
+                return original(tensors, *args, **kwargs)
+            depth = len(timer.stack)
+            timer.enter(BACKWARD)
+            handle = None
+            if isinstance(tensors, torch.Tensor) and tensors.requires_grad and not tensors.is_leaf:
+                handle = tensors.register_hook(root_reached)
+            try:
+                return original(tensors, *args, **kwargs)
+            finally:
+                if handle is not None:
+                    handle.remove()
+                timer.unwind(depth)
+
+        return backward
