@@ -84,7 +84,15 @@ def test_a_killed_rank_is_named(short_folder: Path) -> None:
     assert [path.name for path in short_folder.iterdir()] == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda n: n.name)
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+        signal.SIGKILL,  # the hardest of the three: nobody is left to clean up but the watchdog
+    ],
+    ids=lambda number: number.name,
+)
 def test_nothing_is_left_behind_even_of_a_stopped_rank(short_folder: Path, number: signal.Signals) -> None:
     drill = start(short_folder, "--kind", "freeze", "--ranks", "2", "--seed", "1")
     drill.wait_for_line("SIGSTOP")

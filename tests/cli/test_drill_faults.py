@@ -90,9 +90,7 @@ class TestWords:
         assert not answer_to("kill", heard(1.0, ["n3"], fault="hang")).right
 
     def test_wrong_cause_is_wrong(self) -> None:
-        assert not answer_to(
-            "slow_compute", heard(1.0, ["n3"], fault="fail_slow", cause="cpu_contention")
-        ).right
+        assert not answer_to("slow_compute", heard(1.0, ["n3"], fault="fail_slow", cause="cpu_contention")).right
 
     def test_the_last_update_counts(self) -> None:
         first = heard(1.0, ["n3"], fault="hang", cause="unknown")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import os
 import sys
 import tempfile
@@ -108,8 +109,9 @@ def run(args: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _display(*, plain: bool) -> Iterator[DemoDisplay]:
-    """The live display on a terminal, plain lines elsewhere."""
-    if plain or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+    """The live display on a terminal where rich is installed, plain lines elsewhere."""
+    dumb = not sys.stdout.isatty() or os.environ.get("TERM") == "dumb"
+    if plain or dumb or importlib.util.find_spec("rich") is None:
         yield PlainDisplay()
         return
     from tocsin.cli.drill.live import LiveDisplay  # rich: only here

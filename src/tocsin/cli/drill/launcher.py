@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from multiprocessing import connection, forkserver
@@ -44,9 +43,7 @@ def warm_up(processes: ProcessGroup) -> ForkServerContext:
         The context that makes ranks.
     """
     os.environ[GROUP_VARIABLE] = str(processes.group)
-    # multiprocessing's and torch's temporary files, too, go when the work folder goes.
-    os.environ["TMPDIR"] = str(processes.folder)
-    tempfile.tempdir = None  # it remembers its first answer
+    os.environ["TMPDIR"] = str(processes.folder)  # torch's temporary files go when the work folder goes
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tocsin.cli.drill.preload"])
     forkserver.ensure_running()

@@ -47,8 +47,10 @@ def strike_text(job: Job, onset_ns: int) -> str:
 
 
 def verdict_texts(item: Heard) -> list[str]:
-    """A verdict in full: who, why with the evidence, what to do."""
+    """A verdict in full: who, why with the evidence, what to do. An update in one line."""
     line = item.line
+    if line["update"] > 0:
+        return [f"update: {item.summary or describe(line)} [{line['state']}; proposed: {line['action']}]"]
     texts = [f"VERDICT: {item.summary or describe(line)}"]
     texts += [f"    because: {evidence_text(evidence)}" for evidence in line["evidence"]]
     texts.append(f"    proposed: {line['action']} (reason: {line['reason']}; nothing is executed)")

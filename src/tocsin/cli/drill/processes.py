@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from multiprocessing.util import get_temp_dir
 from pathlib import Path
 
 from tocsin.cli.drill import watchdog
@@ -43,7 +44,8 @@ class ProcessGroup:
                 "-E",
                 watchdog.__file__,
                 str(read_end),
-                "" if keep_folder else str(self.folder),
+                get_temp_dir(),  # multiprocessing's own, which it removes at every exit but kill -9
+                *([] if keep_folder else [str(self.folder)]),
             ],
             pass_fds=(read_end,),
             process_group=0,

@@ -16,12 +16,12 @@ import time
 _TRIES = 100
 
 
-def wait_and_clean(pipe: int, folder: str) -> None:
-    """Wait until the drill is gone, then end its group and remove its folder.
+def wait_and_clean(pipe: int, folders: list[str]) -> None:
+    """Wait until the drill is gone, then end its group and remove its folders.
 
     Args:
         pipe: read end; closed by the kernel when the drill dies.
-        folder: work folder to remove, "" = keep.
+        folders: what to remove.
     """
     group = os.getpid()
     while os.read(pipe, 1):
@@ -35,7 +35,7 @@ def wait_and_clean(pipe: int, folder: str) -> None:
         except ProcessLookupError:
             break
         time.sleep(0.02)
-    if folder:
+    for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -51,4 +51,4 @@ def ignore_hangup() -> None:
 
 if __name__ == "__main__":
     ignore_hangup()
-    wait_and_clean(int(sys.argv[1]), sys.argv[2])
+    wait_and_clean(int(sys.argv[1]), sys.argv[2:])
