@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tocsin.cli.drill import relay
 
 pytestmark = pytest.mark.drill
 
@@ -106,3 +109,31 @@ def test_nothing_is_left_behind_even_of_a_stopped_rank(short_folder: Path, numbe
 
     assert drill.alive() == []
     assert [path.name for path in short_folder.iterdir()] == []
+
+
+def test_the_relay_delays_what_passes_from_the_moment_it_is_told_to(short_folder: Path) -> None:
+    control = short_folder / "relay"
+    process = subprocess.Popen([sys.executable, relay.__file__, str(control)])
+    try:
+        while not control.exists():
+            time.sleep(0.02)
+        with socket.create_server(("127.0.0.1", 0)) as target:
+            port = int(relay.ask(str(control), f"open {target.getsockname()[1]}"))
+            with socket.create_connection(("127.0.0.1", port)) as near, target.accept()[0] as far:
+                healthy_seconds = round_trip_seconds(near, far)
+                assert relay.ask(str(control), "delay 0.2") == "ok"
+
+                assert healthy_seconds < 0.2
+                assert round_trip_seconds(near, far) > 0.4
+    finally:
+        process.kill()
+        process.wait()
+
+
+def round_trip_seconds(near: socket.socket, far: socket.socket) -> float:
+    began = time.monotonic()
+    near.sendall(b"ping")
+    assert far.recv(4) == b"ping"
+    far.sendall(b"pong")
+    assert near.recv(4) == b"pong"
+    return time.monotonic() - began
