@@ -17,6 +17,7 @@ from typing import Any
 from tocsin.pipeline.history import HistoryConfig, JobHistory
 from tocsin.pipeline.job import JobConfig, JobPipeline
 from tocsin.pipeline.operators.align import AlignedHealth
+from tocsin.pipeline.operators.graph import RankFacts
 from tocsin.pipeline.slices import SliceBuffer, SliceConfig, Taken, Turn
 from tocsin.schemas.codec import decode
 from tocsin.schemas.errors import ClockAheadError
@@ -185,7 +186,7 @@ class EmbeddedEngine:
                 str(rank): {
                     "host": graph.host_of(rank),
                     "step": facts.last_step,
-                    "steps_per_second": pipeline.steps.rate_of(rank, now_ns),
+                    "steps_per_second": 0.0 if _stands(facts) else pipeline.steps.rate_of(rank, now_ns),
                     "last_seen_seconds": (now_ns - facts.last_step_ns) / NS_PER_SECOND if facts.last_step_ns else None,
                     "stopped": facts.stopped_since_ns > 0,
                     "exited": facts.exit is not None,
@@ -228,3 +229,8 @@ class EmbeddedEngine:
                 self._pipelines[job] = JobPipeline(self._config.job, job)
                 self._pipelines[job].restore(own)
                 self._histories[job] = JobHistory(self._config.history)
+
+
+def _stands(facts: RankFacts) -> bool:
+    """Whether a rank is known to make no step now."""
+    return bool(facts.exit is not None or facts.bye_ns or facts.stopped_since_ns or facts.stall is not None)

@@ -139,7 +139,7 @@ class Decide:
             suspects=finding.suspects,
             onset_ns=finding.onset_ns if changed else verdict.onset_ns,
             detected_ns=now_ns,
-            confidence=min(1.0, finding.confidence + (0.05 if confirm else 0.0)),
+            confidence=min(0.99, finding.confidence + (0.05 if confirm else 0.0)),
             action=_action(finding, confirmed=confirm or finding.certain),
             reason=finding.reason.value,
             evidence=finding.evidence,

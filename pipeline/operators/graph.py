@@ -53,6 +53,8 @@ class RankFacts:
     bye_ns: int = 0
     exit: ExitFact | None = None
     stopped_since_ns: int = 0
+    stopped_ratio: float = 0.0
+    """Share of time that the process was stopped, as its agent last said."""
     stop_edges_ns: list[int] = field(default_factory=list)
     stall: dict[str, Any] | None = None
     stall_ns: int = 0
@@ -224,6 +226,7 @@ class JobGraph:
     @staticmethod
     def _take_stopped(facts: RankFacts, event: Event) -> None:
         facts.stop_edges_ns.append(event.ts_ns)
+        facts.stopped_ratio = max(0.0, min(1.0, float(event.payload.get("stopped_ratio", 0.0))))
         del facts.stop_edges_ns[:-_KEPT_STOP_EDGES]
         if event.payload.get("edge") == "begin":
             facts.stopped_since_ns = facts.stopped_since_ns or event.ts_ns

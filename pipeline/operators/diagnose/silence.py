@@ -33,12 +33,18 @@ class SilenceConfig:
     max_suspect_ratio: float = 0.25
 
 
+def _monitoring_ended(graph: JobGraph, host: str) -> bool:
+    """Whether the host's agent said good-bye and nothing after it."""
+    facts = graph.hosts[host]
+    return facts.agent_stopped_ns >= facts.last_seen_ns
+
+
 def silent_hosts(graph: JobGraph, now_ns: int, config: SilenceConfig) -> list[str]:
     """Hosts that have said nothing for too long (an agent that said good-bye is not silent)."""
     return sorted(
         host
         for host, facts in graph.hosts.items()
-        if now_ns - facts.last_seen_ns >= config.silent_after_ns and facts.agent_stopped_ns < facts.last_seen_ns
+        if now_ns - facts.last_seen_ns >= config.silent_after_ns and not _monitoring_ended(graph, host)
     )
 
 
@@ -53,10 +59,13 @@ def find_silence(
     silent = silent_hosts(graph, now_ns, config)
     if not silent or graph.ended():
         return [], {}
-    speaking = [host for host in graph.hosts if host not in silent]
+    speaking = {host for host in graph.hosts if host not in silent and not _monitoring_ended(graph, host)}
     if not speaking:
+        if any(_monitoring_ended(graph, host) for host in graph.hosts):
+            # Agents that said good-bye: the monitoring was taken down, the last ones without a word.
+            return [], dict.fromkeys(silent, Reason.MONITORING_LOST)
         return [_job_silent(graph, silent)], {}
-    progress_ns = max((facts.last_step_ns for facts in graph.ranks.values() if facts.host not in silent), default=0)
+    progress_ns = max((facts.last_step_ns for facts in graph.ranks.values() if facts.host in speaking), default=0)
     patience = max(config.stalled_after_ns, 3 * median_step_ns)
     if progress_ns == 0:
         return [], dict.fromkeys(silent, Reason.NO_HOOK)

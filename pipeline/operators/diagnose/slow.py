@@ -19,14 +19,12 @@ class SlowRules:
 
     Attributes:
         loader_share_ratio: from this share of the excess on, waiting for data explains it.
-        stop_edges_count: a process that was stopped and continued this often within
-            ``stop_window_ns`` does not get the CPU it needs.
-        stop_window_ns: see above.
+        stop_window_ns: a process that makes steps and was seen stopped within this time does not
+            get the CPU it needs.
         nobody_lasting_ns: a job-wide slowdown without a known reason is worth a word after this.
     """
 
     loader_share_ratio: float = 0.6
-    stop_edges_count: int = 2
     stop_window_ns: int = 15 * NS_PER_SECOND
     nobody_lasting_ns: int = 30 * NS_PER_SECOND
 
@@ -55,9 +53,9 @@ def _slow_host(graph: JobGraph, now_ns: int, anomaly: Anomaly, rules: SlowRules)
     detail = anomaly.detail
     ranks = tuple(detail["ranks"])
     phase, share = str(detail["phase"]), float(detail["phase_share_ratio"])
-    stops = _stop_edges(graph, ranks, now_ns, rules)
+    stopped = _stopped_ratio(graph, ranks, now_ns, rules)
     cause, reason = "unknown", Reason.SAME_RANK_SLOWEST
-    if stops >= rules.stop_edges_count:
+    if stopped is not None:
         cause = "cpu_contention"
     elif phase == "data" and share >= rules.loader_share_ratio:
         cause, reason = "loader_stall", Reason.OWN_LOADER_SLOW
@@ -75,15 +73,15 @@ def _slow_host(graph: JobGraph, now_ns: int, anomaly: Anomaly, rules: SlowRules)
             peer_value=float(detail["peer_seconds"]),
         )
     ]
-    if cause == "cpu_contention":
+    if stopped is not None:
         evidence.append(
             Evidence(
                 "process",
                 "stopped",
-                stops / rules.stop_edges_count,
+                1.0 + stopped,
                 now_ns - rules.stop_window_ns,
                 now_ns,
-                f"its process was stopped and continued {stops} times within {rules.stop_window_ns / 1e9:.0f} s",
+                f"its process is stopped and continued from outside, {stopped:.0%} of the time",
             )
         )
     return Finding(
@@ -97,16 +95,15 @@ def _slow_host(graph: JobGraph, now_ns: int, anomaly: Anomaly, rules: SlowRules)
     )
 
 
-def _stop_edges(graph: JobGraph, ranks: Sequence[int], now_ns: int, rules: SlowRules) -> int:
-    """How often the most often stopped of these ranks changed between stopped and running."""
-    return max(
-        (
-            sum(1 for edge_ns in graph.ranks[rank].stop_edges_ns if now_ns - edge_ns <= rules.stop_window_ns)
-            for rank in ranks
-            if rank in graph.ranks
-        ),
-        default=0,
-    )
+def _stopped_ratio(graph: JobGraph, ranks: Sequence[int], now_ns: int, rules: SlowRules) -> float | None:
+    """The largest share of time that one of these ranks was stopped, None where none was of late."""
+    ratios = [
+        facts.stopped_ratio
+        for rank in ranks
+        if (facts := graph.ranks.get(rank)) is not None
+        and (facts.stopped_since_ns or any(now_ns - edge <= rules.stop_window_ns for edge in facts.stop_edges_ns))
+    ]
+    return max(ratios, default=None)
 
 
 def _slow_job(anomaly: Anomaly, rules: SlowRules) -> Finding | None:

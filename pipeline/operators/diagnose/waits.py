@@ -224,6 +224,8 @@ class WaitTracker:
     def _finding(self, found: HangFinding, start_ns: int, now_ns: int, *, direct: bool) -> Finding:
         cause, reason = self._cause(found)
         onset_ns = self._onset_ns(found, start_ns)
+        # A rank in a wrong collective is described by where it stands, not by what its agent says of it.
+        facts = [] if cause == "collective_mismatch" else self._facts(found, onset_ns, now_ns)
         return Finding(
             FaultKind.HANG,
             cause,
@@ -231,7 +233,7 @@ class WaitTracker:
             onset_ns,
             0.97 if direct else 0.85,
             reason,
-            (*self._facts(found, onset_ns, now_ns), *self._evidence(found, start_ns, now_ns)),
+            (*facts, *self._evidence(found, start_ns, now_ns)),
         )
 
     def _cause(self, found: HangFinding) -> tuple[str, Reason]:
