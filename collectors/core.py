@@ -47,6 +47,8 @@ from tocsin.schemas.records import (
 
 log = logging.getLogger(__name__)
 
+LOOK_NS: Final = 200_000_000
+"""How often steps are looked at for being overdue: a turn comes with every datagram."""
 MAX_JOBS: Final = 64
 MAX_RANKS: Final = 256
 MAX_TEXTS: Final = 256
@@ -125,6 +127,7 @@ class AgentCore:
         self._boundaries = Boundaries(spread_ns(config.place.host) if config.pass_on_spread else 0)
         self._boundaries.due(now.stamp_ns)
         self._started_mono_ns = now.mono_ns
+        self._looked_mono_ns = 0
         self._said: set[str] = set()
         self._idle = JobKey(config.cluster or "default", IDLE_JOB_ID, 0)
         self._out: list[Record] = []
@@ -203,17 +206,15 @@ class AgentCore:
 
     def on_time(self, now: Now, around: Callable[[], Surroundings]) -> None:
         """Say which steps are overdue, and cut the slices that have passed."""
-        for state in self.jobs.values():
-            self._stalls(state, now)
+        if now.mono_ns - self._looked_mono_ns >= LOOK_NS:
+            self._looked_mono_ns = now.mono_ns
+            self._look(now)
         for end_ns in self._boundaries.due(now.stamp_ns):
             metric_slice = end_ns % self._slice_ns == 0
             for state in self.jobs.values():
                 self._out.extend(state.cut(end_ns, now, metric_slice=metric_slice))
             if metric_slice:
                 self._cut_metrics(end_ns, now, around())
-        over = [name for name, state in self.jobs.items() if state.is_over(now)]
-        for name in over:
-            del self.jobs[name]
 
     def wait_seconds(self, now: Now) -> float:
         """Return how long nothing is due but what comes in."""
@@ -325,6 +326,13 @@ class AgentCore:
                 return  # the exit came while the watcher looked
             rank.end("gone", now)
         self._event(job, sighting.rank, now.stamp_ns, sighting)
+
+    def _look(self, now: Now) -> None:
+        """Say which steps are overdue; forget the jobs that are over."""
+        for name, state in list(self.jobs.items()):
+            self._stalls(state, now)
+            if state.is_over(now):
+                del self.jobs[name]
 
     def _stalls(self, state: JobState, now: Now) -> None:
         for number, rank in state.ranks.items():

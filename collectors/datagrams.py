@@ -35,7 +35,10 @@ DATAGRAM_BYTES: Final = 200_000
 DAY_NS: Final = 86_400_000_000_000
 INT64_MAX: Final = 2**63 - 1
 MAX_COLLECTIVES: Final = 512
+MAX_KNOWN_TEXTS: Final = 4096
 _SECONDS_MAX: Final = 1e7
+_known_texts: set[str] = set()
+"""Names of communicators and operations that were found right: a cache of ``_text``."""
 _GROUP_KINDS: Final = frozenset(kind.value for kind in GroupKind)
 
 
@@ -120,8 +123,8 @@ def _text(name: str, value: object, limit: int = 256, least: int = 0) -> str:
 
 def _operation(name: str, row: list[Any]) -> None:
     """Check what all rows begin with: comm_id, op_name, op_seq."""
-    _text(name, row[0], least=1)
-    _text(name, row[1], least=1)
+    _text(f"{name}.comm_id", row[0], least=1)
+    _text(f"{name}.op_name", row[1], least=1)
     if type(row[2]) is not int or not -1 <= row[2] <= INT64_MAX:
         raise FieldError(f"{name}.op_seq", row[2], "an integer from -1")
 
@@ -132,15 +135,37 @@ def _message_bytes(name: str, value: object) -> None:
 
 
 def _completions(fields: _Fields) -> tuple[Completion, ...]:
+    """Check the completions of a step: hundreds a second, so in one expression a row.
+
+    Only a row that fails it is looked at field by field, to name what is wrong.
+    """
     rows, now_ns = fields.rows("coll", 6), fields.now_ns
-    for index, row in enumerate(rows):
-        name = f"coll[{index}]"
-        _operation(name, row)
-        _message_bytes(name, row[3])
-        start_ns = _time(f"{name}.start_ns", row[4], now_ns, or_zero=True)
-        if _time(f"{name}.end_ns", row[5], now_ns) < start_ns:
-            raise FieldError(f"{name}.end_ns", row[5], f"not before its start {start_ns}")
-    return tuple(map(Completion._make, rows))
+    low, high = now_ns - DAY_NS, now_ns + DAY_NS
+    known = _known_texts
+    for index, (comm_id, op_name, op_seq, msg_bytes, start_ns, end_ns) in enumerate(rows):
+        if not (
+            type(comm_id) is type(op_name) is str
+            and type(op_seq) is type(msg_bytes) is type(start_ns) is type(end_ns) is int
+            and comm_id in known
+            and op_name in known
+            and -1 <= op_seq <= INT64_MAX
+            and -1 <= msg_bytes <= INT64_MAX
+            and low < start_ns <= end_ns < high
+        ):
+            _completion(f"coll[{index}]", rows[index], now_ns)
+    return tuple([Completion(*row) for row in rows])
+
+
+def _completion(name: str, row: list[Any], now_ns: int) -> None:
+    """Check one row; texts that are right are remembered."""
+    _operation(name, row)
+    _message_bytes(name, row[3])
+    start_ns = _time(f"{name}.start_ns", row[4], now_ns, or_zero=True)
+    if _time(f"{name}.end_ns", row[5], now_ns) < start_ns:
+        raise FieldError(f"{name}.end_ns", row[5], f"not before its start {start_ns}")
+    if len(_known_texts) > MAX_KNOWN_TEXTS:
+        _known_texts.clear()
+    _known_texts.update(row[:2])
 
 
 def _hello(fields: _Fields) -> Hello:

@@ -56,6 +56,7 @@ class ProcessTreeCollector:
         self._config = config
         self._ticks_per_second = os.sysconf("SC_CLK_TCK")
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
+        self._start_ticks = 0
         self._memory_bytes = 0
         self._pids: list[int] = []
         self._calls = 0
@@ -67,10 +68,14 @@ class ProcessTreeCollector:
         if self._calls % TREE_TICKS == 0:
             self._pids = self._tree()
         self._calls += 1
-        stats = [stat for stat in map(self._stat, self._pids) if stat and stat.state not in GONE_STATES]
-        if not stats:
+        root = self._stat(self._config.pid)
+        # the pid may be another process's by now: its start time tells
+        self._start_ticks = self._start_ticks or (root.start_ticks if root else 0)
+        if root is None or root.state in GONE_STATES or root.start_ticks != self._start_ticks:
             self._cpu_ticks = None
             raise NothingHere(f"process {self._config.pid} is gone")
+        others = (self._stat(pid) for pid in self._pids if pid != self._config.pid)
+        stats = [root, *(stat for stat in others if stat and stat.state not in GONE_STATES)]
         rss_bytes = sum(stat.rss_pages for stat in stats) * self._page_bytes
         values = {"memory_used_ratio": min(1.0, rss_bytes / self._total_memory_bytes())}
         values.update(self._cpu_util(sum(stat.cpu_ticks for stat in stats), now_ns))

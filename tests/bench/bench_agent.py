@@ -1,0 +1,103 @@
+"""What the agent costs: CPU and memory of the real process with eight busy ranks.
+
+``python -m tests.bench.bench_agent 10`` measures ten seconds instead of a minute.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.collectors.peer import EnginePeer, FakeHook, wait_until
+
+SECONDS = 60.0
+RANKS = 8
+STEPS_A_SECOND = 5
+COLLECTIVES_A_STEP = 20
+GOAL_PERCENT = 1.0
+GOAL_MEGABYTES = 60.0
+
+
+def main(seconds: float = SECONDS) -> None:
+    """Run the agent with fake ranks; print share of a core and resident memory."""
+    with tempfile.TemporaryDirectory() as folder:
+        peer = EnginePeer(Path(folder) / "engine")
+        agent = subprocess.Popen(_command(folder, peer), env=os.environ)
+        try:
+            wait_until((Path(folder) / "agent").exists)
+            hooks = [FakeHook(Path(folder) / "agent", rank) for rank in range(RANKS)]
+            _say_hello(hooks)
+            _steps(hooks, 2.0)  # the imports and the first hellos are not what a day costs
+            before, start = _cpu_seconds(agent.pid), time.monotonic()
+            sent = _steps(hooks, seconds)
+            wall = time.monotonic() - start
+            percent = 100 * (_cpu_seconds(agent.pid) - before) / wall
+            megabytes = _rss_megabytes(agent.pid)
+        finally:
+            agent.terminate()
+            agent.wait(10)
+        records, size = len(peer.frames), sum(map(len, peer.frames))
+        peer.close()
+    print(f"{RANKS} ranks, {STEPS_A_SECOND} steps/s each, {COLLECTIVES_A_STEP} collectives a step, {wall:.0f} s")
+    print(
+        f"datagrams {sent / wall:.0f} /s, records {records / wall:.1f} /s, {size / wall / 1e3:.1f} kB/s to the engine"
+    )
+    print(f"CPU {percent:.2f} % of a core (goal {GOAL_PERCENT:.0f} %)")
+    print(f"RSS {megabytes:.1f} MB (goal {GOAL_MEGABYTES:.0f} MB)")
+
+
+def _command(folder: str, peer: EnginePeer) -> list[str]:
+    flags = {"--engine": f"unix:{peer.path}", "--socket": f"{folder}/agent", "--spool-dir": f"{folder}/spool"}
+    return [sys.executable, "-m", "tocsin", "agent", *(word for flag in flags.items() for word in flag)]
+
+
+def _say_hello(hooks: list[FakeHook]) -> None:
+    groups = [{"comm_id": "world", "kind": "world", "ranks": list(range(RANKS))}]
+    for hook in hooks:
+        hook.send("hello", pid=os.getpid(), world_size=RANKS, hook_version="bench")
+        hook.send("groups", groups=groups)
+
+
+def _steps(hooks: list[FakeHook], seconds: float) -> int:
+    """Send steps, beats and hellos at the pace of a real job; return the number of datagrams."""
+    sent = 0
+    start = time.monotonic()
+    first = time.time_ns() // 1_000_000
+    for step in range(int(seconds * STEPS_A_SECOND)):
+        time.sleep(max(0.0, start + step / STEPS_A_SECOND - time.monotonic()))
+        for hook in hooks:
+            hook.send("step", **_step(first + step))
+            sent += 1
+            if step % STEPS_A_SECOND == hook.rank % STEPS_A_SECOND:
+                hook.send("beat", step=first + step + 1, phase="forward", step_ns=time.time_ns())
+                sent += 1
+        if step % (10 * STEPS_A_SECOND) == 0:
+            _say_hello(hooks)
+    return sent
+
+
+def _step(step: int) -> dict[str, object]:
+    now = time.time_ns()
+    done = [
+        ["world", "all_reduce", step * COLLECTIVES_A_STEP + index, 1 << 20, now - 2_000_000, now - 1_000_000]
+        for index in range(COLLECTIVES_A_STEP)
+    ]
+    phases = {"dur": 0.2, "data": 0.01, "fwd": 0.06, "bwd": 0.1, "opt": 0.02, "comm": 0.01}
+    return {"step": step, **phases, "loss": 2.5, "gn": 0.7, "coll": done, "dropped": 0}
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _rss_megabytes(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS)

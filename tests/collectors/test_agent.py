@@ -1,0 +1,251 @@
+"""The agent as a process: hooks speak, an engine hears; and the parts that need its sockets."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.collectors.peer import EnginePeer, FakeHook, wait_until
+from tocsin.collectors.datagram_socket import DatagramSocket
+from tocsin.schemas.codec import decode
+from tocsin.schemas.errors import ConfigError
+from tocsin.schemas.records import (
+    CollectiveBatch,
+    Event,
+    Frame,
+    Groups,
+    HostStatus,
+    ProbeAnswer,
+    Record,
+    StepBatch,
+    Topology,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Running:
+    """An agent, an engine that it speaks to, and their folder."""
+
+    peer: EnginePeer
+    process: subprocess.Popen[bytes]
+    folder: Path
+
+    def hook(self, rank: int = 0) -> FakeHook:
+        return FakeHook(self.folder / "agent", rank)
+
+    def names(self) -> list[str]:
+        return [event.name for event in self.peer.of(Event)]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    running: list[Running] = []
+
+    def begin(*flags: str) -> Running:
+        peer = running[-1].peer if running else EnginePeer(tmp_path / "engine")
+        named = {"engine": f"unix:{peer.path}", "socket": f"{tmp_path}/agent", "spool-dir": f"{tmp_path}/spool"}
+        words = [f"--{name}={value}" for name, value in named.items()]
+        command = [sys.executable, "-m", "tocsin", "agent", "--host=h", *words, *flags]
+        env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+        running.append(Running(peer, subprocess.Popen(command, env=env), tmp_path))
+        wait_until((tmp_path / "agent").exists)
+        return running[-1]
+
+    yield begin
+    for one in running:
+        one.process.kill()
+        one.process.wait()
+    if running:
+        running[0].peer.close()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def test_from_hooks_to_an_engine_and_a_clean_end(start: Callable[..., Running]) -> None:
+    port = free_port()
+    agent = start(f"--metrics-listen=127.0.0.1:{port}", f"--pose-pid={os.getpid()}", "--leaf=leaf3")
+    hooks = [agent.hook(rank) for rank in range(2)]
+    for hook in hooks:
+        hook.send("hello", pid=1, world_size=2, dp=hook.rank)
+        hook.send("groups", groups=[{"comm_id": "w", "kind": "world", "ranks": [0, 1]}])
+    with pytest.raises(OSError, match="too long"):
+        hooks[0].send_bytes(b"x" * 10_000_000)
+    hooks[0].send_bytes(b"x" * 202_000)
+    hooks[0].send_bytes(b"{")
+    hooks[0].send("step", step="one")
+    for step in range(12):
+        for hook in hooks:
+            now = time.time_ns()
+            hook.send("step", step=step, dur=0.01, loss=1.0, coll=[["w", "all_reduce", step, 8, now - 9, now]])
+        time.sleep(0.02)
+    hooks[1].send("nan", step=12, what="loss", value="nan")
+    kinds = {Frame, StepBatch, CollectiveBatch, Event, Topology, Groups, HostStatus}
+
+    def complete() -> bool:
+        frames = [f for f in agent.peer.of(Frame) if f.job.job_id == "j"]
+        statuses = [s for s in agent.peer.of(HostStatus) if s.job.job_id == "j" and s.clock_error_ns < 10**8]
+        return bool({type(record) for record in agent.peer.records} >= kinds and frames and statuses)
+
+    wait_until(complete, 15)
+    metrics = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
+    health = urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5).read().decode()
+    agent.process.send_signal(signal.SIGTERM)
+
+    assert agent.process.wait(10) == 0
+    wait_until(lambda: agent.peer.events("agent")[-1].payload["edge"] == "stop")
+    rows = [row for batch in agent.peer.of(StepBatch) for row in batch.rows]
+    assert sorted((row.rank, row.step) for row in rows) == [(rank, step) for rank in (0, 1) for step in range(12)]
+    assert agent.peer.of(Topology)[-1].places[1].pid == os.getpid()  # as the kernel says, not the hook
+    assert agent.peer.of(Topology)[-1].places[1].leaf == "leaf3"
+    status = next(s for s in agent.peer.of(HostStatus) if s.job.job_id == "j")
+    assert status.hook_present
+    assert set(status.collectors) == {"pose_process_tree", "process"}
+    for reason in ("too_large", "undecodable", "bad_field"):
+        assert f'tocsin_agent_dead_letters_total{{reason="{reason}"}} 1' in metrics
+    assert 'tocsin_agent_collector_success{collector="process"} 1' in metrics
+    assert health == "ok\n"
+    assert not (agent.folder / "agent").exists()
+
+
+def test_an_agent_that_was_killed_leaves_a_socket_that_the_next_one_replaces(start: Callable[..., Running]) -> None:
+    first = start()
+    first.hook().send("hello", pid=1, world_size=1)
+    wait_until(lambda: "hello" in first.names())
+    first.process.kill()
+    first.process.wait()
+    inode = (first.folder / "agent").stat().st_ino
+    second = start()
+    wait_until(lambda: (first.folder / "agent").stat().st_ino != inode)
+    second.hook().send("hello", pid=1, world_size=1)
+
+    wait_until(lambda: second.names().count("hello") == 2)
+    starts = [event for event in second.peer.events("agent") if event.job.job_id == "j"]
+    assert [event.payload["edge"] for event in starts] == ["start", "start"]
+
+
+def test_a_frozen_child_and_a_killed_one_are_events(start: Callable[..., Running]) -> None:
+    agent = start()
+    code = "import sys; from pathlib import Path; from tests.collectors.peer import FakeHook; import time\n"
+    code += f"FakeHook(Path({str(agent.folder / 'agent')!r})).send('hello', pid=1, world_size=1); time.sleep(60)"
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}, cwd=ROOT
+    )
+    try:
+        wait_until(lambda: "hello" in agent.names())
+        os.kill(child.pid, signal.SIGSTOP)
+        wait_until(lambda: agent.peer.events("stopped"))
+    finally:
+        child.kill()
+    wait_until(lambda: agent.peer.events("process_gone"))
+    child.wait()
+
+    assert agent.peer.events("stopped")[0].payload["pid"] == child.pid
+    assert agent.peer.events("process_gone")[0].rank == 0
+
+
+def test_a_clock_ten_minutes_ahead_is_corrected(start: Callable[..., Running]) -> None:
+    agent = start()
+    wait_until(lambda: agent.peer.controls)
+    agent.peer.offset_ns = 600 * 10**9
+
+    def too_new(data: bytes) -> dict[str, object] | None:
+        ahead_ns = decode(data).ts_ns - (time.time_ns() - agent.peer.offset_ns)
+        return {"reason": "clock_ahead", "message": "", "ahead_ns": ahead_ns} if ahead_ns > 2 * 10**9 else None
+
+    agent.peer.refuse = too_new
+    agent.peer.hang_up()  # the engine's clock was moved, not the host's: the agent has to ask anew
+    agent.hook().send("hello", pid=1, world_size=1)
+    wait_until(lambda: agent.peer.events("clock_ahead"), 15)
+    ahead = agent.peer.events("clock_ahead")[0]
+
+    assert ahead.payload["ahead_seconds"] == pytest.approx(600, abs=1)
+    assert ahead.ts_ns == pytest.approx(time.time_ns() - 600 * 10**9, abs=10**10)
+
+
+def answers(records: list[Record]) -> dict[str, ProbeAnswer]:
+    return {record.request_id: record for record in records if isinstance(record, ProbeAnswer)}
+
+
+def test_probes_are_answered_and_other_users_files_are_not_read(start: Callable[..., Running]) -> None:
+    agent = start()
+    hook = agent.hook(3)
+    reply = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    reply.bind(str(agent.folder / "reply"))
+    reply.settimeout(5)
+    now = time.time_ns()
+    hook.send("hello", pid=1, world_size=4, reply=str(agent.folder / "reply"))
+    hook.send("step", step=1, dur=0.1, coll=[["w", "all_reduce", 5, 8, now - 9, now]])
+    wait_until(lambda: "hello" in agent.names())
+
+    agent.peer.say({"t": "probe", "request_id": "ring", "probe": "ring", "rank": 3})
+    agent.peer.say({"t": "probe", "request_id": "none", "probe": "stacks", "rank": 3})
+    agent.peer.say({"t": "probe", "request_id": "fr", "probe": "flight_recorder", "rank": -1})
+    request = json.loads(reply.recv(4096))
+    dump = Path(request["dir"]) / "fr_3"
+    dump.write_bytes(b"dump of rank 3")
+    hook.send("dump", path=str(dump), request_id=request["request_id"], why="probe")
+    wait_until(lambda: set(answers(agent.peer.records)) >= {"ring", "none", "fr"})
+    (agent.folder / "link").symlink_to("/etc/hostname")
+    hook.send("dump", path=str(agent.folder / "link"), request_id="", why="stuck")
+    wait_until(lambda: "stuck" in answers(agent.peer.records))
+    reply.close()
+    found = answers(agent.peer.records)
+
+    ring = decode(found["ring"].payload)
+    assert isinstance(ring, CollectiveBatch)
+    assert [row.op_seq for row in ring.rows] == [5]
+    assert (found["fr"].payload, found["fr"].rank) == (b"dump of rank 3", 3)
+    assert not dump.exists()
+    assert found["none"].payload == b""
+    assert found["stuck"].payload == b""
+
+
+def test_wrong_settings_are_said_in_one_line(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "TOCSIN_SPOOL_DIR": str(tmp_path / "s")}
+    command = [sys.executable, "-m", "tocsin", "agent", "--engine=nowhere", f"--socket={tmp_path}/a"]
+    found = subprocess.run(command, env=env, capture_output=True, text=True, timeout=20, check=False)
+
+    assert found.returncode == 2
+    assert found.stderr == "tocsin agent: engine = 'nowhere': must be unix:PATH or HOST:PORT\n"
+
+
+def test_a_socket_path_that_cannot_be_bound_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="socket"):
+        DatagramSocket(str(tmp_path / ("x" * 200)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_old_agent_does_not_remove_its_successors_socket(tmp_path: Path) -> None:
+    old, new = DatagramSocket(str(tmp_path / "a")), DatagramSocket(str(tmp_path / "a"))
+    old.close()
+
+    assert (tmp_path / "a").exists()
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o666
+    new.close()
+    assert not (tmp_path / "a").exists()
+
+
+def test_the_agent_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, tocsin.cli.agent, tocsin.collectors.agent, tocsin.collectors.socket_sink\n"
+        "heavy = {'numpy', 'torch', 'asyncio', 'http', 'ssl', 'kafka', 'tocsin.pipeline', 'tocsin.models'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    found = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+
+    assert found.stdout == "[]\n"

@@ -1,0 +1,139 @@
+import contextlib
+import json
+import math
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.collectors.peer import datagram
+from tocsin.collectors.datagrams import parse_datagram
+from tocsin.collectors.messages import Beat, Exit, GroupList, Hello, StepDone
+from tocsin.schemas.errors import DecodeError, FieldError, SchemaError, UnknownKindError, VersionError
+from tocsin.schemas.records import GroupKind, JobKey
+
+NOW = time.time_ns()
+COLL = ["w", "all_reduce", 4, 100, NOW - 10, NOW - 5]
+STEP: dict[str, Any] = {"step": 7, "dur": 0.5, "data": None, "fwd": 0.1, "loss": "nan", "gn": 2, "coll": [COLL]}
+
+
+def parse(kind: str, **keys: Any) -> Any:
+    return parse_datagram(datagram(kind, ts=NOW, **keys), NOW).body
+
+
+def test_a_step_becomes_a_record_with_its_completions() -> None:
+    step = parse("step", **STEP, dropped=3, unknown_key="ignored")
+
+    assert isinstance(step, StepDone)
+    assert (step.record.step, step.record.duration_seconds, step.record.data_seconds) == (7, 0.5, None)
+    assert step.record.loss is not None
+    assert math.isnan(step.record.loss)
+    assert step.record.grad_norm == 2.0
+    assert step.completions[0].op_name == "all_reduce"
+    assert step.dropped_count == 3
+
+
+def test_the_other_types_are_read() -> None:
+    assert isinstance(parse("hello", pid=5, world_size=8), Hello)
+    assert isinstance(parse("beat", step=-1, step_ns=0, inflight=[["w", "x", 1, -1, NOW]]), Beat)
+    groups = parse("groups", groups=[{"comm_id": "w", "kind": "unheard_of", "ranks": [0, 1]}])
+    assert isinstance(groups, GroupList)
+    assert groups.groups[0].kind is GroupKind.OTHER
+
+
+def test_the_job_is_the_key() -> None:
+    assert parse_datagram(datagram("bye", 2, ("c", "j", 4)), NOW).job == JobKey("c", "j", 4)
+
+
+def test_a_launcher_may_report_an_exit_that_is_no_ranks() -> None:
+    found = parse("exit", rank=-1, pid=1, code=1, signal=0, stderr_tail="x" * 9000 + "\ud800\0")
+
+    assert isinstance(found, Exit)
+    assert len(found.stderr_tail) == 4096
+    assert found.stderr_tail.endswith("x??")
+
+
+@pytest.mark.parametrize(
+    ("field", "keys"),
+    [
+        ("dur", {"dur": -1.0}),
+        ("dur", {"dur": None}),
+        ("dur", {"dur": float("nan")}),
+        ("fwd", {"fwd": "0.1"}),
+        ("step", {"step": True}),
+        ("step", {"step": 1.5}),
+        ("step", {"step": 2**63}),
+        ("loss", {"loss": "big"}),
+        ("coll", {"coll": "x"}),
+        ("coll", {"coll": [COLL] * 513}),
+        ("coll[0]", {"coll": [COLL[:-1]]}),
+        ("coll[0].comm_id", {"coll": [["", *COLL[1:]]]}),
+        ("coll[0].comm_id", {"coll": [[["w"], *COLL[1:]]]}),
+        ("coll[1].op_name", {"coll": [COLL, ["w", 7, *COLL[2:]]]}),
+        ("coll[0].op_name", {"coll": [["w", "a\0b", *COLL[2:]]]}),
+        ("coll[0].op_seq", {"coll": [["w", "x", -2, 1, NOW, NOW]]}),
+        ("coll[0].msg_bytes", {"coll": [["w", "x", 1, None, NOW, NOW]]}),
+        ("coll[0].start_ns", {"coll": [["w", "x", 1, 1, 5, NOW]]}),
+        ("coll[0].end_ns", {"coll": [["w", "x", 1, 1, NOW, NOW - 1]]}),
+        ("rank", {"rank": -1}),
+        ("dropped", {"dropped": -1}),
+    ],
+)
+def test_a_wrong_value_is_named(field: str, keys: dict[str, Any]) -> None:
+    whole = {"v": 1, "t": "step", "job": ["c", "j", 0], "rank": 0, "ts": NOW, **STEP, **keys}
+    with pytest.raises(FieldError) as caught:
+        parse_datagram(json.dumps(whole).encode(), NOW)
+
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("job", [None, [], ["c", "j"], ["c", "", 0], ["c", "j", -1], ["c", "j", "0"], [1, "j", 0]])
+def test_a_wrong_job_is_named(job: Any) -> None:
+    whole = {"v": 1, "t": "bye", "job": job, "rank": 0, "ts": NOW}
+    with pytest.raises(FieldError, match="job"):
+        parse_datagram(json.dumps(whole).encode(), NOW)
+
+
+@pytest.mark.parametrize("away_days", [-2, 2])
+def test_a_time_more_than_a_day_away_is_wrong(away_days: int) -> None:
+    with pytest.raises(FieldError, match="ts = "):
+        parse_datagram(datagram("bye", ts=NOW + away_days * 86_400_000_000_000), NOW)
+
+
+def test_what_is_no_datagram_says_so() -> None:
+    with pytest.raises(DecodeError):
+        parse_datagram(b"\xff\xfe", NOW)
+    with pytest.raises(DecodeError):
+        parse_datagram(b"[1]", NOW)
+    with pytest.raises(DecodeError):
+        parse_datagram(b"[" * 100_000, NOW)
+    with pytest.raises(VersionError):
+        parse_datagram(b'{"v": 2}', NOW)
+    with pytest.raises(UnknownKindError):
+        parse_datagram(datagram("song"), NOW)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
+    max_leaves=8,
+)
+KEYS = ["v", "t", "job", "rank", "ts", "step", "dur", "coll", "inflight", "last", "groups", "pid", "phase", "loss"]
+
+
+@given(
+    st.sampled_from(["hello", "groups", "step", "beat", "phase", "nan", "bye", "exit", "dump"]),
+    st.dictionaries(st.sampled_from(KEYS), json_values, max_size=4),
+)
+def test_whatever_comes_is_read_or_refused(kind: str, changed: dict[str, Any]) -> None:
+    whole = {"v": 1, "t": kind, "job": ["c", "j", 0], "rank": 0, "ts": NOW, "step": 1, "pid": 1, **STEP, **changed}
+    with contextlib.suppress(SchemaError):
+        assert parse_datagram(json.dumps(whole).encode(), NOW).ts_ns
+
+
+@given(st.binary(max_size=200))
+def test_bytes_are_read_or_refused(data: bytes) -> None:
+    with pytest.raises(SchemaError):
+        parse_datagram(data, NOW)

@@ -1,0 +1,95 @@
+import threading
+import time
+
+import pytest
+
+from tests.collectors.peer import wait_until
+from tocsin.collectors.api import NothingHere, Reading
+from tocsin.collectors.runner import CollectorRunner, Supervision
+from tocsin.schemas.errors import CollectorError
+
+
+class Collector:
+    period_seconds = 0.02
+
+    def __init__(self, name: str, error: Exception | None = None) -> None:
+        self.name = name
+        self.error = error
+        self.gate = threading.Event()
+        self.gate.set()
+        self.calls = 0
+        self.ticks: list[int] = []
+
+    def collect(self, now_ns: int) -> Reading:
+        self.calls += 1
+        self.ticks.append(now_ns)
+        self.gate.wait()
+        if self.error:
+            raise self.error
+        return Reading(host={"cpu_util_ratio": 0.5})
+
+
+def supervision(delivered: list[str]) -> Supervision:
+    return Supervision(
+        time.time_ns, time.monotonic_ns, lambda name, tick, reading: delivered.append(name), deadline_seconds=0.1
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "ok", "reason"),
+    [
+        (None, True, ""),
+        (NothingHere("no GPU"), True, "nothing_here"),
+        (CollectorError("broken"), False, "collector_failed"),
+        (ZeroDivisionError("1/0"), False, "ZeroDivisionError"),
+    ],
+)
+def test_each_call_is_reported(error: Exception | None, ok: bool, reason: str) -> None:
+    delivered: list[str] = []
+    runner = CollectorRunner(Collector("c", error), supervision(delivered))
+    runner.call(0)
+
+    assert (runner.report().ok, runner.report().reason) == (ok, reason)
+    assert delivered == ([] if error else ["c"])
+
+
+def test_a_failure_is_logged_when_it_changes_not_each_time(caplog: pytest.LogCaptureFixture) -> None:
+    collector = Collector("c", CollectorError("broken"))
+    runner = CollectorRunner(collector, supervision([]))
+    for _ in range(5):
+        runner.call(0)
+    collector.error = OSError("other")
+    runner.call(0)
+
+    assert [record.reason for record in caplog.records] == ["collector_failed", "OSError"]  # type: ignore[attr-defined]
+
+
+def test_one_that_hangs_or_raises_harms_no_other() -> None:
+    delivered: list[str] = []
+    hangs, raises, works = Collector("hangs"), Collector("raises", ValueError("x")), Collector("works")
+    hangs.gate.clear()
+    runners = [CollectorRunner(collector, supervision(delivered)) for collector in (hangs, raises, works)]
+    for runner in runners:
+        runner.start()
+    wait_until(lambda: runners[0].report().reason == "hung")
+    count = works.calls
+    wait_until(lambda: works.calls > count + 3 and raises.calls > 3)
+
+    assert not runners[0].report().ok
+    assert hangs.calls == 1
+    assert runners[2].report().ok
+    hangs.gate.set()
+    wait_until(lambda: "hangs" in delivered and runners[0].report().ok)
+    for runner in runners:
+        runner.stop()
+
+
+def test_ticks_are_the_multiples_of_the_period_each_once() -> None:
+    collector = Collector("c")
+    runner = CollectorRunner(collector, supervision([]))
+    runner.start()
+    wait_until(lambda: collector.calls > 10)
+    runner.stop()
+
+    assert all(tick % 20_000_000 == 0 for tick in collector.ticks)
+    assert collector.ticks == sorted(set(collector.ticks))
