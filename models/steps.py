@@ -202,7 +202,7 @@ def _spread(excess: FloatArray, above: FloatArray) -> float:
     between = 1.4826 * float(np.median(np.abs(finite - np.median(finite))))
     steps = max(1, above.shape[0])
     within = 1.4826 * float(np.nanmedian(np.abs(above - excess[None, :]))) / np.sqrt(steps)
-    return max(between, within)
+    return max(between, float(within))
 
 
 def _wait(communication: FloatArray, slow: IntArray, rest: IntArray) -> float:
@@ -236,7 +236,7 @@ def _first_row(own: FloatArray, top: int, gain: float) -> int:
             row = index
         elif index >= 1 and not hot[index - 1]:
             break
-    return min(row, own.shape[0] - 1)
+    return int(min(row, own.shape[0] - 1))
 
 
 def _median(values: FloatArray) -> float:

@@ -22,7 +22,7 @@ from tocsin.pipeline.slices import SliceBuffer, SliceConfig, Taken, Turn
 from tocsin.schemas.codec import decode
 from tocsin.schemas.errors import ClockAheadError
 from tocsin.schemas.records import NS_PER_SECOND, JobKey, StepBatch, Tick
-from tocsin.schemas.verdicts import Verdict
+from tocsin.schemas.verdicts import Anomaly, Verdict
 
 _LOG = logging.getLogger("tocsin.engine")
 
@@ -43,11 +43,13 @@ class EngineOutput:
     Attributes:
         verdicts: new verdict lines, in stream order.
         health: job, and what its hosts' metric slices held.
+        anomalies: what the detectors said.
         turn_count: how many job seconds were worked off.
     """
 
     verdicts: tuple[Verdict, ...]
     health: tuple[tuple[JobKey, AlignedHealth], ...]
+    anomalies: tuple[Anomaly, ...]
     turn_count: int
 
 
@@ -105,16 +107,18 @@ class EmbeddedEngine:
             turns = self._buffer.advance(tick_ns)
             verdicts: list[Verdict] = []
             health: list[tuple[JobKey, AlignedHealth]] = []
+            anomalies: list[Anomaly] = []
             for turn in turns:
                 result = self._pipeline(turn.job, turn.end_ns, verdicts).on_turn(turn)
                 self._remember(turn, result.health)
                 verdicts.extend(result.verdicts)
                 health.extend((turn.job, entry) for entry in result.health)
+                anomalies.extend(result.anomalies)
             self._forget(set(self._buffer.jobs))
             for verdict in verdicts:
                 self.verdicts_by_reason[verdict.state.value, verdict.reason] += 1
             self.counters["turns"] += len(turns)
-            return EngineOutput(tuple(verdicts), tuple(health), len(turns))
+            return EngineOutput(tuple(verdicts), tuple(health), tuple(anomalies), len(turns))
 
     def _pipeline(self, job: JobKey, now_ns: int, verdicts: list[Verdict]) -> JobPipeline:
         pipeline = self._pipelines.get(job)

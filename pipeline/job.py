@@ -15,7 +15,7 @@ from tocsin.pipeline.operators.steps import StepDetector, StepsConfig
 from tocsin.pipeline.slices import Turn
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import IDLE_JOB_ID, JobKey
-from tocsin.schemas.verdicts import Verdict
+from tocsin.schemas.verdicts import Anomaly, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,12 @@ class TurnResult:
     Attributes:
         verdicts: new verdict lines.
         health: per host, what its metric slices held.
+        anomalies: what the detectors said.
     """
 
     verdicts: tuple[Verdict, ...]
     health: tuple[AlignedHealth, ...]
+    anomalies: tuple[Anomaly, ...] = ()
 
 
 class JobPipeline:
@@ -71,7 +73,7 @@ class JobPipeline:
         if self.graph.ended() and not self._ended:
             self._ended = True
             verdicts.extend(self.decide.close_all(turn.end_ns, Reason.JOB_ENDED))
-        return TurnResult(tuple(verdicts), tuple(health))
+        return TurnResult(tuple(verdicts), tuple(health), tuple(anomalies))
 
     def on_new_attempt(self, now_ns: int) -> list[Verdict]:
         """A later attempt of the same job began: this one's verdicts are history."""

@@ -9,25 +9,23 @@ import logging
 import queue
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tocsin.pipeline.control import ControlServer, Message, sql_handler
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig, EngineOutput
-from tocsin.pipeline.operators.align import AlignedHealth
+from tocsin.pipeline.health import HealthMinutes
 from tocsin.pipeline.server import AgentServer
 from tocsin.pipeline.stores.base import ActionChange, ActionState, EvidencePoint, HostHealth, Store
 from tocsin.pipeline.stores.rows import summary_of
 from tocsin.schemas.errors import StoreError
 from tocsin.schemas.prometheus_text import Family, Sample
-from tocsin.schemas.records import NS_PER_SECOND, JobKey
+from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Action, ActionKind, Verdict, VerdictState
 
 _LOG = logging.getLogger("tocsin.service")
-_MINUTE_NS = 60 * NS_PER_SECOND
 _STORE_RETRY_SECONDS = 2.0
 
 
@@ -80,7 +78,7 @@ class EngineService:
         self._lines: list[dict[str, Any]] = []
         self._dropped_lines = 0
         self._spoken = threading.Condition()
-        self._minutes: dict[tuple[JobKey, str, int], list[int]] = defaultdict(lambda: [0, 0])
+        self._minutes = HealthMinutes()
         self._again: list[tuple[int, Verdict]] = []
         self._stopping = threading.Event()
         self._started_ns = now_ns()
@@ -165,26 +163,15 @@ class EngineService:
             if verdict.action is not ActionKind.NONE
         )
         for job, entry in output.health:
-            self._count_health(job, entry)
-        return _Write(output.verdicts, tuple(evidence), actions, tuple(self._whole_minutes(tick_ns)))
+            self._minutes.count(job, entry)
+        for anomaly in output.anomalies:
+            self._minutes.score(anomaly)
+        health = self._minutes.finish(tick_ns, self.engine.late_by_host)
+        return _Write(output.verdicts, tuple(evidence), actions, tuple(health))
 
     def _evidence(self, verdict: Verdict, until_ns: int) -> list[EvidencePoint]:
         history = self.engine.history(verdict.job)
         return [] if history is None else history.evidence(verdict, until_ns)
-
-    def _count_health(self, job: JobKey, entry: AlignedHealth) -> None:
-        minute_ns = (entry.end_ns - 1) // _MINUTE_NS * _MINUTE_NS
-        counts = self._minutes[job, entry.host, minute_ns]
-        counts[0] += entry.sample_count
-        counts[1] += entry.gap_count
-
-    def _whole_minutes(self, tick_ns: int) -> Iterator[HostHealth]:
-        """Minutes that got their last slice."""
-        for key in [key for key in self._minutes if tick_ns - key[2] >= _MINUTE_NS + 2 * NS_PER_SECOND]:
-            samples, gaps = self._minutes.pop(key)
-            job, host, minute_ns = key
-            late = self.engine.late_by_host[job, host]
-            yield HostHealth(job, host, minute_ns, samples, late, gaps)
 
     def _write_forever(self) -> None:
         while True:
@@ -266,7 +253,7 @@ class EngineService:
         ]
 
 
-def _counter(name: str, text: str, label: str, counts: Any, prefix: str) -> Family:
+def _counter(name: str, text: str, label: str, counts: Mapping[str, int], prefix: str) -> Family:
     samples = tuple(
         Sample({label: key.removeprefix(prefix)}, value)
         for key, value in sorted(counts.items())

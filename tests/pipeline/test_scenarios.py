@@ -224,3 +224,19 @@ class TestHealthy:
     def test_jitter_says_nothing(self, seed: int, jitter: float) -> None:
         scenario, _ = _scenario(seed=seed, jitter_ratio=jitter)
         scenario.want_nothing(240)
+
+
+class TestTakenDown:
+    def test_agents_that_leave_in_order_and_one_that_does_not(self) -> None:
+        """The monitoring is taken down: the last agent's silence is no machine's fault."""
+        scenario, job = _scenario()
+
+        def take_down() -> None:
+            for rank in job.ranks:
+                if rank.rank != 4:
+                    job.event(rank.rank, events.AGENT, edge="stop")
+            for rank in job.ranks:
+                rank.agent_alive = False
+
+        scenario.at(20).inject(take_down)
+        scenario.want_nothing(90)

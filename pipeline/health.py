@@ -1,0 +1,72 @@
+"""How well each host was watched, minute by minute: the rows of ``host_health``."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tocsin.pipeline.operators.align import AlignedHealth
+from tocsin.pipeline.stores.base import HostHealth
+from tocsin.schemas.records import NS_PER_SECOND, JobKey
+from tocsin.schemas.verdicts import Anomaly, ComponentKind
+
+_MINUTE_NS = 60 * NS_PER_SECOND
+_GRACE_NS = 2 * NS_PER_SECOND
+
+
+@dataclass(slots=True)
+class _Minute:
+    """Counts of one host and minute."""
+
+    sample_count: int = 0
+    gap_count: int = 0
+    worst_score: float = 0.0
+    worst_metric: str = ""
+
+
+class HealthMinutes:
+    """Adds up metric slices and anomaly scores until their minute is over."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._minutes: dict[tuple[JobKey, str, int], _Minute] = defaultdict(_Minute)
+        self._late_before: dict[tuple[JobKey, str], int] = {}
+
+    def count(self, job: JobKey, entry: AlignedHealth) -> None:
+        """Take one host's metric slice."""
+        minute = self._minutes[job, entry.host, (entry.end_ns - 1) // _MINUTE_NS * _MINUTE_NS]
+        minute.sample_count += entry.sample_count
+        minute.gap_count += int(entry.sample_count == 0)
+
+    def score(self, anomaly: Anomaly) -> None:
+        """Keep the worst score that a host had."""
+        if anomaly.component.kind is not ComponentKind.HOST:
+            return
+        begin_ns = (anomaly.slice_end_ns - 1) // _MINUTE_NS * _MINUTE_NS
+        minute = self._minutes[anomaly.job, anomaly.component.name, begin_ns]
+        if anomaly.score > minute.worst_score:
+            minute.worst_score, minute.worst_metric = anomaly.score, anomaly.metric
+
+    def finish(self, now_ns: int, late_by_host: Mapping[tuple[JobKey, str], int]) -> Iterator[HostHealth]:
+        """Give out the minutes that got their last slice.
+
+        Args:
+            now_ns: the tick.
+            late_by_host: late records since the start, by job and host.
+        """
+        for key in [key for key in self._minutes if now_ns - key[2] >= _MINUTE_NS + _GRACE_NS]:
+            minute = self._minutes.pop(key)
+            job, host, begin_ns = key
+            late = late_by_host.get((job, host), 0)
+            yield HostHealth(
+                job,
+                host,
+                begin_ns,
+                minute.sample_count,
+                late - self._late_before.get((job, host), 0),
+                minute.gap_count,
+                minute.worst_score,
+                minute.worst_metric,
+            )
+            self._late_before[job, host] = late
