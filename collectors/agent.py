@@ -34,6 +34,7 @@ TURN_SECONDS: Final = 0.25
 DATAGRAMS_A_TURN: Final = 256
 FLUSH_SECONDS: Final = 2.0
 HEALTHY_SECONDS: Final = 5.0
+DEADLINE_SECONDS: Final = 2.0
 AHEAD_NS: Final = 500_000_000
 """A refusal is believed where the clocks differ by more than this."""
 
@@ -47,12 +48,14 @@ class AgentConfig:
         socket_path: where hooks send to.
         metrics_listen: ``HOST:PORT`` of the metrics page, "" = none.
         flush_seconds: how long it may take to send the rest at the end.
+        deadline_seconds: a collector that takes longer is reported as hung.
     """
 
     core: CoreConfig
     socket_path: str
     metrics_listen: str = ""
     flush_seconds: float = FLUSH_SECONDS
+    deadline_seconds: float = DEADLINE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,7 @@ class Agent:
         self.core = AgentCore(config.core, parts.watcher, now)
         self._desk = ProbeDesk(self.core, wake)
         self._readings: deque[tuple[int, Reading]] = deque()
-        supervision = Supervision(clock.stamp_ns, clock.mono_ns, self._deliver)
+        supervision = Supervision(clock.stamp_ns, clock.mono_ns, self._deliver, config.deadline_seconds)
         self._runners = [CollectorRunner(collector, supervision) for collector in parts.collectors]
         self._records: dict[str, int] = {}
         self._spool_dropped = 0
@@ -150,6 +153,8 @@ class Agent:
         age_seconds = (self._clock.mono_ns() - self._turned_mono_ns) / 1e9
         if age_seconds > HEALTHY_SECONDS:
             return False, f"main loop stands for {age_seconds:.1f} s"
+        if not self._sink.is_alive():
+            return False, "the sink's thread is dead"
         return True, "ok"
 
     def _turn(self, poller: select.poll) -> None:

@@ -47,6 +47,7 @@ def families(
         _one("acknowledged_records_total", "counter", "Records that the engine has taken.", sink.acked_count),
         _one("spooled_records", "gauge", "Records that wait in the spool.", sink.spooled_count),
         _one("lost_records_total", "counter", "Records lost for want of room.", sink.dropped_count),
+        _one("unencodable_records_total", "counter", "Records that the codec refused.", sink.unencodable_count),
         _one("clock_offset_seconds", "gauge", "Host's clock minus engine's.", sink.offset.offset_ns / 1e9),
         _one("clock_error_seconds", "gauge", "Bound of the offset's error.", sink.offset.error_ns / 1e9),
         _one("cpu_seconds_total", "counter", "CPU time of the agent.", usage.ru_utime + usage.ru_stime),

@@ -179,7 +179,7 @@ class JobState:
 
     def _sampled(self, end_ns: int) -> frozenset[int]:
         sizes = [rank.hello.world_size for rank in self.ranks.values() if rank.hello]
-        size = max(sizes, default=len(self.ranks))
+        size = max([*sizes, len(self.ranks)])
         groups = {
             group.ranks
             for rank in self.ranks.values()

@@ -147,7 +147,8 @@ class Outbox:
             is_connected=connected,
             offset=self.offsets.best(),
             spooled_count=len(self.spool),
-            dropped_count=self.spool.dropped_count + self._unencodable,
+            dropped_count=self.spool.dropped_count,
+            unencodable_count=self._unencodable,
             acked_count=self.acked_count,
             reconnects=self.connects,
         )

@@ -42,7 +42,8 @@ class SinkStatus:
         is_connected: the engine has said welcome.
         offset: host clock minus engine clock.
         spooled_count: records in the spool.
-        dropped_count: records lost since start.
+        dropped_count: records lost for want of room, since start.
+        unencodable_count: records that the codec refused, since start (a fault of ours).
         acked_count: records that the engine has taken, since start.
         reconnects: connections made, since start.
     """
@@ -51,6 +52,7 @@ class SinkStatus:
     offset: Offset = field(default_factory=Offset)
     spooled_count: int = 0
     dropped_count: int = 0
+    unencodable_count: int = 0
     acked_count: int = 0
     reconnects: int = 0
 
@@ -69,6 +71,9 @@ class Sink(Protocol):
 
     def status(self) -> SinkStatus:
         """Return how the way to the engine is."""
+
+    def is_alive(self) -> bool:
+        """Return whether anybody still looks after what is put."""
 
     def clock_jumped(self) -> None:
         """The host's clock was set: compare it again."""
@@ -102,6 +107,10 @@ class MemorySink:
     def status(self) -> SinkStatus:
         """Return ``state``."""
         return self.state
+
+    def is_alive(self) -> bool:
+        """Return True."""
+        return True
 
     def clock_jumped(self) -> None:
         """Nothing to compare."""

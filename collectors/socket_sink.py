@@ -53,6 +53,10 @@ class SocketSink:
         """Return how the way to the engine is."""
         return self._box.status
 
+    def is_alive(self) -> bool:
+        """Return whether the thread runs."""
+        return self._thread.is_alive()
+
     def clock_jumped(self) -> None:
         """Forget the clocks' difference; the next exchange gives a new one."""
         self._box.offsets.clear()

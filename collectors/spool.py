@@ -157,12 +157,12 @@ class DiskSpool:
         """Write a record to the end; a full disk drops it, and that is counted."""
         frame = _FRAME.pack(len(data), zlib.crc32(data)) + data
         last = self._segments[-1]
-        if last.size and last.size + len(frame) > self._segment_bytes:
-            last = self._new_segment(last.number + 1)
+        written = 0
         try:
+            if last.size and last.size + len(frame) > self._segment_bytes:
+                last = self._new_segment(last.number + 1)
             written = os.write(self._write_fd, frame)
         except OSError as error:
-            written = 0
             if not self._said_full:
                 self._said_full = True
                 log.error("spool cannot be written", extra={"error": error.strerror})  # noqa: TRY400  # the text is all
@@ -180,13 +180,17 @@ class DiskSpool:
     def read(self) -> tuple[bytes, Position] | None:
         """Return the next record that was not read, None at the end."""
         number, offset, index = self._next
-        for segment in self._segments:
+        for segment in list(self._segments):
             if segment.number < number:
                 continue
             if segment.number > number:
                 number, offset, index = segment.number, 0, 0
             if offset < segment.size:
-                data = self._frame(number, offset)
+                try:
+                    data = self._frame(number, offset)
+                except (OSError, SpoolError) as error:
+                    self._give_up(segment, offset, index, error)
+                    continue
                 self._next = Position(number, offset + _FRAME.size + len(data), index + 1)
                 return data, self._next
         return None
@@ -272,10 +276,11 @@ class DiskSpool:
             log.warning("spool cursor not noted", extra={"error": error.strerror})
 
     def _new_segment(self, number: int) -> _Segment:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        descriptor = os.open(self._path(number), flags, 0o644)
         if self._write_fd >= 0:
             os.close(self._write_fd)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._write_fd = os.open(self._path(number), flags, 0o644)
+        self._write_fd = descriptor
         self._segments.append(_Segment(number, 0, 0))
         return self._segments[-1]
 
@@ -286,13 +291,22 @@ class DiskSpool:
         self._done = Position(self._segments[0].number, 0, 0)
         self._next = max(self._next, self._done)
 
+    def _give_up(self, segment: _Segment, offset: int, index: int, error: Exception) -> None:
+        """A record on disk is damaged: without its length the rest of its segment is lost, too."""
+        log.error("spool segment damaged", extra={"error": str(error), "lost": segment.count - index})
+        self.dropped_count += segment.count - index
+        segment.size, segment.count = offset, index
+        if segment is self._segments[-1]:
+            self._new_segment(segment.number + 1)
+
     def _frame(self, number: int, offset: int) -> bytes:
         if self._read_number != number:
             if self._read_fd >= 0:
                 os.close(self._read_fd)
             self._read_fd = os.open(self._path(number), os.O_RDONLY | os.O_CLOEXEC)
             self._read_number = number
-        size, crc = _FRAME.unpack(os.pread(self._read_fd, _FRAME.size, offset))
+        head = os.pread(self._read_fd, _FRAME.size, offset)
+        size, crc = _FRAME.unpack(head) if len(head) == _FRAME.size else (0, -1)
         data = os.pread(self._read_fd, size, offset + _FRAME.size)
         if zlib.crc32(data) != crc:
             raise SpoolError(f"{self._path(number)} changed under the agent at byte {offset}")

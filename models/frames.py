@@ -224,6 +224,4 @@ def _check_sizes(frame: Frame, table: MetricTable) -> None:
         ("frame.host_matrix", len(frame.host_matrix), len(table.host) * row_bytes),
     ):
         if found != wanted:
-            raise FieldError(
-                field, f"{found} bytes from {frame.host}", f"{wanted} bytes by table {table.table_id}"
-            )
+            raise FieldError(field, f"{found} bytes from {frame.host}", f"{wanted} bytes by table {table.table_id}")

@@ -88,9 +88,7 @@ class ControlServer:
             self._server = _Server(self._path, self._handlers)
         except OSError as error:
             raise EngineError(f"cannot listen on {self._path}: {error.strerror or error}") from error
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.1,), name="control", daemon=True
-        )
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="control", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -124,9 +122,7 @@ class ControlServer:
             return
         except EngineError as error:
             raise EngineError(f"another engine holds {self._path} and does not answer: {error}") from error
-        raise EngineError(
-            f"another engine already listens on {self._path}: stop it, or use another data folder"
-        )
+        raise EngineError(f"another engine already listens on {self._path}: stop it, or use another data folder")
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
@@ -252,18 +248,14 @@ class ControlClient:
                     f"the engine on {self._path} did not answer within {self._timeout_seconds:g} s"
                 ) from error
             except OSError as error:
-                raise EngineError(
-                    f"the engine on {self._path} broke off: {error.strerror or error}"
-                ) from error
+                raise EngineError(f"the engine on {self._path} broke off: {error.strerror or error}") from error
 
     def _answers(self, lines: BinaryIO) -> Iterator[Message]:
         for line in lines:
             try:
                 answer = json.loads(line)
             except ValueError as error:
-                raise EngineError(
-                    f"what listens on {self._path} is no engine: it answered {line[:60]!r}"
-                ) from error
+                raise EngineError(f"what listens on {self._path} is no engine: it answered {line[:60]!r}") from error
             if not isinstance(answer, dict) or not isinstance(answer.get("ok"), bool):
                 raise EngineError(f"what listens on {self._path} is no engine: it answered {line[:60]!r}")
             if not answer["ok"]:
@@ -279,9 +271,7 @@ class ControlClient:
             connection.close()
             if error.errno in {errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR}:
                 raise EngineAbsentError(f"no engine listens on {self._path}") from error
-            raise EngineError(
-                f"cannot reach the engine on {self._path}: {error.strerror or error}"
-            ) from error
+            raise EngineError(f"cannot reach the engine on {self._path}: {error.strerror or error}") from error
         return connection
 
 

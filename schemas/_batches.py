@@ -89,9 +89,7 @@ def pack_frame(frame: Frame) -> Sections:
         if not isinstance(matrix, bytes):
             raise FieldError(f"frame.{name}", matrix, "bytes")
     _check_frame(frame)
-    shape = _FRAME.pack(
-        frame.table_id, frame.tick_count, len(frame.gpu_uuids), frame.first_tick_ns, frame.tick_ns
-    )
+    shape = _FRAME.pack(frame.table_id, frame.tick_count, len(frame.gpu_uuids), frame.first_tick_ns, frame.tick_ns)
     uuids = pack_texts(frame.gpu_uuids)
     return [(_SHAPE, shape), (_UUIDS, uuids), (_GPU, frame.gpu_matrix), (_HOST, frame.host_matrix)]
 
@@ -143,9 +141,7 @@ def _check_frame(frame: Frame) -> None:
     check_int(frame.table_id, "frame.table_id", 1, UINT32_MAX)
     row_bytes = ticks * _FLOAT32_BYTES
     if gpu_bytes % (row_bytes * len(uuids) or gpu_bytes + 1):
-        raise FieldError(
-            "frame.gpu_matrix", f"{gpu_bytes} bytes", f"{len(uuids)} GPUs x metrics x {ticks} ticks"
-        )
+        raise FieldError("frame.gpu_matrix", f"{gpu_bytes} bytes", f"{len(uuids)} GPUs x metrics x {ticks} ticks")
     if host_bytes % row_bytes:
         raise FieldError("frame.host_matrix", f"{host_bytes} bytes", f"metrics x {ticks} ticks")
 
@@ -213,9 +209,7 @@ def _transpose(rows: list[tuple[Any, ...]], width: int) -> Sequence[Sequence[Any
     return list(zip(*rows, strict=True)) if rows else [()] * width
 
 
-def _pack_columns(
-    columns: Sequence[Sequence[Any]], specs: tuple[Column, ...], count: int, path: str
-) -> Sections:
+def _pack_columns(columns: Sequence[Sequence[Any]], specs: tuple[Column, ...], count: int, path: str) -> Sections:
     if count > MAX_ROWS:
         raise FieldError(f"{path}.rows", count, f"at most {MAX_ROWS}")
     sections: Sections = [(_ROW_COUNT, _ROWS.pack(count))]
@@ -226,9 +220,7 @@ def _pack_columns(
     return sections
 
 
-def _unpack_columns(
-    sections: dict[int, bytes], specs: tuple[Column, ...], path: str
-) -> Sequence[Sequence[Any]]:
+def _unpack_columns(sections: dict[int, bytes], specs: tuple[Column, ...], path: str) -> Sequence[Sequence[Any]]:
     counted = section(sections, _ROW_COUNT, f"{path}.rows")
     if len(counted) < _ROWS.size:
         raise DecodeError(f"{path}.rows: {len(counted)} bytes are no count")

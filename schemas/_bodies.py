@@ -134,8 +134,7 @@ def write_groups(groups: Groups) -> dict[str, Any]:
     """Return the JSON object of a group announcement."""
     return {
         "groups": [
-            {"comm_id": group.comm_id, "kind": group.kind, "ranks": list(group.ranks)}
-            for group in groups.groups
+            {"comm_id": group.comm_id, "kind": group.kind, "ranks": list(group.ranks)} for group in groups.groups
         ]
     }
 

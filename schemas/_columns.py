@@ -158,9 +158,7 @@ class FloatColumn:
             self._check(values, values, path)
             return values
         following = iter(values)
-        spread = (
-            [next(following) if bit == "1" else None for bit in f"{bits:0{count}b}"[::-1]] if count else []
-        )
+        spread = [next(following) if bit == "1" else None for bit in f"{bits:0{count}b}"[::-1]] if count else []
         self._check(values, spread, path)
         return spread
 

@@ -56,6 +56,8 @@ class Reason(StrEnum):
     NEW_ATTEMPT = "new_attempt"
     BETTER_EXPLANATION = "better_explanation"
     EXPIRED = "expired"
+    ENGINE_RESTARTED = "engine_restarted"
+    """The engine that held the verdict is gone: nobody would ever update it."""
     MONITORING_ONLY = "monitoring_only"
 
     # no verdict

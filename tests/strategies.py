@@ -63,9 +63,7 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
 scalars = st.none() | st.booleans() | st.integers(-INT64, INT64) | finite | texts
 payloads: SearchStrategy[dict[str, Any]] = st.dictionaries(
     texts,
-    st.recursive(
-        scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3)
-    ),
+    st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3)),
     max_size=4,
 )
 jobs = st.builds(JobKey, names, names, st.integers(0, 2**32 - 1))
@@ -154,9 +152,7 @@ def _collective_order(row: CollectiveRecord) -> tuple[int, int, str, int]:
     return row.ts_ns, row.rank, row.comm_id, row.op_seq
 
 
-collective_rows = st.lists(_collectives(), max_size=10).map(
-    lambda rows: tuple(sorted(rows, key=_collective_order))
-)
+collective_rows = st.lists(_collectives(), max_size=10).map(lambda rows: tuple(sorted(rows, key=_collective_order)))
 collective_batches = st.builds(CollectiveBatch, **_head(), rows=collective_rows)
 
 events = st.builds(

@@ -28,6 +28,8 @@ from tocsin.schemas.records import (
 UNKNOWN_CLOCK_ERROR_NS = NS_PER_SECOND // 4
 _KEPT_STOP_EDGES = 32
 _KEPT_PHASES = 64
+_MUTE_AFTER_NS = 8 * NS_PER_SECOND
+"""A host speaks at least every metric slice (5 s)."""
 
 
 @dataclass(slots=True)
@@ -132,12 +134,19 @@ class JobGraph:
         return any(begin <= to_ns and (end == 0 or end >= from_ns) for _, _, begin, end in self.phases)
 
     def ended(self) -> bool:
-        """Whether every rank that was seen left in order."""
-        return bool(self.ranks) and all(
-            (facts.exit is not None and facts.exit.code == 0 and facts.exit.signal == 0)
-            or (facts.exit is None and facts.bye_ns > 0)
-            for facts in self.ranks.values()
-        )
+        """Whether the job is over: its ranks left in order, and those that did not say so could not."""
+        if not self.ranks:
+            return False
+        newest_ns = max(facts.last_seen_ns for facts in self.hosts.values())
+        left = [facts for facts in self.ranks.values() if _left_in_order(facts)]
+        rest = [facts for facts in self.ranks.values() if not _left_in_order(facts)]
+        mute = [facts for facts in rest if facts.exit is None and self._is_mute(facts.host, newest_ns)]
+        return len(left) > len(rest) and len(mute) == len(rest)
+
+    def _is_mute(self, host: str, newest_ns: int) -> bool:
+        """Whether a host had fallen silent when the others still spoke: its ranks' end cannot be heard."""
+        facts = self.hosts.get(host)
+        return facts is None or newest_ns - facts.last_seen_ns >= _MUTE_AFTER_NS
 
     def take(self, records: Iterable[JobRecord]) -> None:
         """Learn from the records of one slice."""
@@ -271,3 +280,9 @@ class JobGraph:
         self.phases = [list(entry) for entry in state["phases"]]
         self.max_step, self.max_step_ns = state["max_step"], state["max_step_ns"]
         self.progress_ns = state["progress_ns"]
+
+
+def _left_in_order(facts: RankFacts) -> bool:
+    if facts.exit is not None:
+        return facts.exit.code == 0 and facts.exit.signal == 0
+    return facts.bye_ns > 0

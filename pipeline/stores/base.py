@@ -117,6 +117,14 @@ class Store(Protocol):
         """Write the series behind verdicts."""
         ...
 
+    def expire_left_open(self) -> None:
+        """Expire the verdicts that an engine before this one left open.
+
+        For an engine that starts afresh and owns the database: nobody will ever update them, and an
+        action that they propose must not be executed after the fact.
+        """
+        ...
+
     def write_actions(self, changes: Sequence[ActionChange]) -> None:
         """Write what was asked of the scheduler, and what became of it."""
         ...

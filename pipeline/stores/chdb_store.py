@@ -85,9 +85,7 @@ class ChdbBackend:
     def __init__(self, folder: Path) -> None:
         self._folder = folder.absolute()
         if "?" in str(self._folder):
-            raise ConfigError(
-                "data folder", str(folder), "a path without '?': chDB reads what follows as settings"
-            )
+            raise ConfigError("data folder", str(folder), "a path without '?': chDB reads what follows as settings")
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -153,10 +151,7 @@ class ChdbBackend:
 
 def encode_rows(batch: Sequence[Row]) -> bytes:
     """Rows as JSONEachRow. Half characters (lone surrogates) become ``?``: they are no UTF-8."""
-    lines = (
-        json.dumps({name: encode_cell(cell) for name, cell in row.items()}, ensure_ascii=False)
-        for row in batch
-    )
+    lines = (json.dumps({name: encode_cell(cell) for name, cell in row.items()}, ensure_ascii=False) for row in batch)
     return "\n".join(lines).encode("utf-8", "replace")
 
 
@@ -253,8 +248,6 @@ def one_line_error(message: str) -> str:
     """
     text = " ".join(message.split())
     text = re.sub(r"\(version [^)]*\)", "", text)
-    text = re.sub(
-        r"(?:Streaming insert (?:append|finish) failed: )?(?:Code: \d+\. DB::Exception: )+", "", text
-    )
+    text = re.sub(r"(?:Streaming insert (?:append|finish) failed: )?(?:Code: \d+\. DB::Exception: )+", "", text)
     text = re.sub(r"(\([A-Z_]+\))(?:[ .]*\1)+", r"\1", text)  # each layer repeats the error's name
     return " ".join(text.split()).rstrip(" ")

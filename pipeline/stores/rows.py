@@ -191,9 +191,7 @@ def machine_text(verdict: Verdict) -> str:
     return _listed(
         verdict,
         [
-            one_line(s.component.name)
-            if s.component.kind is ComponentKind.HOST
-            else component_text(s.component)
+            one_line(s.component.name) if s.component.kind is ComponentKind.HOST else component_text(s.component)
             for s in verdict.suspects
         ],
     )

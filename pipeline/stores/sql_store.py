@@ -31,6 +31,22 @@ WHERE verdict_id IN ({wanted})
 GROUP BY verdict_id
 """
 
+# The condition stands in a subquery: beside REPLACE, ClickHouse would read ``state`` as the new one.
+_EXPIRE_LEFT_OPEN = """
+INSERT INTO tocsin.incidents
+SELECT * REPLACE (
+    update_number + 1 AS update_number,
+    'expired' AS state,
+    'engine_restarted' AS reason,
+    'none' AS action,
+    now64(9, 'UTC') AS detected,
+    now64(9, 'UTC') AS expires,
+    now64(3, 'UTC') AS updated,
+    concat(summary, ' (expired: engine restarted)') AS summary
+)
+FROM (SELECT * FROM tocsin.incidents FINAL WHERE state IN ('open', 'confirmed'))
+"""
+
 T = TypeVar("T")
 
 
@@ -116,6 +132,10 @@ class SqlStore:
         """See ``Store.write_host_health``."""
         self._insert_all("host_health", minutes, rows.host_health_row)
 
+    def expire_left_open(self) -> None:
+        """See ``Store.expire_left_open``."""
+        self._backend.execute(_EXPIRE_LEFT_OPEN)
+
     def query(self, sql: str, fmt: str) -> bytes:
         """See ``Store.query``."""
         return self._backend.query(sql, fmt)
@@ -137,9 +157,7 @@ class SqlStore:
             try:
                 self._backend.execute(statement)
             except StoreError as error:
-                raise StoreError(
-                    f"migration {migration.number} ({migration.name}) failed: {error}"
-                ) from error
+                raise StoreError(f"migration {migration.number} ({migration.name}) failed: {error}") from error
         row: Row = {"number": migration.number, "name": migration.name, "sha256": migration.sha256}
         self._insert("schema_migrations", [row])
 

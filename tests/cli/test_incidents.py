@@ -137,9 +137,7 @@ def test_long_evidence_is_cut() -> None:
 # --- paths ---------------------------------------------------------------------------------------
 
 
-def test_the_data_folder_is_flag_then_environment_then_home(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_data_folder_is_flag_then_environment_then_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
     monkeypatch.delenv("TOCSIN_DATA", raising=False)
@@ -151,9 +149,7 @@ def test_the_data_folder_is_flag_then_environment_then_home(
     assert paths.data_folder(tmp_path / "flag") == tmp_path / "flag"
 
 
-def test_a_long_folder_gets_a_short_socket_that_works(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_folder_gets_a_short_socket_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = tmp_path / "r"
     runtime.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))

@@ -95,9 +95,7 @@ def test_an_error_on_purpose_is_one_line_and_status_2(
     assert capsys.readouterr().err == "tocsin fake: no engine listens on /run/x\n"
 
 
-@pytest.mark.parametrize(
-    ("module", "extra"), [("numpy", "engine"), ("pyflink.table", "flink"), ("torch", "train")]
-)
+@pytest.mark.parametrize(("module", "extra"), [("numpy", "engine"), ("pyflink.table", "flink"), ("torch", "train")])
 def test_a_missing_package_names_the_extra_that_brings_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], module: str, extra: str
 ) -> None:

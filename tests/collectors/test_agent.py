@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -15,7 +16,14 @@ from pathlib import Path
 import pytest
 
 from tests.collectors.peer import EnginePeer, FakeHook, wait_until
+from tocsin.collectors.agent import Agent, AgentConfig, Parts, Wakeup
+from tocsin.collectors.api import Reading
+from tocsin.collectors.clock import SteadyClock, SystemClock
+from tocsin.collectors.core import CoreConfig
 from tocsin.collectors.datagram_socket import DatagramSocket
+from tocsin.collectors.job_state import HostPlace
+from tocsin.collectors.process import ProcessWatcher
+from tocsin.collectors.sink import MemorySink
 from tocsin.schemas.codec import decode
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.records import (
@@ -212,6 +220,49 @@ def test_probes_are_answered_and_other_users_files_are_not_read(start: Callable[
     assert not dump.exists()
     assert found["none"].payload == b""
     assert found["stuck"].payload == b""
+
+
+class Stubborn:
+    """A collector that raises, or that does not come back."""
+
+    period_seconds = 0.05
+
+    def __init__(self, name: str, gate: threading.Event | None = None) -> None:
+        self.name = name
+        self.gate = gate
+
+    def collect(self, now_ns: int) -> Reading:
+        if self.gate is None:
+            raise RuntimeError("broken source")
+        self.gate.wait()
+        return Reading()
+
+
+def test_collectors_that_raise_or_hang_are_seen_and_the_rest_goes_on(tmp_path: Path) -> None:
+    system, sink, wake, gate = SystemClock(), MemorySink(), Wakeup(), threading.Event()
+    watcher = ProcessWatcher(system)
+    collectors = (Stubborn("raises"), Stubborn("hangs", gate), watcher)
+    config = AgentConfig(CoreConfig(HostPlace("h")), str(tmp_path / "a"), deadline_seconds=0.2)
+    agent = Agent(config, Parts(sink, watcher, collectors), SteadyClock(system), wake)
+    thread = threading.Thread(target=agent.run)
+    thread.start()
+
+    def success() -> dict[str, float]:
+        family = next(f for f in agent.families() if f.name == "tocsin_agent_collector_success")
+        return {sample.labels["collector"]: sample.value for sample in family.samples}
+
+    wait_until(lambda: success() == {"raises": 0.0, "hangs": 0.0, "process": 1.0})
+    FakeHook(tmp_path / "a").send("hello", pid=1, world_size=1)
+    wait_until(lambda: any(getattr(record, "name", "") == "hello" for record in sink.records))
+    assert agent.health() == (True, "ok")
+    agent.stop()
+    thread.join(5)
+    gate.set()
+
+    assert not thread.is_alive()
+    last = sink.records[-1]
+    assert isinstance(last, Event)
+    assert (last.name, last.payload) == ("agent", {"edge": "stop"})
 
 
 def test_wrong_settings_are_said_in_one_line(tmp_path: Path) -> None:

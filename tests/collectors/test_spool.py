@@ -113,6 +113,37 @@ def test_all_committed_leaves_no_old_file(tmp_path: Path) -> None:
     spool.close()
 
 
+def test_a_record_that_is_damaged_later_costs_its_segment_only(tmp_path: Path) -> None:
+    spool = DiskSpool(str(tmp_path), LIMIT)
+    for index in range(20):
+        spool.append(number(index, 10_000))  # six a segment
+    path = sorted(tmp_path.glob("*.spool"))[1]
+    data = bytearray(path.read_bytes())
+    data[2 * 10_008 + 100] ^= 1
+    path.write_bytes(data)
+
+    left = read_all(spool)
+    assert left == [number(index, 10_000) for index in (*range(8), *range(12, 20))]
+    assert (spool.dropped_count, len(spool)) == (4, 16)
+    spool.append(b"after")
+    assert read_all(spool) == [b"after"]
+    spool.close()
+
+
+def test_a_spool_whose_folder_vanished_loses_records_and_says_so(tmp_path: Path) -> None:
+    folder = tmp_path / "spool"
+    spool = DiskSpool(str(folder), LIMIT)
+    spool.append(number(0, 60_000))
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+    spool.append(number(1, 60_000))
+
+    assert spool.dropped_count == 1
+    spool.rewind()
+    assert read_all(spool) == []
+
+
 @settings(max_examples=60)
 @given(
     sizes=st.lists(st.integers(0, 300), min_size=1, max_size=12),

@@ -15,9 +15,7 @@ def test_numbers_have_no_gaps() -> None:
 
 
 def test_every_statement_may_run_again() -> None:
-    again = re.compile(
-        r"CREATE (DATABASE|TABLE) IF NOT EXISTS |CREATE OR REPLACE VIEW |ALTER TABLE .* IF ", re.DOTALL
-    )
+    again = re.compile(r"CREATE (DATABASE|TABLE) IF NOT EXISTS |CREATE OR REPLACE VIEW |ALTER TABLE .* IF ", re.DOTALL)
     for migration in migrations():
         for statement in migration.statements:
             assert again.match(statement), f"{migration.number}: {statement[:60]}"

@@ -138,9 +138,7 @@ def is_frozen_dataclass(node: ast.ClassDef) -> bool:
         function = decorator.func
         name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
         frozen = any(
-            keyword.arg == "frozen"
-            and isinstance(keyword.value, ast.Constant)
-            and keyword.value.value is True
+            keyword.arg == "frozen" and isinstance(keyword.value, ast.Constant) and keyword.value.value is True
             for keyword in decorator.keywords
         )
         if name == "dataclass" and frozen:

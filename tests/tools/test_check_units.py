@@ -6,9 +6,7 @@ import pytest
 from tests.tools.check_units import UNITLESS, has_unit, main, violations
 
 
-def fields_without_unit(
-    body: str, decorator: str = "@dataclass(frozen=True)", name: str = "Thing"
-) -> list[str]:
+def fields_without_unit(body: str, decorator: str = "@dataclass(frozen=True)", name: str = "Thing") -> list[str]:
     source = f"{decorator}\nclass {name}:\n{textwrap.indent(textwrap.dedent(body).strip(), '    ')}\n"
     return [violation.field for violation in violations(source)]
 
@@ -45,9 +43,7 @@ def test_a_unit_or_a_word_that_needs_none_ends_the_name(name: str) -> None:
     assert has_unit(name)
 
 
-@pytest.mark.parametrize(
-    "name", ["timeout", "duration_ms", "util_percent", "sm_clock_mhz", "seconds_left", "frank"]
-)
+@pytest.mark.parametrize("name", ["timeout", "duration_ms", "util_percent", "sm_clock_mhz", "seconds_left", "frank"])
 def test_prefixed_scales_and_units_in_the_middle_do_not_count(name: str) -> None:
     assert not has_unit(name)
 
@@ -67,9 +63,7 @@ def test_only_public_frozen_dataclasses_are_read(decorator: str, name: str) -> N
 
 
 def test_the_decorator_may_be_written_with_its_module() -> None:
-    assert fields_without_unit("timeout: int", "@dataclasses.dataclass(frozen=True, slots=True)") == [
-        "timeout"
-    ]
+    assert fields_without_unit("timeout: int", "@dataclasses.dataclass(frozen=True, slots=True)") == ["timeout"]
 
 
 def test_private_fields_and_class_attributes_are_left_alone() -> None:
@@ -79,17 +73,13 @@ def test_private_fields_and_class_attributes_are_left_alone() -> None:
 def test_a_violation_is_printed_with_file_and_line_and_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "bad.py").write_text(
-        "@dataclass(frozen=True)\nclass Step:\n    rank: int\n    duration: float\n"
-    )
+    (tmp_path / "bad.py").write_text("@dataclass(frozen=True)\nclass Step:\n    rank: int\n    duration: float\n")
 
     assert main([str(tmp_path)]) == 1
     assert f"{tmp_path}/bad.py:4: Step.duration " in capsys.readouterr().out
 
 
-def test_a_clean_folder_passes_and_says_how_much_was_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_clean_folder_passes_and_says_how_much_was_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "good.py").write_text("@dataclass(frozen=True)\nclass Step:\n    duration_seconds: float\n")
 
     assert main([str(tmp_path)]) == 0

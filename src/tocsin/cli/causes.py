@@ -16,8 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the list."""
     rows = [
-        {"cause": c.name, "blames": c.blames, "action": c.action.value, "meaning": c.meaning}
-        for c in CAUSES.values()
+        {"cause": c.name, "blames": c.blames, "action": c.action.value, "meaning": c.meaning} for c in CAUSES.values()
     ]
     if args.json:
         print(json.dumps(rows, indent=2))

@@ -53,9 +53,7 @@ def fetch(data: Path, *, everything: bool = False, job_id: str | None = None) ->
     return [json.loads(line) for line in answer.splitlines()]
 
 
-def render(
-    incidents: Sequence[Mapping[str, Any]], *, everything: bool = False, job_id: str | None = None
-) -> str:
+def render(incidents: Sequence[Mapping[str, Any]], *, everything: bool = False, job_id: str | None = None) -> str:
     """All incidents as blocks for a human."""
     of_job = "" if job_id is None else f" in job {job_id}"
     if not incidents:

@@ -73,9 +73,7 @@ def runtime_folder() -> Path:
     shared.mkdir(mode=0o700, exist_ok=True)
     found = shared.lstat()
     if found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise ConfigError(
-            "runtime folder", str(shared), "yours alone (mode 0700): remove it or set XDG_RUNTIME_DIR"
-        )
+        raise ConfigError("runtime folder", str(shared), "yours alone (mode 0700): remove it or set XDG_RUNTIME_DIR")
     return shared
 
 

@@ -41,6 +41,7 @@ def run(args: argparse.Namespace) -> int:
     store = ChdbStore(database_folder(folder))
     try:
         store.migrate()
+        store.expire_left_open()
         service = EngineService(ServiceConfig(args.listen, args.control or control_socket(folder)), store)
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -63,8 +63,7 @@ def _folder(data: Path) -> Iterator[Ask]:
     if not folder.is_dir():
         # Reading makes nothing: a mistyped folder must not answer "nothing is wrong".
         raise StoreError(
-            f"no incident database in {data}: tocsin serve and tocsin drill make one,"
-            " --data names another folder"
+            f"no incident database in {data}: tocsin serve and tocsin drill make one, --data names another folder"
         )
     # chDB takes half a second to load: only who needs it pays.
     from tocsin.pipeline.stores.chdb_store import ChdbStore

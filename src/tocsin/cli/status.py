@@ -64,8 +64,8 @@ def describe(job: dict[str, Any], connected: list[str]) -> list[str]:
         f"job {job['job_id']} (cluster {job['cluster']}, attempt {job['attempt']})"
         + (", ended" if job["ended"] else ""),
         f"  hosts     {len(hosts)} known, {sum(host in connected for host in hosts)} connected",
-        f"  ranks     {len(ranks)} of {job['world_size']} known, {len(stepping)} making steps, "
-        f"newest step {job['max_step']}",
+        f"  ranks     {len(ranks)} of {job['world_size']} known, {len(stepping)} making steps",
+        f"  newest    step {job['max_step']}",
         f"  hook      {_HOOK[bool(job['hook_present'])]}",
         f"  groups    {job['groups']} communication groups known",
         f"  step      {job['step_seconds'] * 1e3:.0f} ms",

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -40,9 +39,7 @@ SECOND = 1_000_000_000
 # 2025-10-31 23:59:50 UTC: an update half a minute later falls into the next month.
 ONSET = 1_761_955_190 * SECOND
 JOB = JobKey("c1", "job-1", 2)
-WAITING = Evidence(
-    "hang", "group dp0", 3.5, ONSET, ONSET + SECOND, "7 peers wait in all_reduce #41 of group dp0"
-)
+WAITING = Evidence("hang", "group dp0", 3.5, ONSET, ONSET + SECOND, "7 peers wait in all_reduce #41 of group dp0")
 
 
 def verdict(verdict_id: str, update: int = 0, **changes: Any) -> Verdict:
@@ -91,9 +88,7 @@ def incident(store: ChdbStore, verdict_id: str, view: str = "incidents_all") -> 
 def in_process(tmp_path: Path, code: str) -> str:
     """Run code in a process that may open a folder of its own; ``db`` is that folder."""
     script = f"from pathlib import Path\ndb = Path({str(tmp_path / 'db')!r})\n" + textwrap.dedent(code)
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -135,9 +130,7 @@ def test_an_incident_answers_what_since_where_why_and_what_was_done(store: ChdbS
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0, 1, 2)])
-def test_the_latest_update_wins_in_whatever_order_and_however_often(
-    store: ChdbStore, order: tuple[int, ...]
-) -> None:
+def test_the_latest_update_wins_in_whatever_order_and_however_often(store: ChdbStore, order: tuple[int, ...]) -> None:
     name = f"order-{order}"
     for update in order:
         store.write_verdicts([verdict(name, update)])
@@ -150,17 +143,13 @@ def test_updates_over_a_months_end_stay_one_row_of_one_partition(store: ChdbStor
     store.write_verdicts([verdict("month")])
     store._opened.clear()  # as after a restart
     store.write_verdicts([verdict("month", 1)])
-    parts = ask(
-        store, "SELECT DISTINCT toYYYYMM(opened) AS month FROM tocsin.incidents WHERE verdict_id = 'month'"
-    )
+    parts = ask(store, "SELECT DISTINCT toYYYYMM(opened) AS month FROM tocsin.incidents WHERE verdict_id = 'month'")
     assert parts == [{"month": 202510}]
 
 
 def test_only_open_and_confirmed_are_current(store: ChdbStore) -> None:
     for state in VerdictState:
-        store.write_verdicts(
-            [verdict(f"state-{state}"), verdict(f"state-{state}", 1, state=state, reason="recovered")]
-        )
+        store.write_verdicts([verdict(f"state-{state}"), verdict(f"state-{state}", 1, state=state, reason="recovered")])
     current = {r["verdict_id"] for r in ask(store, "SELECT verdict_id FROM tocsin.incidents_current")}
     assert {i for i in current if i.startswith("state-")} == {"state-open", "state-confirmed"}
     assert incident(store, "state-resolved")["summary"].endswith("(resolved: recovered)")
@@ -194,14 +183,22 @@ def test_numbers_that_are_none_are_kept(store: ChdbStore) -> None:
     assert json.loads(raw["evidence_json"])[0]["suspect_value"] == "nan"
 
 
-def test_a_write_takes_milliseconds(store: ChdbStore) -> None:
-    store.write_verdicts([verdict("warm")])
-    seconds = []
-    for n in range(20):
-        began = time.perf_counter()
-        store.write_verdicts([verdict(f"speed-{n}")])
-        seconds.append(time.perf_counter() - began)
-    assert sorted(seconds)[10] < 0.05, "median; a few ms on a quiet machine"
+def test_what_an_engine_left_open_expires_with_the_next_one(store: ChdbStore) -> None:
+    """Nobody would ever update it; what was closed stays as it was; twice changes nothing more."""
+    store.write_verdicts([verdict("left"), verdict("done"), verdict("done", 1, state=VerdictState.RESOLVED)])
+    for _ in range(2):
+        store.expire_left_open()
+
+    rows = ask(
+        store,
+        "SELECT verdict_id, state, reason, action, update_number FROM tocsin.incidents FINAL"
+        " WHERE verdict_id IN ('left', 'done') ORDER BY verdict_id",
+    )
+    assert [tuple(row.values()) for row in rows] == [
+        ("done", "resolved", "process_stopped_peers_wait", "restart", 1),
+        ("left", "expired", "engine_restarted", "none", 1),
+    ]
+    assert not ask(store, "SELECT 1 FROM tocsin.incidents_current")
 
 
 def test_nothing_to_write_is_fine(store: ChdbStore) -> None:
@@ -215,17 +212,14 @@ def test_nothing_to_write_is_fine(store: ChdbStore) -> None:
 def test_writing_evidence_again_changes_nothing(store: ChdbStore) -> None:
     host = Component(ComponentKind.HOST, "n3")
     points = [
-        EvidencePoint(
-            "ev", "cpu_util_ratio", host, ONSET + n * SECOND, math.nan if n == 1 else 0.1 * n, 0.9, 0.8, 1, 7
-        )
+        EvidencePoint("ev", "cpu_util_ratio", host, ONSET + n * SECOND, math.nan if n == 1 else 0.1 * n, 0.9, 0.8, 1, 7)
         for n in range(3)
     ]
     for _ in range(2):
         store.write_evidence(points)
     found = ask(
         store,
-        "SELECT suspect_value, peer_count FROM tocsin.incident_evidence FINAL"
-        " WHERE verdict_id = 'ev' ORDER BY ts",
+        "SELECT suspect_value, peer_count FROM tocsin.incident_evidence FINAL WHERE verdict_id = 'ev' ORDER BY ts",
     )
     assert [r["suspect_value"] for r in found] == [0, None, 0.2]  # JSON has no NaN
     assert {r["peer_count"] for r in found} == {7}
@@ -286,11 +280,10 @@ def test_a_format_that_is_none_is_refused(store: ChdbStore, fmt: str) -> None:
 
 
 def test_a_slow_query_does_not_hold_up_a_verdict(store: ChdbStore) -> None:
-    slow = threading.Thread(target=store.query, args=("SELECT sleep(1)", "CSV"))
+    slow = threading.Thread(target=store.query, args=("SELECT sleep(3)", "CSV"))
     slow.start()
-    began = time.perf_counter()
     store.write_verdicts([verdict("meanwhile")])
-    assert time.perf_counter() - began < 0.7
+    assert slow.is_alive()
     slow.join()
 
 
@@ -306,8 +299,7 @@ def test_threads_lose_no_row(store: ChdbStore) -> None:
     for thread in threads:
         thread.join()
     assert (
-        store.query("SELECT uniq(verdict_id) FROM tocsin.incidents WHERE verdict_id LIKE 'thread-%'", "CSV")
-        == b"40\n"
+        store.query("SELECT uniq(verdict_id) FROM tocsin.incidents WHERE verdict_id LIKE 'thread-%'", "CSV") == b"40\n"
     )
 
 

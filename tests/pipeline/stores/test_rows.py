@@ -50,6 +50,4 @@ def test_the_summary_reads_like_a_sentence(changes: dict[str, Any], sentence: st
 
 def test_evidence_without_text_is_told_from_its_numbers() -> None:
     bare = replace(WAITING, text="", metric="cpu_util_ratio", suspect_value=0.1, peer_value=0.9)
-    assert (
-        rows.evidence_text(bare) == "cpu_util_ratio at 3.5 times the alarm line of hang: 0.1, its peers 0.9"
-    )
+    assert rows.evidence_text(bare) == "cpu_util_ratio at 3.5 times the alarm line of hang: 0.1, its peers 0.9"
