@@ -24,7 +24,7 @@ def families(
 ) -> list[Family]:
     """Return what there is to say about an agent."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    rss_bytes = parse_process_stat(read_text("/proc/self/stat")).rss_pages * _PAGE_BYTES
+    rss_bytes = parse_process_stat(read_text("/proc/self/stat")).rss_page_count * _PAGE_BYTES
     return [
         _counts("datagrams_total", "Datagrams of hooks taken, by type.", "type", tally.datagrams),
         _counts("dead_letters_total", "Datagrams not as agreed, by reason.", "reason", tally.dead_letters),
@@ -43,7 +43,7 @@ def families(
             tuple(Sample({"collector": name}, found.seconds) for name, found in reports.items()),
         ),
         _one("engine_connected", "gauge", "1 while the engine is connected.", float(sink.is_connected)),
-        _one("connects_total", "counter", "Connections made to the engine.", sink.reconnects),
+        _one("connects_total", "counter", "Connections made to the engine.", sink.reconnect_count),
         _one("acknowledged_records_total", "counter", "Records that the engine has taken.", sink.acked_count),
         _one("spooled_records", "gauge", "Records that wait in the spool.", sink.spooled_count),
         _one("lost_records_total", "counter", "Records lost for want of room.", sink.dropped_count),

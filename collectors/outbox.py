@@ -150,7 +150,7 @@ class Outbox:
             dropped_count=self.spool.dropped_count,
             unencodable_count=self._unencodable,
             acked_count=self.acked_count,
-            reconnects=self.connects,
+            reconnect_count=self.connects,
         )
 
     def mono(self) -> float:

@@ -76,7 +76,7 @@ class ProcessTreeCollector:
             raise NothingHere(f"process {self._config.pid} is gone")
         others = (self._stat(pid) for pid in self._pids if pid != self._config.pid)
         stats = [root, *(stat for stat in others if stat and stat.state not in GONE_STATES)]
-        rss_bytes = sum(stat.rss_pages for stat in stats) * self._page_bytes
+        rss_bytes = sum(stat.rss_page_count for stat in stats) * self._page_bytes
         values = {"memory_used_ratio": min(1.0, rss_bytes / self._total_memory_bytes())}
         values.update(self._cpu_util(sum(stat.cpu_ticks for stat in stats), now_ns))
         if self._config.disk_path:

@@ -42,13 +42,13 @@ class ProcessStat:
         state: one letter; T and t: stopped, Z and X: dead.
         cpu_ticks: user and system time, waited-for children included, in clock ticks.
         start_ticks: when it started, in clock ticks since boot: with the pid it is unique.
-        rss_pages: resident memory in pages.
+        rss_page_count: resident memory in pages.
     """
 
     state: str
     cpu_ticks: int
     start_ticks: int
-    rss_pages: int
+    rss_page_count: int
 
 
 GONE_STATES: Final = "ZXx"

@@ -11,7 +11,7 @@ from collections import deque
 from typing import Final
 
 from tocsin.collectors.clock import Now
-from tocsin.collectors.messages import Beat, Datagram, Hello, InFlight, LastDone, PhaseEdge, StepDone
+from tocsin.collectors.messages import Beat, Completion, Datagram, Hello, InFlight, LastDone, PhaseEdge, StepDone
 from tocsin.schemas.events import ANNOUNCED_PHASES, STEP_PHASES
 from tocsin.schemas.records import NS_PER_SECOND, CommGroup, StepRecord
 
@@ -96,11 +96,17 @@ class RankState:
         self.step = done.record.step + 1
         self.in_step, self.phase = True, ""
         self.since_mono_ns = _mono(datagram.ts_ns, datagram, now)
-        for item in done.completions:
-            known = self.last.get(item.comm_id)
+        latest: dict[str, Completion] = {}
+        for item in done.completions:  # hundreds a second: no more than this for each
+            comm_id = item[0]
+            if comm_id not in latest or item[5] >= latest[comm_id][5]:
+                latest[comm_id] = item
+        for comm_id, item in latest.items():
+            known = self.last.get(comm_id)
             if known is None or item.end_ns >= known.end_ns:
-                self.last[item.comm_id] = LastDone(item.comm_id, item.op_name, item.op_seq, item.end_ns)
-        self.inflight = tuple(item for item in self.inflight if not self._finished(item))
+                self.last[comm_id] = LastDone(comm_id, item.op_name, item.op_seq, item.end_ns)
+        if self.inflight:
+            self.inflight = tuple(item for item in self.inflight if not self._finished(item))
         return self._odd(done.record)
 
     def on_beat(self, datagram: Datagram, beat: Beat, now: Now) -> None:

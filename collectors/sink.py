@@ -45,7 +45,7 @@ class SinkStatus:
         dropped_count: records lost for want of room, since start.
         unencodable_count: records that the codec refused, since start (a fault of ours).
         acked_count: records that the engine has taken, since start.
-        reconnects: connections made, since start.
+        reconnect_count: connections made, since start.
     """
 
     is_connected: bool = False
@@ -54,7 +54,7 @@ class SinkStatus:
     dropped_count: int = 0
     unencodable_count: int = 0
     acked_count: int = 0
-    reconnects: int = 0
+    reconnect_count: int = 0
 
 
 class Sink(Protocol):

@@ -277,6 +277,7 @@ class DiskSpool:
 
     def _new_segment(self, number: int) -> _Segment:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        os.makedirs(self._folder, exist_ok=True)  # a cleaner of temporary files may have been here
         descriptor = os.open(self._path(number), flags, 0o644)
         if self._write_fd >= 0:
             os.close(self._write_fd)

@@ -319,15 +319,15 @@ class _Names:
         if self._maps_in_order:
             name_of |= _pair_in_order(dump)
         return {
-            self.comm_id(rank, name_of[pg_id]): status.last_completed
+            self.comm_id(rank, name_of[pg_id]): status.last_completed_seq
             for pg_id, status in dump.status
-            if pg_id in name_of and name_of[pg_id] not in self._mixed and status.last_completed >= 0
+            if pg_id in name_of and name_of[pg_id] not in self._mixed and status.last_completed_seq >= 0
         }
 
 
 def _shows_starts(dump: FlightDump) -> bool:
     return any(entry.started_ns or entry.state == "started" for entry in dump.entries) or any(
-        status.last_started >= 0 for _, status in dump.status
+        status.last_started_seq >= 0 for _, status in dump.status
     )
 
 
@@ -363,4 +363,4 @@ def _runs_hidden_ops(dump: FlightDump) -> bool:
         newest[entry.pg_id] = max(newest.get(entry.pg_id, 0), entry.collective_seq)
         if not entry.is_p2p and entry.op_id > entry.collective_seq and not entry.p2p_seq:
             return True
-    return any(status.last_enqueued > newest[pg] for pg, status in dump.status if pg in newest)
+    return any(status.last_enqueued_seq > newest[pg] for pg, status in dump.status if pg in newest)

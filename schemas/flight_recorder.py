@@ -119,14 +119,14 @@ class FlightStatus:
     """What a rank's watchdog says of one process group; the newest of both kinds of operations.
 
     Attributes:
-        last_enqueued: number of the last issued operation, -1: none.
-        last_started: number of the last one seen to start, -1: none (or starts are not watched).
-        last_completed: number of the last one seen to end, -1: none.
+        last_enqueued_seq: number of the last issued operation, -1: none.
+        last_started_seq: number of the last one seen to start, -1: none (or starts are not watched).
+        last_completed_seq: number of the last one seen to end, -1: none.
     """
 
-    last_enqueued: int
-    last_started: int
-    last_completed: int
+    last_enqueued_seq: int
+    last_started_seq: int
+    last_completed_seq: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def test_both_directions_of_an_interface_are_added() -> None:
 def test_a_command_name_may_hold_blanks_and_brackets() -> None:
     stat = parse_process_stat(PROCESS_STAT)
 
-    assert (stat.state, stat.cpu_ticks, stat.start_ticks, stat.rss_pages) == ("T", 22, 127783, 388)
+    assert (stat.state, stat.cpu_ticks, stat.start_ticks, stat.rss_page_count) == ("T", 22, 127783, 388)
 
 
 @pytest.mark.parametrize("text", ["", "intr 1 2 3", "cpu0 1 2 3 4 5 6"])

@@ -103,7 +103,7 @@ def test_what_was_not_acknowledged_is_sent_again(engine: Callable[[], EnginePeer
 
     assert numbers(peer) == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5]
     assert peer.frames[:5] == peer.frames[5:10]  # exact duplicates: the engine knows them by their bytes
-    assert one.status().reconnects == 2
+    assert one.status().reconnect_count == 2
 
 
 def test_the_spool_outlives_the_agent(engine: Callable[[], EnginePeer], sink: Start) -> None:
@@ -161,7 +161,7 @@ def test_an_engine_that_talks_nonsense_is_left_and_tried_again(
     wait_until(lambda: one.status().is_connected)
     peer.say_bytes(nonsense + b'{"t":"ack","count":99}' * 2)
     one.put(event(0))
-    wait_until(lambda: one.status().reconnects >= 2)
+    wait_until(lambda: one.status().reconnect_count >= 2)
     wait_until(lambda: one.status().acked_count == 1)
 
     assert numbers(peer)[-1] == 0

@@ -58,6 +58,7 @@ UNITLESS: Mapping[str, str] = MappingProxyType(
         "seed": "start of a random sequence",
         "row": "position in an array",
         "seq": "sequence number",
+        "uid": "the kernel's user number",
         "step": "the training step's own number",
         "update": "ordinal of a verdict's update",
         "version": "ordinal of a format or a schema",

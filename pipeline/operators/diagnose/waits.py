@@ -49,7 +49,7 @@ class WaitConfig:
         step_factor: patience is at least this many of the job's steps.
         learned_factor: patience is at least this many times the longest wait that righted itself.
         max_patience_ns: learned patience ends here.
-        stable_turns: the same answer is needed this many seconds in a row.
+        stable_turn_count: the same answer is needed this many seconds in a row.
     """
 
     direct_ns: int = 2 * NS_PER_SECOND
@@ -60,7 +60,7 @@ class WaitConfig:
     step_factor: int = 3
     learned_factor: float = 2.0
     max_patience_ns: int = 1800 * NS_PER_SECOND
-    stable_turns: int = 2
+    stable_turn_count: int = 2
 
 
 @dataclass(slots=True)
@@ -159,7 +159,7 @@ class WaitTracker:
             return [], [Reason.WITHIN_PATIENCE]
         if not direct and self._graph.in_announced_phase(min(starts), now_ns):
             return [], [Reason.ANNOUNCED_PHASE]
-        if self._stable_count < self._config.stable_turns:
+        if self._stable_count < self._config.stable_turn_count:
             return [], [Reason.NOT_CONTINUOUS]
         return [self._finding(finding, min(starts), now_ns, direct=direct)], []
 
