@@ -7,6 +7,7 @@ thread of their own, so that whatever hangs there, datagrams are taken.
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import select
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 TURN_SECONDS: Final = 0.25
 DATAGRAMS_A_TURN: Final = 256
 FLUSH_SECONDS: Final = 2.0
+GARBAGE_THRESHOLD: Final = 20_000
 HEALTHY_SECONDS: Final = 5.0
 DEADLINE_SECONDS: Final = 2.0
 AHEAD_NS: Final = 500_000_000
@@ -129,6 +131,10 @@ class Agent:
         if self._page is not None:
             self._page.start()
         log.info("agent started", extra={"host": self._config.core.place.host, "socket": self._socket.path})
+        # What was imported lives as long as the process, and records hold no cycles:
+        # look for garbage seldom, and not among the modules.
+        gc.freeze()
+        gc.set_threshold(GARBAGE_THRESHOLD, 20, 20)
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
         poller.register(self._wake, select.POLLIN)

@@ -167,7 +167,8 @@ class CollectiveRing:
     def add(self, host_ns: int, rank: int, items: tuple[Completion, ...]) -> None:
         """Take the completions of one step; the oldest go by age and by number."""
         if items:
-            packed = b"".join(_PACKED.pack(self._text(i[0]), self._text(i[1]), i[2], i[3], i[4], i[5]) for i in items)
+            text, pack = self._text, _PACKED.pack
+            packed = b"".join([pack(text(c), text(n), s, size, t0, t1) for c, n, s, size, t0, t1 in items])
             self._parts.append((host_ns, rank, packed))
             self._count += len(items)
         while self._parts and (self._count > self._limit or self._parts[0][0] < host_ns - self._span_ns):
