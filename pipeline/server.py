@@ -13,36 +13,19 @@ import socket
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tocsin.pipeline.embedded import EmbeddedEngine
+from tocsin.pipeline.letters import Letter
+from tocsin.pipeline.slices import Taken
 from tocsin.schemas.codec import MAX_RECORD_BYTES
 from tocsin.schemas.errors import ClockAheadError, ConfigError, EngineError, SchemaError
 
 _LOG = logging.getLogger("tocsin.server")
 _CHUNK_BYTES = 1 << 18
 _KEPT_DEAD_LETTERS = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """A record that could not be taken.
-
-    Attributes:
-        received_ns: when it came.
-        host: who sent it, as far as known.
-        reason: short name.
-        message: which field and value.
-        data: the first kilobyte of its bytes.
-    """
-
-    received_ns: int
-    host: str
-    reason: str
-    message: str
-    data: bytes
 
 
 @dataclass(slots=True)
@@ -74,13 +57,20 @@ def parse_address(text: str) -> tuple[str, Any]:
 class AgentServer:
     """The engine's ear."""
 
-    def __init__(self, engine: EmbeddedEngine, address: str, now_ns: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        engine: EmbeddedEngine,
+        address: str,
+        now_ns: Callable[[], int],
+        on_letter: Callable[[str, Letter], None] = lambda _kind, _letter: None,
+    ) -> None:
         """Bind.
 
         Args:
             engine: takes the records.
             address: ``unix:PATH`` or ``HOST:PORT`` (port 0: any).
             now_ns: the engine's clock.
+            on_letter: gets what could not be used: kind (``dead-letters``, ``late``) and letter.
 
         Raises:
             EngineError: the address is taken.
@@ -88,6 +78,7 @@ class AgentServer:
         """
         self._engine = engine
         self._now_ns = now_ns
+        self._on_letter = on_letter
         self._selector = selectors.DefaultSelector()
         self._listener, self.address = _listen(address)
         self._selector.register(self._listener, selectors.EVENT_READ, None)
@@ -97,7 +88,7 @@ class AgentServer:
         self._closing = False
         self._probes: deque[tuple[str, dict[str, Any]]] = deque()
         self.counters: Counter[str] = Counter()
-        self.dead_letters: deque[DeadLetter] = deque(maxlen=_KEPT_DEAD_LETTERS)
+        self.dead_letters: deque[Letter] = deque(maxlen=_KEPT_DEAD_LETTERS)
         self._thread = threading.Thread(target=self._run, name="agents", daemon=True)
 
     def start(self) -> None:
@@ -191,7 +182,9 @@ class AgentServer:
         connection.taken_count += 1
         self.counters["bytes"] += len(data)
         try:
-            self._engine.take(data, self._now_ns())
+            taken = self._engine.take(data, self._now_ns())
+            if taken is Taken.LATE:
+                self._on_letter("late", Letter(self._now_ns(), connection.host, "late", "", data))
         except ClockAheadError as error:
             refused = {"index": index, "reason": error.reason, "message": str(error), "ahead_ns": error.ahead_ns}
             self._say(connection, {"t": "refused", **refused})
@@ -215,7 +208,9 @@ class AgentServer:
 
     def _dead(self, connection: _Connection, reason: str, message: str, data: bytes) -> None:
         self.counters[f"dead_letters_{reason}"] += 1
-        self.dead_letters.append(DeadLetter(self._now_ns(), connection.host, reason, message, data[:1024]))
+        letter = Letter(self._now_ns(), connection.host, reason, message, data)
+        self.dead_letters.append(replace(letter, data=data[:1024]))
+        self._on_letter("dead-letters", letter)
         _LOG.warning("dead letter", extra={"host": connection.host, "reason": reason, "detail": message})
 
     def _say(self, connection: _Connection, message: dict[str, Any]) -> None:

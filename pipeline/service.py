@@ -17,6 +17,7 @@ from typing import Any
 from tocsin.pipeline.control import ControlServer, Message, sql_handler
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig, EngineOutput
 from tocsin.pipeline.health import HealthMinutes
+from tocsin.pipeline.letters import Letter, LetterFile
 from tocsin.pipeline.server import AgentServer
 from tocsin.pipeline.stores.base import ActionChange, ActionState, EvidencePoint, HostHealth, Store
 from tocsin.pipeline.stores.rows import summary_of
@@ -36,6 +37,7 @@ class ServiceConfig:
     Attributes:
         listen: where agents connect: ``unix:PATH`` or ``HOST:PORT``.
         control_path: the control socket.
+        letter_folder: where dead letters and late records are kept, None: only counted.
         engine: operators and slices.
         evidence_after_seconds: the series behind a verdict is written again this long after.
         kept_verdict_count: verdict lines kept for clients that come later.
@@ -43,6 +45,7 @@ class ServiceConfig:
 
     listen: str
     control_path: Path
+    letter_folder: Path | None = None
     engine: EngineConfig = field(default_factory=EngineConfig)
     evidence_after_seconds: int = 30
     kept_verdict_count: int = 10_000
@@ -73,7 +76,10 @@ class EngineService:
         self._store = store
         self._now_ns = now_ns
         self.engine = EmbeddedEngine(config.engine)
-        self.server = AgentServer(self.engine, config.listen, now_ns)
+        self._letters = {
+            kind: LetterFile(config.letter_folder, kind) for kind in ("dead-letters", "late") if config.letter_folder
+        }
+        self.server = AgentServer(self.engine, config.listen, now_ns, self._keep_letter)
         self._writes: queue.Queue[_Write | None] = queue.Queue()
         self._lines: list[dict[str, Any]] = []
         self._dropped_lines = 0
@@ -90,6 +96,15 @@ class EngineService:
         )
         self._ticker = threading.Thread(target=self._tick_forever, name="ticker", daemon=True)
         self._writer = threading.Thread(target=self._write_forever, name="store", daemon=True)
+
+    def _keep_letter(self, kind: str, letter: Letter) -> None:
+        """Keep what could not be used; a full disk must not stop the rest."""
+        if kind not in self._letters:
+            return
+        try:
+            self._letters[kind].write(letter)
+        except OSError as error:
+            _LOG.warning("letter lost", extra={"kind": kind, "error": str(error), "reason": letter.reason})
 
     def start(self) -> None:
         """Listen and tick."""

@@ -52,12 +52,19 @@ class FieldError(SchemaError):
 
     def __init__(self, field: str, value: object, must: str) -> None:
         """Name the field, show the value, say what it must be."""
-        shown = repr(value)
-        if len(shown) > 120:
-            shown = shown[:117] + "..."
+        shown = _shown(value)
         super().__init__(f"{field} = {shown}: must be {must}")
         self.field = field
         self.value = value
+
+
+def _shown(value: object) -> str:
+    """A short form of any value; an integer of thousands of digits has no repr."""
+    try:
+        shown = repr(value)
+    except (ValueError, RecursionError):
+        return f"a {type(value).__name__} that cannot be shown"
+    return shown if len(shown) <= 120 else shown[:117] + "..."
 
 
 class DecodeError(SchemaError):

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.letters import Letter
 from tocsin.pipeline.server import AgentServer, parse_address
 from tocsin.schemas.codec import encode
 from tocsin.schemas.errors import ConfigError, EngineError
@@ -176,3 +177,21 @@ def test_what_is_no_address(text: str) -> None:
     """The setting and the value are named."""
     with pytest.raises(ConfigError, match="listen"):
         parse_address(text)
+
+
+def test_late_and_dead_records_are_handed_on(tmp_path: Path) -> None:
+    """Whoever runs the engine keeps them: nothing is lost in silence."""
+    engine = EmbeddedEngine(EngineConfig())
+    letters: list[tuple[str, Letter]] = []
+    server = AgentServer(engine, f"unix:{tmp_path}/e.sock", lambda: NOW, lambda *letter: letters.append(letter))
+    server.start()
+    engine.tick(NOW)
+    peer = Peer(server.address)
+    peer.send(_event(NOW - 30 * NS_PER_SECOND))
+    peer.send(b"nonsense")
+    while peer.hear().get("count") != 2:
+        pass
+    server.close()
+
+    assert [(kind, letter.reason) for kind, letter in letters] == [("late", "late"), ("dead-letters", "undecodable")]
+    assert letters[0][1].data == _event(NOW - 30 * NS_PER_SECOND)

@@ -19,6 +19,7 @@ Exit status:
 import argparse
 import difflib
 import importlib
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -30,6 +31,7 @@ from tocsin.schemas.errors import TocsinError
 EXIT_ERROR = 2
 EXIT_MISSING_EXTRA = 3
 EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
 
 COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
@@ -99,7 +101,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         front_parser().error(unknown_command(name))
     try:
-        return run_command(name, rest)
+        status = run_command(name, rest)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # `tocsin incidents | head`: the reader has had enough; the interpreter must not complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
     except TocsinError as error:
         return fail(f"tocsin {name}: {error}", EXIT_ERROR)
     except ModuleNotFoundError as error:
@@ -110,6 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return fail(f"tocsin {name} needs {package}: pip install 'tocsin[{extra}]'", EXIT_MISSING_EXTRA)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    return status
 
 
 def run_command(name: str, arguments: Sequence[str]) -> int:

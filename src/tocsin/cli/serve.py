@@ -42,7 +42,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         store.migrate()
         store.expire_left_open()
-        service = EngineService(ServiceConfig(args.listen, args.control or control_socket(folder)), store)
+        config = ServiceConfig(args.listen, args.control or control_socket(folder), letter_folder=folder)
+        service = EngineService(config, store)
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
