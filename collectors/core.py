@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from tocsin.collectors.api import Reading, Sighting
@@ -158,6 +158,8 @@ class AgentCore:
             self.dead_letter(error.reason, str(error))
             return
         self.tally.datagrams[type(datagram.body).__name__] += 1
+        if isinstance(datagram.body, Exit):
+            datagram = self._as_the_process_said(datagram, datagram.body.pid)
         state = self._state(datagram, now)
         if state is None:
             return
@@ -169,6 +171,14 @@ class AgentCore:
             self._on_exit(state, rank, datagram, datagram.body, now)
         else:
             self._on_hook(state, rank, datagram, pid, now)
+
+    def _as_the_process_said(self, datagram: Datagram, pid: int) -> Datagram:
+        """Whose exit it is: a supervisor knows the environment only, the process itself may have named its job."""
+        for state in self.jobs.values():
+            for rank in state.ranks.values():
+                if pid > 0 and rank.hello is not None and pid in (rank.pid, rank.hello.pid):
+                    return replace(datagram, job=state.job, rank=rank.rank)
+        return datagram
 
     def dead_letter(self, reason: str, text: str) -> None:
         """Count a message that is not as agreed; each text is logged once."""

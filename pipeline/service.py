@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,7 @@ class EngineService:
         self._dropped_lines = 0
         self._spoken = threading.Condition()
         self._minutes = HealthMinutes()
+        self._proposed: dict[str, Action] = {}
         self._again: list[tuple[int, Verdict]] = []
         self._stopping = threading.Event()
         self._started_ns = now_ns()
@@ -106,17 +107,23 @@ class EngineService:
         except OSError as error:
             _LOG.warning("letter lost", extra={"kind": kind, "error": str(error), "reason": letter.reason})
 
-    def start(self) -> None:
-        """Listen and tick."""
+    def start(self, *, ticking: bool = True) -> None:
+        """Listen, write and tick.
+
+        Args:
+            ticking: False: somebody else calls ``tick``.
+        """
         self._control.start()
         self.server.start()
         self._writer.start()
-        self._ticker.start()
+        if ticking:
+            self._ticker.start()
 
     def stop(self) -> None:
         """Stop in order: no record that was taken loses its verdict's row."""
         self._stopping.set()
-        self._ticker.join(5.0)
+        if self._ticker.is_alive():
+            self._ticker.join(5.0)
         self.server.close()
         self._writes.put(None)
         self._writer.join(30.0)
@@ -132,10 +139,14 @@ class EngineService:
             if self._stopping.wait((due - now) / NS_PER_SECOND):
                 return
             begin = time.perf_counter()
-            self._on_tick(due)
+            self.tick(due)
             self._tick_seconds = time.perf_counter() - begin
 
-    def _on_tick(self, tick_ns: int) -> None:
+    def tick(self, tick_ns: int) -> None:
+        """Move time: work off the job seconds that are complete, speak and write what follows.
+
+        The ticker calls this once a second; a test or a replay may call it instead.
+        """
         output = self.engine.tick(tick_ns)
         for verdict in output.verdicts:
             self._speak(verdict)
@@ -172,17 +183,24 @@ class EngineService:
         for due in [entry for entry in self._again if entry[0] <= tick_ns]:
             self._again.remove(due)
             evidence.extend(self._evidence(due[1], tick_ns))
-        actions = tuple(
-            ActionChange(_action_of(verdict), ActionState.PROPOSED, verdict.detected_ns)
-            for verdict in output.verdicts
-            if verdict.action is not ActionKind.NONE
-        )
+        actions = tuple(change for verdict in output.verdicts for change in self._changes_of(verdict))
         for job, entry in output.health:
             self._minutes.count(job, entry)
         for anomaly in output.anomalies:
             self._minutes.score(anomaly)
         health = self._minutes.finish(tick_ns, self.engine.late_by_host)
         return _Write(output.verdicts, tuple(evidence), actions, tuple(health))
+
+    def _changes_of(self, verdict: Verdict) -> Iterator[ActionChange]:
+        """What becomes of actions: a verdict that closes takes back what it proposed."""
+        if verdict.action is not ActionKind.NONE:
+            action = self._proposed[verdict.verdict_id] = _action_of(verdict)
+            yield ActionChange(action, ActionState.PROPOSED, verdict.detected_ns)
+        elif (proposed := self._proposed.pop(verdict.verdict_id, None)) is not None:
+            expired = verdict.state is VerdictState.EXPIRED
+            state = ActionState.EXPIRED if expired else ActionState.CANCELLED
+            taken_back = replace(proposed, verdict_update=verdict.update, deadline_ns=verdict.detected_ns)
+            yield ActionChange(taken_back, state, verdict.detected_ns, verdict.reason)
 
     def _evidence(self, verdict: Verdict, until_ns: int) -> list[EvidencePoint]:
         history = self.engine.history(verdict.job)

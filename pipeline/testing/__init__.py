@@ -2,5 +2,6 @@
 
 from tocsin.pipeline.testing.fake_job import FakeJob, JobShape
 from tocsin.pipeline.testing.scenario import Scenario, between
+from tocsin.pipeline.testing.store import MemoryStore
 
-__all__ = ["FakeJob", "JobShape", "Scenario", "between"]
+__all__ = ["FakeJob", "JobShape", "MemoryStore", "Scenario", "between"]

@@ -418,3 +418,14 @@ def test_a_broken_hook_cannot_fill_the_memory(bench: Bench) -> None:
     assert len(bench.core.jobs["c", "j0"].ranks) == 256
     assert bench.core.tally.dead_letters["too_many_jobs"] == 36
     assert bench.core.tally.dead_letters["too_many_ranks"] == 44
+
+
+def test_an_exit_belongs_to_the_job_that_its_process_named(bench: Bench) -> None:
+    """``tocsin exec`` knows the environment only; ``hook.init(job_id=…)`` may have said otherwise."""
+    bench.hello(rank=3, pid=4711)
+    bench.take()
+    other = ("default", "127.0.0.1:29500", 0)
+    bench.hook("exit", 0, other, pid=4711, code=1, signal=0, stderr_tail="ValueError: x")
+
+    (event,) = [record for record in of(bench.take(), Event) if record.name == "exit"]
+    assert (event.job, event.rank) == (JobKey(*JOB), 3)

@@ -8,6 +8,7 @@ from typing import Any
 
 from tocsin.cli.paths import add_data_argument, control_socket, data_folder
 from tocsin.pipeline.control import ControlClient
+from tocsin.schemas.records import IDLE_JOB_ID
 
 _MEANING = {
     "too_few_peers": "fewer than three peers of a role: a comparison cannot say which one moved",
@@ -49,6 +50,12 @@ def run(args: argparse.Namespace) -> int:
         print(f"Connected agents: {', '.join(answer['connected_hosts']) or 'none'}.")
         return 1 if args.job else 0
     for job in answer["jobs"]:
+        if job["job_id"] == IDLE_JOB_ID and args.job != IDLE_JOB_ID:
+            fresh = [
+                name for name, facts in job["hosts"].items() if facts["last_seen_seconds"] <= _METRIC_SLICE_SECONDS
+            ]
+            print(f"idle      {len(fresh)} hosts without a job: watched, never judged")
+            continue
         for line in describe(job, answer["connected_hosts"]):
             print(line)
     for letter in answer["dead_letters"]:

@@ -1,0 +1,58 @@
+"""A store that keeps what is written, and can be away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth
+from tocsin.schemas.errors import StoreError
+from tocsin.schemas.verdicts import Verdict
+
+
+class MemoryStore:
+    """A ``Store`` in lists.
+
+    Attributes:
+        failures_left_count: so many writes raise ``StoreError`` before one succeeds.
+    """
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.verdicts: list[Verdict] = []
+        self.evidence: list[EvidencePoint] = []
+        self.actions: list[ActionChange] = []
+        self.health: list[HostHealth] = []
+        self.failures_left_count = 0
+
+    def migrate(self) -> int:
+        """There is nothing to migrate."""
+        return 0
+
+    def write_verdicts(self, verdicts: Sequence[Verdict]) -> None:
+        """Keep, or fail while it is away."""
+        if verdicts and self.failures_left_count > 0:
+            self.failures_left_count -= 1
+            raise StoreError("the database is away")
+        self.verdicts.extend(verdicts)
+
+    def write_evidence(self, points: Sequence[EvidencePoint]) -> None:
+        """Keep."""
+        self.evidence.extend(points)
+
+    def write_actions(self, changes: Sequence[ActionChange]) -> None:
+        """Keep."""
+        self.actions.extend(changes)
+
+    def write_host_health(self, minutes: Sequence[HostHealth]) -> None:
+        """Keep."""
+        self.health.extend(minutes)
+
+    def expire_left_open(self) -> None:
+        """Nobody left anything."""
+
+    def query(self, sql: str, fmt: str) -> bytes:
+        """No SQL here."""
+        raise StoreError(f"a store in memory has no SQL: {sql} ({fmt})")
+
+    def close(self) -> None:
+        """Nothing to close."""

@@ -1,0 +1,134 @@
+"""The engine as a service: what is spoken, written, taken back and shown."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tocsin.pipeline.control import ControlClient
+from tocsin.pipeline.service import EngineService, ServiceConfig
+from tocsin.pipeline.stores.base import ActionState
+from tocsin.pipeline.testing import FakeJob, JobShape, MemoryStore
+from tocsin.schemas.codec import encode
+from tocsin.schemas.prometheus_text import render
+from tocsin.schemas.records import NS_PER_SECOND
+
+
+class Bench:
+    """A service without a clock of its own, and a fake job."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = MemoryStore()
+        self.job = FakeJob(JobShape())
+        self.control = folder / "c.sock"
+        config = ServiceConfig(f"unix:{folder}/e.sock", self.control, letter_folder=folder)
+        self.service = EngineService(config, self.store, lambda: self.job.now_ns)
+        self.service.start(ticking=False)
+
+    def run(self, seconds: int) -> None:
+        for _ in range(seconds):
+            for record in self.job.second():
+                self.service.engine.take(encode(record))
+            self.service.tick(self.job.now_ns)
+
+    def wait(self, done: Callable[[], bool]) -> None:
+        """Until the database thread has come so far."""
+        deadline = time.monotonic() + 20
+        while not done():
+            if time.monotonic() > deadline:
+                raise AssertionError("the database thread did not get there")
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    made.service.stop()
+
+
+def test_a_slow_rank_is_written_with_its_evidence(bench: Bench) -> None:
+    """The suspect's series beside the peers' median and their 5 and 95 %, from before the onset."""
+    bench.run(40)
+    bench.job.slow(3, "forward", 4.0)
+    bench.run(20)
+    bench.wait(lambda: bool(bench.store.evidence))
+    onset_ns = bench.store.verdicts[0].onset_ns
+    own = [point for point in bench.store.evidence if point.metric == "own_seconds"]
+    before = [point for point in own if point.ts_ns < onset_ns - NS_PER_SECOND]
+    after = [point for point in own if point.ts_ns > onset_ns + NS_PER_SECOND]
+
+    assert len(before) > 20
+    assert all(point.peer_count == 7 and point.component.name == "n03" for point in own)
+    assert all(point.peer_p05_value <= point.peer_median_value <= point.peer_p95_value for point in own)
+    assert max(point.suspect_value for point in before) < min(point.suspect_value for point in after)
+    assert not any(math.isnan(point.suspect_value) for point in own)
+
+
+def test_a_verdict_that_closes_takes_its_action_back(bench: Bench) -> None:
+    """Nobody drains a machine for a fault that is over."""
+    bench.run(20)
+    bench.job.slow(3, "forward", 4.0)
+    bench.run(30)
+    bench.job.slow(3, "forward", 1.0)
+    bench.run(20)
+    bench.wait(lambda: bool(bench.store.actions) and bench.store.actions[-1].state is ActionState.CANCELLED)
+    kinds = [(change.action.kind.value, change.state.value) for change in bench.store.actions]
+
+    assert kinds == [("probe", "proposed"), ("drain", "proposed"), ("drain", "cancelled")]
+    assert bench.store.actions[-1].detail == "recovered"
+
+
+def test_a_database_that_is_away_loses_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The write is tried again; the engine goes on meanwhile."""
+    monkeypatch.setattr("tocsin.pipeline.service._STORE_RETRY_SECONDS", 0.01)
+    bench.store.failures_left_count = 5
+    bench.run(20)
+    bench.job.kill(3)
+    bench.run(10)
+    bench.wait(lambda: len(bench.store.verdicts) == 2)
+
+    assert [verdict.update for verdict in bench.store.verdicts] == [0, 1]
+
+
+def test_host_health_counts_whole_minutes(bench: Bench) -> None:
+    """Scores of detectors included; the fake job sends no frames, so there are no samples."""
+    bench.run(20)
+    bench.job.slow(3, "forward", 4.0)
+    bench.run(120)
+    bench.wait(lambda: bool(bench.store.health))
+    worst = max(bench.store.health, key=lambda minute: minute.worst_score)
+
+    assert (worst.host, worst.worst_metric) == ("n03", "own_seconds")
+    assert worst.worst_score > 1.0
+
+
+def test_status_and_verdicts_over_the_control_socket(bench: Bench) -> None:
+    """What ``tocsin status`` and the drill read."""
+    bench.run(20)
+    bench.job.freeze(3)
+    bench.run(10)
+    client = ControlClient(bench.control)
+    status = client.call("status", job_id="job")
+    stream = client.stream("verdicts", after=0)
+    first = next(line for line in stream if "verdict" in line)
+
+    assert status["jobs"][0]["world_size"] == 8
+    assert status["ranks"]["3"]["stopped"] is True
+    assert first["verdict"]["cause"] == "process_frozen"
+    assert "n03" in first["summary"]
+
+
+def test_the_metrics_page_names_verdicts_by_reason(bench: Bench) -> None:
+    """A named reason is a label."""
+    bench.run(20)
+    bench.job.kill(3)
+    bench.run(10)
+    page = render(bench.service.families())
+
+    assert 'tocsin_engine_verdict_lines_total{reason="first_fatal_exit",state="open"} 1' in page
+    assert bench.service.health() == (False, "dead threads: ticker")
