@@ -127,6 +127,16 @@ def find_slow(window: StepWindow, config: SlowConfig) -> SlowRanks | None:
     return max(found, key=lambda slow: slow.excess_seconds, default=None)
 
 
+def median_excess(window: StepWindow) -> FloatArray:
+    """Each rank's own time above its role's median, median over the window; shape (ranks,), seconds."""
+    own = window.own_seconds
+    excess = np.zeros(own.shape[1])
+    for role in np.unique(window.roles):
+        members = np.flatnonzero(window.roles == role)
+        excess[members] = np.nan_to_num(_nanmedian0(own[:, members] - _nanmedian1(own[:, members])[:, None]))
+    return excess
+
+
 def has_peers(roles: IntArray, config: SlowConfig) -> bool:
     """Whether any role has enough ranks to be compared."""
     return bool(roles.size) and int(np.unique(roles, return_counts=True)[1].max()) >= config.min_peer_count

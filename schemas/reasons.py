@@ -83,5 +83,7 @@ class Reason(StrEnum):
     """No step records: the job's training process carries no hook."""
     GROUPS_UNKNOWN = "groups_unknown"
     """No communication groups announced: nobody knows who waits for whom."""
+    STAGES_UNKNOWN = "stages_unknown"
+    """The job has pipeline stages and nobody said which rank is in which: a long stage looks slow."""
     AMBIGUOUS = "ambiguous"
     """Several components fit the evidence equally well."""

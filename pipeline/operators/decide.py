@@ -248,6 +248,8 @@ def _explains_better(finding: Finding, incident: _Incident) -> bool:
 
 def _action(finding: Finding, *, confirmed: bool) -> ActionKind:
     """The action to propose: the cause's own when confirmed, a mild one before, never hard for nobody."""
+    if finding.fault is FaultKind.DEGRADED:
+        return ActionKind.NONE
     if not finding.suspects:
         mild = CAUSES[finding.cause].blames == "nobody"
         return CAUSES[finding.cause].action if mild else ActionKind.NOTIFY

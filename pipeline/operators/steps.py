@@ -21,11 +21,12 @@ from tocsin.models.steps import (
     find_job_change,
     find_slow,
     has_peers,
+    median_excess,
 )
 from tocsin.pipeline.operators.base import pack_state, unpack_state
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import NS_PER_SECOND, Slice, StepBatch, StepRecord
+from tocsin.schemas.records import NS_PER_SECOND, GroupKind, Slice, StepBatch, StepRecord
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
 DETECTOR = "steps"
@@ -49,6 +50,11 @@ class StepsConfig:
         max_lasting_seconds: weak evidence is believed after this.
         lasting_scale_seconds: need = scale / strength^2. 0.4: a rank that doubles the step
             time is named after 1.5 s, one that adds a tenth after 40 s.
+        early_ratio: an excess of which this share was there in the first ``long_count`` judged steps
+            was always there.
+        from_start_factor: what was always there must last so many times longer: it may be how the
+            job is split (rank 0's extra work), not a machine.
+        from_start_seconds: and at least this long.
         job_strength_ratio: growth of the whole job's step time worth a word.
     """
 
@@ -63,6 +69,9 @@ class StepsConfig:
     min_lasting_seconds: float = 1.5
     max_lasting_seconds: float = 60.0
     lasting_scale_seconds: float = 0.4
+    early_ratio: float = 0.5
+    from_start_factor: float = 4.0
+    from_start_seconds: float = 20.0
     job_strength_ratio: float = 0.25
 
     def need_seconds(self, strength_ratio: float) -> float:
@@ -79,6 +88,8 @@ class _Candidate:
     last_ns: int
     detail: dict[str, Any]
     score: float
+    from_start: bool = False
+    """Slow since the job's first steps: there was no better time to compare with."""
 
 
 class StepDetector:
@@ -99,6 +110,9 @@ class StepDetector:
         """(end_ns of the step, rank -> row), newest last, at most ``long_count``."""
         self._history: list[list[float]] = []
         self._history_ns: list[int] = []
+        self._judged_count = 0
+        self._early: dict[int, float] = {}
+        """rank -> its excess over its peers' own time in the job's first judged steps, seconds."""
         self._candidates: dict[str, _Candidate] = {}
         self.abstained: dict[str, int] = {}
 
@@ -175,6 +189,7 @@ class StepDetector:
             del self._pending[step], self._pending_since_ns[step]
             end_ns = int(max(row[_COLUMNS] for row in rows.values()))
             self._window.append((end_ns, {rank: row[:_COLUMNS] for rank, row in rows.items()}))
+            self._judged_count += 1
             self._remember(end_ns, rows)
             count += 1
         del self._window[: -self._config.long_count]
@@ -208,6 +223,9 @@ class StepDetector:
 
     def _judge_ranks(self) -> StepWindow | None:
         window, ranks = self._arrays()
+        if self._judged_count <= self._config.long_count:
+            excess = median_excess(window)
+            self._early = {rank: float(excess[index]) for index, rank in enumerate(ranks)}
         hosts = {self._graph.host_of(rank) for rank in ranks}
         if len(hosts) < self._config.slow.min_peer_count or not has_peers(window.roles, self._config.slow):
             self._abstain(Reason.TOO_FEW_PEERS)
@@ -247,7 +265,11 @@ class StepDetector:
             detail["ranks"] = sorted(ranks[column] for column in slow.columns)
             known = self._candidates.get(host)
             if known is None:
-                self._candidates[host] = _Candidate(onset_ns, newest_ns, detail, slow.score)
+                from_start = any(
+                    self._early.get(rank, 0.0) >= self._config.early_ratio * slow.excess_seconds
+                    for rank in detail["ranks"]
+                )
+                self._candidates[host] = _Candidate(onset_ns, newest_ns, detail, slow.score, from_start)
             else:
                 known.last_ns, known.detail, known.score = newest_ns, detail, slow.score
         for host in list(self._candidates):
@@ -279,6 +301,11 @@ class StepDetector:
         for name, candidate in sorted(self._candidates.items()):
             lasted = (candidate.last_ns - candidate.since_ns) / NS_PER_SECOND
             need = self._config.need_seconds(candidate.detail["strength_ratio"])
+            if candidate.from_start:
+                need = max(self._config.from_start_seconds, self._config.from_start_factor * need)
+                if self._stages_unknown(candidate.detail.get("ranks", ())):
+                    self._abstain(Reason.STAGES_UNKNOWN)
+                    continue
             if lasted < need:
                 self._abstain(Reason.NOT_CONTINUOUS)
                 continue
@@ -296,10 +323,15 @@ class StepDetector:
                     end_ns=candidate.last_ns,
                     score=candidate.score,
                     detector=DETECTOR,
-                    detail=candidate.detail,
+                    detail={**candidate.detail, "from_start": candidate.from_start},
                 )
             )
         return anomalies
+
+    def _stages_unknown(self, ranks: Sequence[int]) -> bool:
+        """Whether the job has pipeline stages and nobody said who is in which: a long stage looks slow."""
+        staged = any(group.kind is GroupKind.PP for group in self._graph.groups.values())
+        return staged and any(self._graph.stage_of(rank) < 0 for rank in ranks)
 
     def snapshot(self) -> dict[str, bytes]:
         """State in one part."""
@@ -311,6 +343,8 @@ class StepDetector:
             "seen": sorted(self._seen_count.items()),
             "last_row": sorted(self._last_row_ns.items()),
             "window": [[end, [[r, row] for r, row in sorted(rows.items())]] for end, rows in self._window],
+            "judged": self._judged_count,
+            "early": sorted(self._early.items()),
             "history": self._history,
             "history_ns": self._history_ns,
             "candidates": [[name, asdict(c)] for name, c in sorted(self._candidates.items())],
@@ -326,6 +360,8 @@ class StepDetector:
         self._seen_count = dict(map(tuple, state["seen"]))
         self._last_row_ns = dict(map(tuple, state["last_row"]))
         self._window = [(end, dict(map(tuple, rows))) for end, rows in state["window"]]
+        self._judged_count = state["judged"]
+        self._early = dict(map(tuple, state["early"]))
         self._history = state["history"]
         self._history_ns = state["history_ns"]
         self._candidates = {name: _Candidate(**candidate) for name, candidate in state["candidates"]}

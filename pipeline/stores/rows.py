@@ -146,14 +146,12 @@ def host_health_row(minute: HostHealth) -> Row:
 def summary_of(verdict: Verdict) -> str:
     """The incident in one sentence.
 
-    For example ``host n3 (rank 3): process frozen; 7 peers wait in all_reduce #41 of group
-    dp0 since 03:07:12 UTC``.
+    For example ``host n3 (rank 3): process frozen since 03:07:12 UTC; 7 peers wait in all_reduce
+    #41 of group dp0``.
     """
-    text = f"{who_text(verdict)}: {cause_text(verdict)}"
+    text = f"{who_text(verdict)}: {cause_text(verdict)} since {clock_text(verdict.onset_ns)}"
     if verdict.evidence:
         text += f"; {evidence_text(verdict.evidence[0]).rstrip('.')}"
-    if " since " not in text:
-        text += f" since {clock_text(verdict.onset_ns)}"
     if verdict.state not in {VerdictState.OPEN, VerdictState.CONFIRMED}:
         text += f" ({verdict.state.value}: {words(verdict.reason)})"
     return text

@@ -151,6 +151,20 @@ class TestSlow:
             job.slow(rank, "forward", 2.0)
         scenario.want_nothing(90)
 
+    def test_a_rank_with_a_little_more_work_from_the_start_is_not_accused(self) -> None:
+        """Rank 0 logs and evaluates: undecidable from a weak machine, so at most degraded, and no action."""
+        scenario, job = _scenario()
+        job.slow(0, "forward", 1.5)
+        scenario.run(240)
+        assert {verdict.fault.value for verdict in scenario.verdicts} <= {"degraded"}
+        assert {verdict.action.value for verdict in scenario.verdicts} <= {"none"}
+
+    def test_a_rank_that_is_very_slow_from_the_start_is_named_later(self) -> None:
+        scenario, job = _scenario()
+        job.slow(3, "forward", 4.0)
+        scenario.want(between(20, 60), fault="fail_slow", suspects=["n03"])
+        scenario.run(90).check()
+
 
 class TestOneSource:
     def test_an_agent_that_dies_on_a_healthy_job_is_no_fault(self) -> None:

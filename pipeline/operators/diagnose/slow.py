@@ -19,12 +19,14 @@ class SlowRules:
 
     Attributes:
         loader_share_ratio: from this share of the excess on, waiting for data explains it.
+        from_start_strength_ratio: an excess below this that was there from the start is ``degraded``.
         stop_window_ns: a process that makes steps and was seen stopped within this time does not
             get the CPU it needs.
         nobody_lasting_ns: a job-wide slowdown without a known reason is worth a word after this.
     """
 
     loader_share_ratio: float = 0.6
+    from_start_strength_ratio: float = 0.3
     stop_window_ns: int = 15 * NS_PER_SECOND
     nobody_lasting_ns: int = 30 * NS_PER_SECOND
 
@@ -84,8 +86,10 @@ def _slow_host(graph: JobGraph, now_ns: int, anomaly: Anomaly, rules: SlowRules)
                 f"its process is stopped and continued from outside, {stopped:.0%} of the time",
             )
         )
+    # What was always a little slower may be how the work is split: said, but no accusation.
+    weak = detail["from_start"] and detail["strength_ratio"] < rules.from_start_strength_ratio
     return Finding(
-        FaultKind.FAIL_SLOW,
+        FaultKind.DEGRADED if weak else FaultKind.FAIL_SLOW,
         cause,
         (Suspect(anomaly.component, ranks),),
         anomaly.start_ns,

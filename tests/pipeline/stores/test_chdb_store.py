@@ -125,7 +125,7 @@ def test_an_incident_answers_what_since_where_why_and_what_was_done(store: ChdbS
         "answers",
     ]
     assert row["summary"] == (
-        "host n3 (rank 3): process frozen; 7 peers wait in all_reduce #41 of group dp0 since 23:59:50 UTC"
+        "host n3 (rank 3): process frozen since 23:59:50 UTC; 7 peers wait in all_reduce #41 of group dp0"
     )
 
 

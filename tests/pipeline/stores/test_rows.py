@@ -36,7 +36,7 @@ def hosts(*names: str) -> tuple[Suspect, ...]:
         ),
         (
             {"evidence": (replace(WAITING, text="silent since 03:00."),)},
-            "host n3 (rank 3): process frozen; silent since 03:00",
+            "host n3 (rank 3): process frozen since 23:59:50 UTC; silent since 03:00",
         ),
         (
             {"suspects": hosts(*(f"n{i}" for i in range(10))), "cause": "unknown", "evidence": ()},
