@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from tocsin.collectors.api import Reading, Sighting
 from tocsin.collectors.clock import Now
 from tocsin.collectors.datagrams import parse_datagram
-from tocsin.collectors.job_state import HostPlace, JobState
+from tocsin.collectors.job_state import HostPlace, JobState, as_the_process_said
 from tocsin.collectors.messages import (
     Beat,
     Bye,
@@ -159,7 +159,7 @@ class AgentCore:
             return
         self.tally.datagrams[type(datagram.body).__name__] += 1
         if isinstance(datagram.body, Exit):
-            datagram = self._as_the_process_said(datagram, datagram.body.pid)
+            datagram = as_the_process_said(datagram, datagram.body.pid, self.jobs.values())
         state = self._state(datagram, now)
         if state is None:
             return
@@ -171,14 +171,6 @@ class AgentCore:
             self._on_exit(state, rank, datagram, datagram.body, now)
         else:
             self._on_hook(state, rank, datagram, pid, now)
-
-    def _as_the_process_said(self, datagram: Datagram, pid: int) -> Datagram:
-        """Whose exit it is: a supervisor knows the environment only, the process itself may have named its job."""
-        for state in self.jobs.values():
-            for rank in state.ranks.values():
-                if pid > 0 and rank.hello is not None and pid in (rank.pid, rank.hello.pid):
-                    return replace(datagram, job=state.job, rank=rank.rank)
-        return datagram
 
     def dead_letter(self, reason: str, text: str) -> None:
         """Count a message that is not as agreed; each text is logged once."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tocsin.collectors.clock import Now
@@ -246,3 +247,12 @@ def _restamped(row: StepRecord, correction_ns: int) -> StepRecord:
         row.loss,
         row.grad_norm,
     )
+
+
+def as_the_process_said(exit_datagram: Datagram, pid: int, jobs: Iterable[JobState]) -> Datagram:
+    """Whose exit it is: a supervisor knows the environment only, the process itself may have named its job."""
+    for state in jobs:
+        for rank in state.ranks.values():
+            if pid > 0 and rank.hello is not None and pid in (rank.pid, rank.hello.pid):
+                return replace(exit_datagram, job=state.job, rank=rank.rank)
+    return exit_datagram

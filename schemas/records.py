@@ -13,44 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Literal
 
+from tocsin.schemas.kinds import EventSource as EventSource  # noqa: PLC0414  # re-exported: words of these records
+from tocsin.schemas.kinds import GroupKind as GroupKind  # noqa: PLC0414  # re-exported: words of these records
+from tocsin.schemas.kinds import Severity as Severity  # noqa: PLC0414  # re-exported: words of these records
 from tocsin.schemas.metrics import MetricTable
 
 NS_PER_SECOND = 1_000_000_000
-
-
-class GroupKind(StrEnum):
-    """Kinds of communication groups (``other``: announced without a known kind)."""
-
-    WORLD = "world"
-    DP = "dp"
-    PP = "pp"
-    TP = "tp"
-    EP = "ep"
-    CP = "cp"
-    OTHER = "other"
-
-
-class Severity(StrEnum):
-    """How bad an event is by itself."""
-
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-    FATAL = "fatal"
-
-
-class EventSource(StrEnum):
-    """Where an event was seen."""
-
-    KERNEL = "kernel"
-    PROCESS = "process"
-    STARTUP = "startup"
-    LOADER = "loader"
-    JOB = "job"
-    SCHEDULER = "scheduler"
 
 
 @dataclass(frozen=True, slots=True, order=True)

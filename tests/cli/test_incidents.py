@@ -44,7 +44,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory, repo_root: Path) -> Path:
 def test_incidents_of_a_folder(filled: Path) -> None:
     done = tocsin(filled, "incidents")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("1 incident now\n\nhost n3 (rank 3): process frozen; 7 peers wait")
+    assert done.stdout.startswith("1 incident now\n\nhost n3 (rank 3): process frozen since ")
     assert "7 peers wait in all_reduce #41" in done.stdout
     rows = [json.loads(line) for line in tocsin(filled, "incidents", "--all", "--json").stdout.splitlines()]
     assert {row["verdict_id"] for row in rows} == {"a", "b"}

@@ -201,9 +201,13 @@ def test_what_an_engine_left_open_expires_with_the_next_one(store: ChdbStore) ->
     assert not ask(store, "SELECT 1 FROM tocsin.incidents_current")
 
 
-def test_nothing_to_write_is_fine(store: ChdbStore) -> None:
+def test_nothing_to_write_adds_no_row(store: ChdbStore) -> None:
+    count = "SELECT count() AS n FROM tocsin.incidents"
+    before = ask(store, count)
     store.write_verdicts([])
     store.write_evidence([])
+
+    assert ask(store, count) == before
 
 
 # --- the other tables ----------------------------------------------------------------------------

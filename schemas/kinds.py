@@ -1,0 +1,37 @@
+"""Words that records use: kinds of groups, sources and severities of events."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class GroupKind(StrEnum):
+    """Kinds of communication groups (``other``: announced without a known kind)."""
+
+    WORLD = "world"
+    DP = "dp"
+    PP = "pp"
+    TP = "tp"
+    EP = "ep"
+    CP = "cp"
+    OTHER = "other"
+
+
+class Severity(StrEnum):
+    """How bad an event is by itself."""
+
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+    FATAL = "fatal"
+
+
+class EventSource(StrEnum):
+    """Where an event was seen."""
+
+    KERNEL = "kernel"
+    PROCESS = "process"
+    STARTUP = "startup"
+    LOADER = "loader"
+    JOB = "job"
+    SCHEDULER = "scheduler"
