@@ -1,7 +1,9 @@
 """Attaches the hook to plain PyTorch: the loader, the module, ``backward`` and the optimizer."""
 
+import copy
+import sys
 from collections.abc import Callable, Iterable, Iterator
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from tocsin.collectors._hook_recorder import Recorder
@@ -30,7 +32,12 @@ class TimedLoader:
         return len(self._tocsin_loader)  # type: ignore[arg-type]  # raises what the loader raises
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_tocsin_loader":  # a copy that is being made has none yet
+            raise AttributeError(name)
         return getattr(self._tocsin_loader, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return copy.copy, (self._tocsin_loader,)  # a copy or a pickle is the plain loader
 
 
 class TimedIterator:
@@ -56,6 +63,25 @@ class TimedIterator:
             raise
 
 
+class LocalHook:
+    """A hook of a module that stays in this process.
+
+    A script may pickle its module (``torch.save(model)``, spawned workers) or copy it (an average of the
+    weights): the copy's hook does nothing, and needs no tocsin where it is loaded.
+    """
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Callable[..., None]) -> None:
+        self._call = call
+
+    def __call__(self, *args: Any) -> None:
+        self._call(*args)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial, (sys.audit, "tocsin.copied_hook")  # takes anything and returns None
+
+
 def attach_model(model: Any, recorder: Recorder) -> list[Any]:
     """Time a module's forward pass; return the handles that undo it.
 
@@ -65,16 +91,20 @@ def attach_model(model: Any, recorder: Recorder) -> list[Any]:
     is_parallel = any(base.__name__ == "DistributedDataParallel" for base in type(model).__mro__)
     inner = model.module if is_parallel else model
     forward = recorder.phases["forward"]
+    torch = module("torch")
+    is_compiling = torch.compiler.is_compiling if torch is not None else bool
 
     def before(_module: Any, _inputs: Any) -> None:
-        forward.__enter__()
+        if not is_compiling():  # traced into the graph a clock would break it (fullgraph=True raises)
+            forward.__enter__()
 
     def after(_module: Any, _inputs: Any, _output: Any) -> None:
-        forward.__exit__(None, None, None)
+        if not is_compiling():
+            forward.__exit__(None, None, None)
 
     return [
-        inner.register_forward_pre_hook(before, prepend=True),
-        inner.register_forward_hook(after, always_call=True),
+        inner.register_forward_pre_hook(LocalHook(before), prepend=True),
+        inner.register_forward_hook(LocalHook(after), always_call=True),
     ]
 
 

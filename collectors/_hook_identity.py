@@ -130,4 +130,6 @@ def _visible_gpu(env: Mapping[str, str], local_rank: int) -> tuple[int, str]:
     if not 0 <= position < len(visible):
         return UNKNOWN, ""
     entry = visible[position]
-    return (int(entry), "") if entry.isdigit() else (UNKNOWN, entry)
+    if entry.isascii() and entry.isdigit():
+        return int(entry), ""
+    return UNKNOWN, entry if entry.startswith(("GPU-", "MIG-")) else ""  # "-1", "NoDevFiles": no GPU

@@ -24,6 +24,7 @@ OVERDUE_NS = 500_000_000
 DEFAULT_STUCK_SECONDS = 60.0
 MAX_ERRORS_SHOWN = 3
 MAX_GROUPS = 1000
+MAX_SECONDS = 1e9
 _LINE_KINDS = {"world": "other"}  # a pair is not the world
 
 Flying = tuple[str, str, int, int, int]
@@ -250,6 +251,7 @@ def _last_row(recorder: Recorder, operation: Operation) -> tuple[str, str, int, 
 
 def _seconds(name: str, default: float) -> float:
     try:
-        return float(os.environ.get(name, default))
+        value = float(os.environ.get(name, default))
     except ValueError:
         return default
+    return value if 0 < value < MAX_SECONDS else default  # NaN and infinity fail it, too

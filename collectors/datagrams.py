@@ -90,7 +90,7 @@ class _Fields:
         value = self.values.get(name)
         if value is None:
             return None
-        if value in {"nan", "inf", "-inf"}:
+        if type(value) is str and value in {"nan", "inf", "-inf"}:
             return float(value)
         if type(value) not in {float, int} or (type(value) is int and abs(value) > INT64_MAX):
             raise FieldError(name, value, "a number, null, 'nan', 'inf' or '-inf'")
@@ -250,7 +250,7 @@ def _nan(fields: _Fields) -> NotFinite:
     value = fields.values.get("value")
     if type(value) is float and not math.isfinite(value):
         value = str(value)
-    if value not in {"nan", "inf", "-inf"}:
+    if type(value) is not str or value not in {"nan", "inf", "-inf"}:
         raise FieldError("value", value, "'nan', 'inf' or '-inf'")
     return NotFinite(fields.integer("step", -1), fields.choice("what", ("loss", "grad_norm")), str(value))
 
@@ -289,7 +289,7 @@ def _job(value: object) -> JobKey:
     if type(value) is list and len(value) == 3:
         cluster, job_id, attempt = value
         if type(attempt) is int and 0 <= attempt < 2**31:
-            return JobKey(_text("job[0]", cluster), _text("job[1]", job_id, least=1), attempt)
+            return JobKey(_text("job[0]", cluster, least=1), _text("job[1]", job_id, least=1), attempt)
     raise FieldError("job", value, "[cluster, job_id, attempt]")
 
 

@@ -27,6 +27,9 @@ own.
 import atexit
 import dataclasses
 import os
+import sys
+import time
+import traceback
 from collections.abc import Iterable
 from typing import Any
 
@@ -41,6 +44,10 @@ from tocsin.collectors._hook_timer import PhaseContext
 from tocsin.collectors._hook_torch import module
 
 __all__ = ["Hook", "Identity", "attach", "close", "grad_norm", "init", "loss", "phase", "step"]
+
+TAIL_LETTERS = 4096
+GOODBYE_SECONDS = 2.0
+"""How long a full socket of the agent is waited for at the end: eight ranks end at once, and it holds ten datagrams."""
 
 
 class Hook:
@@ -110,8 +117,22 @@ class Hook:
         """Say goodbye, end the thread, take all wrappers off. A second call does nothing."""
         if not self.recorder.inert:
             self._reporter.stop()
-            self.recorder.send("bye")
+            self._say_last("bye")
             self.abandon()
+
+    def die(self, error: BaseException) -> None:
+        """Say that an exception that nobody caught ends this process, take all wrappers off."""
+        if not self.recorder.inert:
+            self._reporter.stop()
+            tail = "".join(traceback.format_exception(error))[-TAIL_LETTERS:]
+            self._say_last("exit", pid=os.getpid(), code=1, signal=0, stderr_tail=tail)
+            self.abandon()
+
+    def _say_last(self, kind: str, **keys: object) -> None:
+        """Send the last datagram. It may wait: without it the end of a healthy rank looks like a death."""
+        deadline = time.monotonic() + GOODBYE_SECONDS
+        while not self.recorder.send(kind, **keys) and self.recorder.sender.connected and time.monotonic() < deadline:
+            time.sleep(0.01)
 
     def abandon(self) -> None:
         """Fall silent without a word: in a forked child the parent speaks for itself."""
@@ -208,6 +229,15 @@ def close() -> None:
         _hook.close()
 
 
+def _at_exit() -> None:
+    """Say how it ended: a script that an exception ended has not finished, and its bye would say so."""
+    error = getattr(sys, "last_value", None)  # set by the interpreter for what nobody caught
+    if _hook is None or _hook.is_inherited() or error is None or isinstance(error, KeyboardInterrupt):
+        close()
+    else:
+        _hook.die(error)
+
+
 def _training_hook() -> Hook:
     """Return the hook for calls that only a training process makes: there a forked child gets its own."""
     hook = _hook or _default_hook()
@@ -241,5 +271,5 @@ def _after_fork_in_child() -> None:
         _hook.abandon()
 
 
-atexit.register(close)
+atexit.register(_at_exit)
 os.register_at_fork(after_in_child=_after_fork_in_child)

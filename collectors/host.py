@@ -57,19 +57,27 @@ class HostCollector:
 
     def collect(self, now_ns: int) -> Reading:
         """Return the machine's metrics at ``now_ns``."""
-        proc = self._config.roots.proc
-        try:
-            stat = read_text(f"{proc}/stat")
-        except FileNotFoundError as error:
-            raise NothingHere(f"{proc}/stat does not exist") from error
-        values = self._cpu_util(parse_cpu_times(stat))
-        values["memory_used_ratio"] = memory_used_ratio(read_text(f"{proc}/meminfo"))
-        if self._config.disk_path:
-            values["disk_used_ratio"] = disk_used_ratio(self._config.disk_path)
-        values.update(self._network(now_ns))
+        values: dict[str, float] = {}
+        absent: list[str] = []
+        sources = (self._cpu_util, self._memory, self._disk, lambda: self._network(now_ns))
+        for source in sources:
+            try:
+                values.update(source())
+            except (FileNotFoundError, NothingHere) as error:
+                absent.append(str(error))  # of this one; the others are read all the same
+        if absent and not values:
+            raise NothingHere("; ".join(absent))
         return Reading(host=values)
 
-    def _cpu_util(self, times: CpuTimes) -> dict[str, float]:
+    def _memory(self) -> dict[str, float]:
+        return {"memory_used_ratio": memory_used_ratio(read_text(f"{self._config.roots.proc}/meminfo"))}
+
+    def _disk(self) -> dict[str, float]:
+        path = self._config.disk_path
+        return {"disk_used_ratio": disk_used_ratio(path)} if path else {}
+
+    def _cpu_util(self) -> dict[str, float]:
+        times = parse_cpu_times(read_text(f"{self._config.roots.proc}/stat"))
         before, self._cpu = self._cpu, times
         if before is None or times.total_ticks <= before.total_ticks:
             return {}

@@ -44,7 +44,8 @@ class SinkConfig:
             ConfigError: neither ``unix:PATH`` nor ``HOST:PORT``.
         """
         name, _, port = self.engine.rpartition(":")
-        if not (self.engine.startswith("unix:") and self.engine[5:]) and not (name and port.isdigit()):
+        is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536
+        if not (self.engine.startswith("unix:") and self.engine[5:]) and not (name and is_port):
             raise ConfigError("engine", self.engine, "unix:PATH or HOST:PORT")
 
     def address(self) -> tuple[socket.AddressFamily, Any]:

@@ -37,9 +37,9 @@ def metric_slice_ns(period_seconds: float) -> int:
     Raises:
         ConfigError: slices would not begin on whole seconds, or not hold whole ticks.
     """
-    tick_ns = round(period_seconds * 1e9)
+    tick_ns = round(period_seconds * 1e9) if 0 < period_seconds < 86_400 else 0  # NaN fails it, too
     if tick_ns <= 0:
-        raise ConfigError("period-seconds", period_seconds, "positive")
+        raise ConfigError("period-seconds", period_seconds, "positive, less than a day")
     slice_ns = max(METRIC_SLICE_SECONDS * NS_PER_SECOND, TICKS_A_SLICE * tick_ns)
     if slice_ns % tick_ns or slice_ns % NS_PER_SECOND:
         raise ConfigError("period-seconds", period_seconds, "a whole part of 5 s, or a multiple of 0.2 s")

@@ -93,7 +93,7 @@ class SocketSink:
             with self._connect() as connection:
                 session = Session(self._box, connection, hello)
                 session.run()
-        except (OSError, TransportError) as error:
+        except (OSError, ValueError, TransportError) as error:  # ValueError: a name that IDNA refuses
             return bool(session and session.was_welcome), f"{type(error).__name__}: {error}"
         finally:
             if session is not None:

@@ -148,7 +148,11 @@ class DiskSpool:
         self._read_number = -1
         self._commits = 0
         self._done = self._next = Position(1, 0, 0)
-        self._open()
+        try:
+            self._open()
+        except OSError as error:
+            os.close(self._lock)
+            raise SpoolError(f"spool {folder}: {error.filename or ''} {error.strerror}") from error
 
     def __len__(self) -> int:
         return sum(segment.count for segment in self._segments) - self._done.record
@@ -287,6 +291,9 @@ class DiskSpool:
 
     def _drop_first(self) -> None:
         first = self._segments.popleft()
+        if self._read_number == first.number:  # an open file keeps its room on the disk
+            os.close(self._read_fd)
+            self._read_fd = self._read_number = -1
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path(first.number))
         self._done = Position(self._segments[0].number, 0, 0)

@@ -114,7 +114,7 @@ def test_a_counter_that_went_back_gives_no_rate(tmp_path: Path) -> None:
 
 def test_no_proc_is_nothing_here(tmp_path: Path) -> None:
     with pytest.raises(NothingHere):
-        HostCollector(HostConfig(Roots(str(tmp_path)))).collect(0)
+        HostCollector(HostConfig(Roots(str(tmp_path)), disk_path="")).collect(0)
 
 
 def test_this_machine_can_be_read() -> None:
