@@ -165,6 +165,8 @@ def _find_in_role(window: StepWindow, members: IntArray, config: SlowConfig) -> 
     slowest = np.nanargmax(np.where(np.isfinite(above), above, -np.inf), axis=1)
     share = float(np.isin(slowest, slow).mean())
     lasting = float((above[:, top] > gain / 2).mean())
+    if not np.nanmedian(above[-5:, top]) > gain / 2:  # it was, and is no more
+        return None
     waiting = _wait(window.communication_seconds[:, members], slow, rest)
     tests = (
         gain / config.min_excess_seconds,

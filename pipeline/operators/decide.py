@@ -127,7 +127,9 @@ class Decide:
             incident.opened_ns = now_ns
         incident.held_ns = now_ns
         incident.certain = finding.certain
-        due = now_ns - incident.opened_ns >= self._config.confirm_ns[finding.fault]
+        # Evidence that does not go on (a job that makes no steps now) confirms nothing.
+        lasted_ns = (finding.seen_ns or now_ns) - incident.opened_ns
+        due = lasted_ns >= self._config.confirm_ns[finding.fault]
         confirmed = verdict.state is VerdictState.CONFIRMED and not changed
         if not changed and (confirmed or not due):
             return []
@@ -254,6 +256,9 @@ def _action(finding: Finding, *, confirmed: bool) -> ActionKind:
         mild = CAUSES[finding.cause].blames == "nobody"
         return CAUSES[finding.cause].action if mild else ActionKind.NOTIFY
     action = CAUSES[finding.cause].action
+    if finding.fault is FaultKind.HANG and action in _HARD and not finding.certain:
+        # It lives and is elsewhere (an evaluation of its own, a full disk): no machine is shown to be bad.
+        action = ActionKind.RESTART
     if confirmed:
         return action
     return ActionKind.PROBE if action in _HARD else ActionKind.NOTIFY

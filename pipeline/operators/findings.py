@@ -34,3 +34,5 @@ class Finding:
     evidence: tuple[Evidence, ...]
     certain: bool = False
     common: Component | None = None
+    seen_ns: int = 0
+    """The newest input that shows it, 0: the slice that it is found in. It holds, but is not confirmed, beyond."""

@@ -6,6 +6,7 @@ that events state. It only keeps facts; it judges nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -22,6 +23,7 @@ from tocsin.schemas.records import (
     JobRecord,
     RankPlace,
     StepBatch,
+    StepRecord,
     Topology,
 )
 
@@ -52,6 +54,8 @@ class RankFacts:
     first_seen_ns: int
     last_step: int = -1
     last_step_ns: int = 0
+    number_steps: list[int] = field(default_factory=lambda: [-1, -1])
+    """Newest steps with a finite loss, and with a finite gradient norm."""
     bye_ns: int = 0
     exit: ExitFact | None = None
     stopped_since_ns: int = 0
@@ -84,7 +88,9 @@ class JobGraph:
         self.ranks: dict[int, RankFacts] = {}
         self.hosts: dict[str, HostFacts] = {}
         self.phases: list[list[Any]] = []
-        """Announced phases: [phase, rank, begin_ns, end_ns (0: open)]."""
+        """Announced phases that are open: [phase, rank, begin_ns]."""
+        self.phase_spans: list[list[int]] = []
+        """Announced phases that are over, of all ranks together: [begin_ns, end_ns], disjoint, ascending."""
         self.max_step = -1
         self.max_step_ns = 0
         self.progress_ns = 0
@@ -131,7 +137,9 @@ class JobGraph:
 
     def in_announced_phase(self, from_ns: int, to_ns: int) -> bool:
         """Whether any rank had announced a phase that overlaps [from, to]."""
-        return any(begin <= to_ns and (end == 0 or end >= from_ns) for _, _, begin, end in self.phases)
+        if any(begin <= to_ns for _, _, begin in self.phases):
+            return True
+        return any(begin <= to_ns and end >= from_ns for begin, end in self.phase_spans)
 
     def ended(self) -> bool:
         """Whether the job is over: its ranks left in order, and those that did not say so could not."""
@@ -156,7 +164,7 @@ class JobGraph:
                 self._take_event(record)
             elif isinstance(record, StepBatch):
                 for row in record.rows:
-                    self._take_step(record.host, row.rank, row.step, row.ts_ns)
+                    self._take_row(record.host, row)
             elif isinstance(record, CollectiveBatch):
                 for rank in {row.rank for row in record.rows}:
                     self._rank(rank, record.host, record.ts_ns)
@@ -166,6 +174,15 @@ class JobGraph:
                 self.groups.update({group.comm_id: group for group in record.groups})
             elif isinstance(record, HostStatus):
                 self._take_status(record)
+
+    def _take_row(self, host: str, row: StepRecord) -> None:
+        self._take_step(host, row.rank, row.step, row.ts_ns)
+        for index, value in enumerate((row.loss, row.grad_norm)):
+            if value is not None and math.isfinite(value):
+                self.ranks[row.rank].number_steps[index] = row.step
+        if self.phases:
+            # A whole step after the begin of a phase: its end was lost on the way.
+            self._close_phases(row.rank, row.ts_ns - int(row.duration_seconds * NS_PER_SECOND))
 
     def _take_topology(self, topology: Topology) -> None:
         for place in topology.places:
@@ -245,13 +262,23 @@ class JobGraph:
     def _take_phase(self, event: Event) -> None:
         name = str(event.payload.get("phase", ""))
         if event.payload.get("edge") == "begin":
-            self.phases.append([name, event.rank, event.ts_ns, 0])
-            del self.phases[: -_KEPT_PHASES * max(1, len(self.ranks))]
-            return
-        for entry in reversed(self.phases):
-            if entry[0] == name and entry[1] == event.rank and entry[3] == 0:
-                entry[3] = max(event.ts_ns, entry[2])
-                return
+            self._close_phases(event.rank, event.ts_ns, name)  # its end was lost
+            self.phases.append([name, event.rank, event.ts_ns])
+        else:
+            self._close_phases(event.rank, event.ts_ns, name)
+
+    def _close_phases(self, rank: int, end_ns: int, name: str = "") -> None:
+        """A rank's open phases (of this name, "" = all) that began before ``end_ns`` are over."""
+        for entry in [e for e in self.phases if e[1] == rank and e[2] <= end_ns and name in ("", e[0])]:
+            self.phases.remove(entry)
+            begin_ns, until_ns = entry[2], end_ns
+            apart = []
+            for span in self.phase_spans:
+                if span[1] < begin_ns or span[0] > until_ns:
+                    apart.append(span)
+                else:
+                    begin_ns, until_ns = min(begin_ns, span[0]), max(until_ns, span[1])
+            self.phase_spans = sorted([*apart, [begin_ns, until_ns]])[-_KEPT_PHASES:]
 
     def to_state(self) -> dict[str, Any]:
         """JSON-able state."""
@@ -261,6 +288,7 @@ class JobGraph:
             "ranks": [[rank, asdict(facts)] for rank, facts in sorted(self.ranks.items())],
             "hosts": [[host, asdict(facts)] for host, facts in sorted(self.hosts.items())],
             "phases": self.phases,
+            "phase_spans": self.phase_spans,
             "max_step": self.max_step,
             "max_step_ns": self.max_step_ns,
             "progress_ns": self.progress_ns,
@@ -278,6 +306,7 @@ class JobGraph:
             self.ranks[rank] = RankFacts(**facts, exit=None if leaving is None else ExitFact(**leaving))
         self.hosts = {host: HostFacts(**facts) for host, facts in state["hosts"]}
         self.phases = [list(entry) for entry in state["phases"]]
+        self.phase_spans = [list(span) for span in state["phase_spans"]]
         self.max_step, self.max_step_ns = state["max_step"], state["max_step_ns"]
         self.progress_ns = state["progress_ns"]
 

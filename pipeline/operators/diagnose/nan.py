@@ -7,6 +7,7 @@ is known to be smaller than the gap.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,10 +28,12 @@ class NanConfig:
 
     Attributes:
         settle_ns: how long after the first report the others may still be heard.
+        answer_ns: how long the peers' own numbers of that step are waited for.
         forget_ns: an episode without new reports ends after this.
     """
 
     settle_ns: int = NS_PER_SECOND
+    answer_ns: int = 10 * NS_PER_SECOND
     forget_ns: int = 300 * NS_PER_SECOND
 
 
@@ -67,9 +70,14 @@ class NanTracker:
             return None
         earliest = min(report[:2] for report in self.first.values())
         ranks = [rank for rank, report in self.first.items() if report[:2] == earliest]
-        if len({graph.host_of(rank) for rank in ranks}) > 1:
-            ranks = self._first_by_clock(graph, ranks)
-        single = len({graph.host_of(rank) for rank in ranks}) == 1 and graph.world_size > 1
+        # Several in the same step had it before they met: what they share (the weights) is to blame,
+        # and the fastest of them is only the fastest.
+        single = len({graph.host_of(rank) for rank in ranks}) == 1
+        if single:
+            peers, cleared = self._cleared(graph, ranks, earliest)
+            if cleared < peers and now_ns - onset_ns < self.config.answer_ns:
+                return None
+            single = cleared > 0  # a rank that alone reports its loss is not the first, it is the only one
         evidence = tuple(self._evidence(graph, rank) for rank in sorted(ranks)[:5])
         if single:
             suspects, reason, confidence = suspects_of(graph, ranks), Reason.NAN_FIRST_BY_STEP, 0.9
@@ -86,14 +94,18 @@ class NanTracker:
             certain=True,
         )
 
-    def _first_by_clock(self, graph: JobGraph, ranks: list[int]) -> list[int]:
-        """The earliest rank, if it leads by more than the clocks may err; else all."""
-        order = sorted(ranks, key=lambda rank: (graph.corrected_ns(rank, self.first[rank][2]), rank))
-        lead = graph.corrected_ns(order[1], self.first[order[1]][2]) - graph.corrected_ns(
-            order[0], self.first[order[0]][2]
-        )
-        # Twice the error: within one step the ranks run apart by their own jitter as well.
-        return order[:1] if lead > 2 * graph.clock_error_ns(order[:2]) + NS_PER_SECOND // 10 else ranks
+    def _cleared(self, graph: JobGraph, ranks: Sequence[int], earliest: Sequence[int]) -> tuple[int, int]:
+        """How many ranks of other hosts report this number, and how many of them had one at that step."""
+        hosts = {graph.host_of(rank) for rank in ranks}
+        step, stage = earliest
+        peers, cleared = 0, 0
+        for rank, facts in graph.ranks.items():
+            if graph.host_of(rank) in hosts:
+                continue
+            later = rank in self.first  # the earliest ones are all in ``ranks``
+            peers += int(later or max(facts.number_steps) >= 0)
+            cleared += int(later or facts.number_steps[stage] >= step)
+        return peers, cleared
 
     def _evidence(self, graph: JobGraph, rank: int) -> Evidence:
         step, stage, ts_ns, value = self.first[rank]

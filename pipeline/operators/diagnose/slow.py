@@ -96,6 +96,7 @@ def _slow_host(graph: JobGraph, now_ns: int, anomaly: Anomaly, rules: SlowRules)
         min(0.97, 0.6 + 0.2 * min(anomaly.score, 1.8)),
         reason,
         tuple(evidence),
+        seen_ns=anomaly.end_ns,
     )
 
 

@@ -51,11 +51,16 @@ class StopConfig:
 
 def is_victim(fact: ExitFact) -> bool:
     """Whether this death is explained by something outside of the process."""
-    if fact.signal in _ASKED_FOR:
+    if _asked_for(fact):
         return True
     if fact.signal and fact.signal != signal.SIGABRT:
         return False
     return bool(_LOST_PEER.search(_last_words(fact.stderr_tail)))
+
+
+def _asked_for(fact: ExitFact) -> bool:
+    """Ended by a signal that somebody sends to end it: as a signal, or as a shell or handler tells it (143)."""
+    return fact.signal in _ASKED_FOR or (fact.signal == 0 and abs(fact.code) - 128 in _ASKED_FOR)
 
 
 def _last_words(stderr_tail: str) -> str:
@@ -87,7 +92,7 @@ def find_stop(graph: JobGraph, now_ns: int, config: StopConfig) -> tuple[Finding
     first_ns = min(graph.corrected_ns(rank, fact.ts_ns) for rank, fact in dead.items())
     if now_ns - first_ns < config.settle_ns:
         return None, Reason.WITHIN_PATIENCE
-    roots = [rank for rank, fact in dead.items() if not is_victim(fact)]
+    roots = _before_the_order(graph, dead, [rank for rank, fact in dead.items() if not is_victim(fact)], config)
     if not roots:
         return _no_root(graph, dead, lonely=now_ns - first_ns > config.lonely_ns)
     at_ns = {rank: graph.corrected_ns(rank, dead[rank].ts_ns) for rank in roots}
@@ -103,9 +108,23 @@ def find_stop(graph: JobGraph, now_ns: int, config: StopConfig) -> tuple[Finding
     return _together(graph, dead, together, earliest), None
 
 
+def _before_the_order(graph: JobGraph, dead: dict[int, ExitFact], roots: list[int], config: StopConfig) -> list[int]:
+    """The root candidates that did not die after somebody had begun to end the job (SIGTERM, then SIGKILL)."""
+    asked = {rank: graph.corrected_ns(rank, fact.ts_ns) for rank, fact in dead.items() if _asked_for(fact)}
+    if not asked:
+        return roots
+    first = min(asked, key=lambda rank: asked[rank])
+    return [
+        rank
+        for rank in roots
+        if graph.corrected_ns(rank, dead[rank].ts_ns)
+        <= asked[first] + config.same_time_ns + graph.clock_error_ns([rank, first])
+    ]
+
+
 def _no_root(graph: JobGraph, dead: dict[int, ExitFact], *, lonely: bool) -> tuple[Finding | None, Reason | None]:
     """Everybody speaks of lost peers or was asked to stop: the root has not been heard."""
-    if all(fact.signal in _ASKED_FOR for fact in dead.values()) or not lonely:
+    if any(_asked_for(fact) for fact in dead.values()) or not lonely:
         return None, Reason.VICTIM
     alive = [rank for rank, facts in graph.ranks.items() if facts.exit is None and facts.bye_ns == 0]
     if alive:

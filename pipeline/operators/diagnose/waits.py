@@ -84,6 +84,10 @@ class WaitTracker:
         self._longest_wait_ns = 0
         self._last_culprits: list[int] = []
         self._stable_count = 0
+        self._direct = False
+        """Whether the last answer was a fault for sure: how long that lasted is not normal."""
+        self._blamed: frozenset[int] | None = None
+        """Whom the waiting leads to in this slice, None where nothing tells who waits for whom."""
 
     def take_collectives(self, rows: Sequence[CollectiveRecord]) -> None:
         """Learn places: the state rows of a batch are all that a rank stands in."""
@@ -133,18 +137,21 @@ class WaitTracker:
 
     def _learn(self, wait_ns: int, from_ns: int, to_ns: int) -> None:
         """A wait that righted itself is normal for this job, unless it was announced or a fault."""
-        if self._stable_count == 0 and not self._graph.in_announced_phase(from_ns, to_ns):
+        if not self._direct and not self._graph.in_announced_phase(from_ns, to_ns):
             self._longest_wait_ns = max(self._longest_wait_ns, wait_ns)
 
     def find(self, now_ns: int, median_step_ns: int, silent: Sequence[str]) -> tuple[list[Finding], list[Reason]]:
         """Whom the waiting leads to, if it has lasted long enough."""
+        self._blamed = frozenset() if self._graph.groups and self._places else None
         starts = [op["start_ns"] for place in self._places.values() for op in place.pending if op["start_ns"] > 0]
         if not starts or now_ns - min(starts) < self._config.direct_ns:
             self._stable_count = 0
-            return [], []
+            self._direct = False
+            return self._all_elsewhere(now_ns, median_step_ns), []
         if not self._graph.groups:
             return [], [Reason.GROUPS_UNKNOWN]
         finding = analyse(self._input(silent))
+        self._blamed = frozenset(finding.culprits or finding.ambiguous)
         if not finding.culprits:
             self._stable_count = 0
             return self._unexplained(now_ns, median_step_ns, min(starts), finding)
@@ -154,7 +161,7 @@ class WaitTracker:
         if finding.reason == Reason.SILENT_AND_PEERS_STALLED.value:
             return [], [Reason.WITHIN_PATIENCE]
         waited_ns = now_ns - min(starts)
-        direct = all(reason in _DIRECT for _, reason in finding.reasons)
+        direct = self._direct = all(reason in _DIRECT for _, reason in finding.reasons)
         if waited_ns < self._patience_ns(finding, median_step_ns, direct=direct):
             return [], [Reason.WITHIN_PATIENCE]
         if not direct and self._graph.in_announced_phase(min(starts), now_ns):
@@ -162,6 +169,31 @@ class WaitTracker:
         if self._stable_count < self._config.stable_turn_count:
             return [], [Reason.NOT_CONTINUOUS]
         return [self._finding(finding, min(starts), now_ns, direct=direct)], []
+
+    def agrees(self, findings: Sequence[Finding]) -> bool:
+        """Whether the peers wait for the hosts that a silence accuses, as far as is known who waits."""
+        suspects = [suspect for finding in findings for suspect in finding.suspects]
+        return self._blamed is None or all(
+            not suspect.ranks or self._blamed & set(suspect.ranks) for suspect in suspects
+        )
+
+    def _all_elsewhere(self, now_ns: int, median_step_ns: int) -> list[Finding]:
+        """Nobody waits for anybody, and yet nobody makes a step: all stand in their own code."""
+        alive = [facts for facts in self._graph.ranks.values() if facts.exit is None and not facts.bye_ns]
+        stalls = [facts.stall for facts in alive if facts.stall is not None and not facts.stall.get("in_collective")]
+        start_ns = self._graph.progress_ns
+        if len(alive) < 2 or len(stalls) < len(alive) or self._graph.in_announced_phase(start_ns, now_ns):
+            return []
+        if start_ns == 0 or now_ns - start_ns < self._base_patience_ns(median_step_ns):
+            return []
+        loading = all(stall.get("phase") == "data" for stall in stalls)
+        cause, reason = (
+            ("shared_service", Reason.ALL_LOADERS_SLOW) if loading else ("unknown", Reason.JOB_STALLED_UNEXPLAINED)
+        )
+        where = "in their data loaders" if loading else "in their own code, in no collective"
+        text = f"all {len(alive)} ranks stand {where} for {(now_ns - start_ns) / 1e9:.0f} s"
+        evidence = Evidence(DETECTOR, events.STALL, 1.0, start_ns, now_ns, text)
+        return [Finding(FaultKind.HANG, cause, (), start_ns, 0.7, reason, (evidence,))]
 
     def _unexplained(
         self, now_ns: int, median_step_ns: int, start_ns: int, finding: HangFinding
@@ -186,7 +218,8 @@ class WaitTracker:
             return max(self._config.direct_ns, self._config.step_factor * median_step_ns)
         patience = self._base_patience_ns(median_step_ns)
         if all(self._is_mute(rank) for rank in finding.culprits):
-            return min(patience, max(self._config.mute_ns, self._config.step_factor * median_step_ns))
+            learned = int(self._config.learned_factor * self._longest_wait_ns)
+            return min(patience, max(self._config.mute_ns, self._config.step_factor * median_step_ns, learned))
         return patience
 
     def _is_mute(self, rank: int) -> bool:
@@ -238,6 +271,8 @@ class WaitTracker:
 
     def _cause(self, found: HangFinding) -> tuple[str, Reason]:
         reasons = {reason for _, reason in found.reasons}
+        if all(self._is_gone(rank) for rank in found.culprits):
+            return "process_exit", Reason.PROCESS_STOPPED_PEERS_WAIT
         if Reason.PROCESS_STOPPED_PEERS_WAIT.value in reasons:
             return "process_frozen", Reason.PROCESS_STOPPED_PEERS_WAIT
         if Reason.ENTERED_OTHER_COLLECTIVE.value in reasons:
@@ -248,6 +283,10 @@ class WaitTracker:
         if stalls and all(stall is not None and stall.get("phase") == "data" for stall in stalls):
             return "loader_stall", Reason.NEVER_ARRIVED
         return "unknown", Reason.NEVER_ARRIVED
+
+    def _is_gone(self, rank: int) -> bool:
+        facts = self._graph.ranks.get(rank)
+        return facts is not None and (facts.exit is not None or facts.bye_ns > 0)
 
     def _onset_ns(self, found: HangFinding, start_ns: int) -> int:
         stopped = [
@@ -287,6 +326,7 @@ class WaitTracker:
             "longest_wait_ns": self._longest_wait_ns,
             "last_culprits": self._last_culprits,
             "stable_count": self._stable_count,
+            "direct": self._direct,
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -295,3 +335,4 @@ class WaitTracker:
         self._longest_wait_ns = state["longest_wait_ns"]
         self._last_culprits = state["last_culprits"]
         self._stable_count = state["stable_count"]
+        self._direct = state["direct"]

@@ -120,7 +120,8 @@ class Job:
         for process in self._ranks:
             if process.pid is not None and process.pid not in {self.pid(item.rank) for item in self.exits}:
                 kill_quietly(process.pid)
-        self._supervisor.join(timeout=5.0)
+        if self._supervisor.ident is not None:  # interrupted before it was started
+            self._supervisor.join(timeout=5.0)
         self._processes.end(children=self._relay)
         self.board.close()
 
