@@ -137,6 +137,19 @@ def median_excess(window: StepWindow) -> FloatArray:
     return excess
 
 
+def volatility_ratio(window: StepWindow) -> float:
+    """How far the ranks' own times scatter within a step: median over steps of robust spread over median.
+
+    One slow rank does not move it; sequences of many lengths do.
+    """
+    own = window.own_seconds
+    middle = _nanmedian1(own)
+    spread = 1.4826 * _nanmedian1(np.abs(own - middle[:, None]))
+    ratios = spread / np.maximum(middle, 1e-6)
+    finite = ratios[np.isfinite(ratios)]
+    return float(np.median(finite)) if finite.size else 0.0
+
+
 def has_peers(roles: IntArray, config: SlowConfig) -> bool:
     """Whether any role has enough ranks to be compared."""
     return bool(roles.size) and int(np.unique(roles, return_counts=True)[1].max()) >= config.min_peer_count
@@ -148,35 +161,22 @@ def _find_in_role(window: StepWindow, members: IntArray, config: SlowConfig) -> 
     if enough.sum() < 2:  # one step shows no continuity
         return None
     own = own[enough]
-    middle = np.nanmedian(own, axis=1)
-    above = own - middle[:, None]
+    above = own - np.nanmedian(own, axis=1)[:, None]
     excess = _nanmedian0(above)
-    if not np.isfinite(excess).any():
-        return None
-    slow = _slow_columns(excess, config)
+    slow = _slow_columns(excess, config) if np.isfinite(excess).any() else None
     if slow is None:
         return None
     rest = np.setdiff1d(np.arange(members.size), slow)
     top = int(slow[0])
-    step_seconds = float(np.nanmedian(window.duration_seconds[:, members]))
     gain = float(excess[slow].max())
-    strength = gain / max(step_seconds - gain, 1e-3)
-    spread = _spread(excess[rest], above[:, rest])
-    slowest = np.nanargmax(np.where(np.isfinite(above), above, -np.inf), axis=1)
-    share = float(np.isin(slowest, slow).mean())
-    lasting = float((above[:, top] > gain / 2).mean())
     if not np.nanmedian(above[-5:, top]) > gain / 2:  # it was, and is no more
         return None
+    step_seconds = float(np.nanmedian(window.duration_seconds[:, members]))
+    strength = gain / max(step_seconds - gain, 1e-3)
+    slowest = np.nanargmax(np.where(np.isfinite(above), above, -np.inf), axis=1)
+    share = float(np.isin(slowest, slow).mean())
     waiting = _wait(window.communication_seconds[:, members], slow, rest)
-    tests = (
-        gain / config.min_excess_seconds,
-        strength / config.min_strength_ratio,
-        gain / (config.spread_factor * spread) if spread > 0 else np.inf,
-        share / config.min_share_ratio,
-        lasting / config.min_share_ratio,
-        waiting / gain / config.min_wait_ratio,
-    )
-    score = float(min(tests))
+    score = _score(above, excess, (gain, strength, share, waiting), (top, rest), config)
     if score < 1.0:
         return None
     phase, phase_share = _phase_of(window.phase_seconds[:, :, members], top, gain)
@@ -191,6 +191,38 @@ def _find_in_role(window: StepWindow, members: IntArray, config: SlowConfig) -> 
         phase_share_ratio=phase_share,
         share_ratio=share,
         first_row=_first_row(window.own_seconds[:, members], top, gain),
+    )
+
+
+def _score(
+    above: FloatArray,
+    excess: FloatArray,
+    measured: tuple[float, float, float, float],
+    who: tuple[int, IntArray],
+    config: SlowConfig,
+) -> float:
+    """The smallest of the tests' ratios to their lines.
+
+    Args:
+        above: own time above the step's median, shape (steps, ranks).
+        excess: median of ``above`` over the steps.
+        measured: gain in seconds, strength, share of steps, seconds that the peers wait longer.
+        who: column of the slowest rank, columns of the peers.
+        config: the lines.
+    """
+    gain, strength, share, waiting = measured
+    top, rest = who
+    spread = _spread(excess[rest], above[:, rest])
+    lasting = float((above[:, top] > gain / 2).mean())
+    return float(
+        min(
+            gain / config.min_excess_seconds,
+            strength / config.min_strength_ratio,
+            gain / (config.spread_factor * spread) if spread > 0 else np.inf,
+            share / config.min_share_ratio,
+            lasting / config.min_share_ratio,
+            waiting / gain / config.min_wait_ratio,
+        )
     )
 
 

@@ -55,7 +55,16 @@ class HealthMinutes:
             now_ns: the tick.
             late_by_host: late records since the start, by job and host.
         """
-        for key in [key for key in self._minutes if now_ns - key[2] >= _MINUTE_NS + _GRACE_NS]:
+        yield from self._give([key for key in self._minutes if now_ns - key[2] >= _MINUTE_NS + _GRACE_NS], late_by_host)
+
+    def finish_all(self, late_by_host: Mapping[tuple[JobKey, str], int]) -> Iterator[HostHealth]:
+        """Give out what is left, the minute that is not over included: the engine ends."""
+        yield from self._give(list(self._minutes), late_by_host)
+
+    def _give(
+        self, keys: list[tuple[JobKey, str, int]], late_by_host: Mapping[tuple[JobKey, str], int]
+    ) -> Iterator[HostHealth]:
+        for key in keys:
             minute = self._minutes.pop(key)
             job, host, begin_ns = key
             late = late_by_host.get((job, host), 0)

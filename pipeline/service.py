@@ -24,7 +24,7 @@ from tocsin.pipeline.stores.rows import summary_of
 from tocsin.schemas.errors import StoreError
 from tocsin.schemas.prometheus_text import Family, Sample
 from tocsin.schemas.records import NS_PER_SECOND
-from tocsin.schemas.verdicts import Action, ActionKind, Verdict, VerdictState
+from tocsin.schemas.verdicts import Action, ActionKind, Component, Verdict, VerdictState
 
 _LOG = logging.getLogger("tocsin.service")
 _STORE_RETRY_SECONDS = 2.0
@@ -85,7 +85,7 @@ class EngineService:
         self._dropped_lines = 0
         self._spoken = threading.Condition()
         self._minutes = HealthMinutes()
-        self._proposed: dict[str, Action] = {}
+        self._proposed: dict[str, tuple[Action, ...]] = {}
         self._again: list[tuple[int, Verdict]] = []
         self._stopping = threading.Event()
         self._started_ns = now_ns()
@@ -125,6 +125,7 @@ class EngineService:
         if self._ticker.is_alive():
             self._ticker.join(5.0)
         self.server.close()
+        self._writes.put(_Write(health=tuple(self._minutes.finish_all(self.engine.late_by_host))))
         self._writes.put(None)
         self._writer.join(30.0)
         with self._spoken:
@@ -192,15 +193,17 @@ class EngineService:
         return _Write(output.verdicts, tuple(evidence), actions, tuple(health))
 
     def _changes_of(self, verdict: Verdict) -> Iterator[ActionChange]:
-        """What becomes of actions: a verdict that closes takes back what it proposed."""
-        if verdict.action is not ActionKind.NONE:
-            action = self._proposed[verdict.verdict_id] = _action_of(verdict)
-            yield ActionChange(action, ActionState.PROPOSED, verdict.detected_ns)
-        elif (proposed := self._proposed.pop(verdict.verdict_id, None)) is not None:
-            expired = verdict.state is VerdictState.EXPIRED
-            state = ActionState.EXPIRED if expired else ActionState.CANCELLED
-            taken_back = replace(proposed, verdict_update=verdict.update, deadline_ns=verdict.detected_ns)
+        """What becomes of actions: a later proposal replaces the earlier, a verdict that closes takes them back."""
+        proposed = () if verdict.action is ActionKind.NONE else _actions_of(verdict)
+        state = ActionState.EXPIRED if verdict.state is VerdictState.EXPIRED else ActionState.CANCELLED
+        before = self._proposed.pop(verdict.verdict_id, ())
+        for old in () if proposed else before:
+            taken_back = replace(old, verdict_update=verdict.update, deadline_ns=verdict.detected_ns)
             yield ActionChange(taken_back, state, verdict.detected_ns, verdict.reason)
+        for action in proposed:
+            yield ActionChange(action, ActionState.PROPOSED, verdict.detected_ns)
+        if proposed:
+            self._proposed[verdict.verdict_id] = proposed
 
     def _evidence(self, verdict: Verdict, until_ns: int) -> list[EvidencePoint]:
         history = self.engine.history(verdict.job)
@@ -299,17 +302,21 @@ def _gauge(name: str, text: str, value: float) -> Family:
     return Family(name, "gauge", text, (Sample({}, value),))
 
 
-def _action_of(verdict: Verdict) -> Action:
-    target = verdict.suspects[0].component if verdict.suspects else None
-    return Action(
-        verdict.verdict_id,
-        verdict.update,
-        verdict.job,
-        verdict.action,
-        target,
-        verdict.reason,
-        f"{verdict.job.cluster}/{verdict.action.value}",
-        verdict.detected_ns,
-        verdict.expires_ns,
-        dry_run=True,
+def _actions_of(verdict: Verdict) -> tuple[Action, ...]:
+    """One action a suspect; one for the whole job where nobody is accused."""
+    targets: list[Component | None] = [suspect.component for suspect in verdict.suspects] or [None]
+    return tuple(
+        Action(
+            verdict.verdict_id,
+            verdict.update,
+            verdict.job,
+            verdict.action,
+            target,
+            verdict.reason,
+            f"{verdict.job.cluster}/{verdict.action.value}",
+            verdict.detected_ns,
+            verdict.expires_ns,
+            dry_run=True,
+        )
+        for target in targets
     )

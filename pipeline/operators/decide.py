@@ -22,6 +22,7 @@ from tocsin.schemas.verdicts import ActionKind, FaultKind, Verdict, VerdictState
 _LIVE = (VerdictState.OPEN, VerdictState.CONFIRMED)
 _STANDSTILL = (FaultKind.FAIL_STOP, FaultKind.HANG)
 _HARD = (ActionKind.DRAIN, ActionKind.EVICT)
+_KEPT_CLOSED_COUNT = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,10 @@ class DecideConfig:
     Attributes:
         confirm_ns: how long an explanation must hold before its full action is proposed. A daemon
             that eats CPU for 10 s slows a rank for 10 s: fail_slow waits 15 s.
+        hard_ns: how long it must hold before a machine is drained or evicted for it, where that takes
+            longer: an excess alone (no event, no counter) may be the data of a few minutes.
         gone_ns: how long it must be gone before the verdict is closed.
+        fresh_ns: evidence older than this renews nothing: the verdict expires.
         action_ttl_ns: a proposed action must not be executed after this.
     """
 
@@ -44,7 +48,9 @@ class DecideConfig:
             FaultKind.DEGRADED: 60 * NS_PER_SECOND,
         }
     )
+    hard_ns: Mapping[FaultKind, int] = field(default_factory=lambda: {FaultKind.FAIL_SLOW: 45 * NS_PER_SECOND})
     gone_ns: int = 5 * NS_PER_SECOND
+    fresh_ns: int = 30 * NS_PER_SECOND
     action_ttl_ns: int = 600 * NS_PER_SECOND
 
 
@@ -56,6 +62,8 @@ class _Incident:
     opened_ns: int
     held_ns: int
     certain: bool
+    seen_ns: int
+    """Newest evidence."""
 
 
 class Decide:
@@ -66,6 +74,8 @@ class Decide:
         self._config = config
         self._job = job
         self._incidents: list[_Incident] = []
+        self._closed: dict[str, list[int]] = {}
+        """id -> [last update, newest evidence] of closed verdicts: an id never starts anew."""
 
     @property
     def live(self) -> tuple[Verdict, ...]:
@@ -78,7 +88,7 @@ class Decide:
         for finding in findings:
             incident = self._match(finding)
             if incident is None:
-                lines.append(self._open(finding, now_ns))
+                lines.extend(self._open(finding, now_ns))
             else:
                 lines.extend(self._hold(incident, finding, now_ns))
         lines.extend(self._age(now_ns))
@@ -94,9 +104,15 @@ class Decide:
                 return incident
         return None
 
-    def _open(self, finding: Finding, now_ns: int) -> Verdict:
+    def _open(self, finding: Finding, now_ns: int) -> list[Verdict]:
+        verdict_id = verdict_id_of(self._job, finding.suspects, finding.fault, finding.onset_ns)
+        seen_ns = finding.seen_ns or now_ns
+        last_update, closed_seen_ns = self._closed.pop(verdict_id, [-1, -1])
+        if seen_ns <= closed_seen_ns:
+            self._closed[verdict_id] = [last_update, closed_seen_ns]
+            return []
         verdict = Verdict(
-            verdict_id=verdict_id_of(self._job, finding.suspects, finding.fault, finding.onset_ns),
+            verdict_id=verdict_id,
             job=self._job,
             fault=finding.fault,
             cause=finding.cause,
@@ -104,21 +120,22 @@ class Decide:
             onset_ns=finding.onset_ns,
             detected_ns=now_ns,
             confidence=finding.confidence,
-            action=_action(finding, confirmed=finding.certain),
+            action=_action(finding, confirmed=finding.certain, hard=finding.certain),
             reason=finding.reason.value,
             evidence=finding.evidence,
             state=VerdictState.OPEN,
-            update=0,
+            update=last_update + 1,
             expires_ns=now_ns + self._config.action_ttl_ns,
             common=finding.common,
         )
-        self._incidents.append(_Incident(verdict, now_ns, now_ns, finding.certain))
-        return verdict
+        self._incidents.append(_Incident(verdict, now_ns, now_ns, finding.certain, seen_ns))
+        return [verdict]
 
     def _hold(self, incident: _Incident, finding: Finding, now_ns: int) -> list[Verdict]:
         verdict = incident.verdict
         if not _explains_better(finding, incident):
-            if _same_suspects(finding, verdict) or not finding.suspects:
+            stands = finding.fault in _STANDSTILL and not finding.suspects
+            if _same_suspects(finding, verdict) or stands:
                 incident.held_ns = now_ns
             return []
         moved = not _same_suspects(finding, verdict)
@@ -128,12 +145,14 @@ class Decide:
         incident.held_ns = now_ns
         incident.certain = finding.certain
         # Evidence that does not go on (a job that makes no steps now) confirms nothing.
-        lasted_ns = (finding.seen_ns or now_ns) - incident.opened_ns
-        due = lasted_ns >= self._config.confirm_ns[finding.fault]
+        incident.seen_ns = finding.seen_ns or now_ns
+        lasted_ns = incident.seen_ns - incident.opened_ns
         confirmed = verdict.state is VerdictState.CONFIRMED and not changed
-        if not changed and (confirmed or not due):
+        confirm = confirmed or lasted_ns >= self._config.confirm_ns[finding.fault]
+        hard = finding.certain or lasted_ns >= self._config.hard_ns.get(finding.fault, 0)
+        action = _action(finding, confirmed=confirm or finding.certain, hard=hard)
+        if not changed and confirm == confirmed and action is verdict.action:
             return []
-        confirm = confirmed or due
         incident.verdict = replace(
             verdict,
             fault=finding.fault,
@@ -142,7 +161,7 @@ class Decide:
             onset_ns=finding.onset_ns if changed else verdict.onset_ns,
             detected_ns=now_ns,
             confidence=min(0.99, finding.confidence + (0.05 if confirm else 0.0)),
-            action=_action(finding, confirmed=confirm or finding.certain),
+            action=action,
             reason=finding.reason.value,
             evidence=finding.evidence,
             state=VerdictState.CONFIRMED if confirm else VerdictState.OPEN,
@@ -161,7 +180,12 @@ class Decide:
                 state = VerdictState.RESOLVED if confirmed else VerdictState.CANCELLED
                 lines.append(self._close(incident, now_ns, state, Reason.RECOVERED))
             elif now_ns >= incident.verdict.expires_ns:
-                lines.append(self._renew(incident, now_ns))
+                fresh = now_ns - incident.seen_ns <= self._config.fresh_ns
+                lines.append(
+                    self._renew(incident, now_ns)
+                    if fresh
+                    else self._close(incident, now_ns, VerdictState.EXPIRED, Reason.EXPIRED)
+                )
         return lines
 
     def _renew(self, incident: _Incident, now_ns: int) -> Verdict:
@@ -176,6 +200,9 @@ class Decide:
 
     def _close(self, incident: _Incident, now_ns: int, state: VerdictState, reason: Reason) -> Verdict:
         self._incidents.remove(incident)
+        self._closed[incident.verdict.verdict_id] = [incident.verdict.update + 1, incident.seen_ns]
+        while len(self._closed) > _KEPT_CLOSED_COUNT:
+            del self._closed[next(iter(self._closed))]
         return replace(
             incident.verdict,
             detected_ns=now_ns,
@@ -194,21 +221,25 @@ class Decide:
                 "opened_ns": incident.opened_ns,
                 "held_ns": incident.held_ns,
                 "certain": incident.certain,
+                "seen_ns": incident.seen_ns,
             }
             for incident in self._incidents
         ]
-        return {"decide": pack_state(state)}
+        return {"decide": pack_state({"incidents": state, "closed": list(self._closed.items())})}
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
         """Take back what ``snapshot`` gave."""
+        state = unpack_state(parts, "decide")
+        self._closed = dict(map(tuple, state["closed"]))
         self._incidents = [
             _Incident(
                 decode_verdict(entry["verdict"].encode()),
                 entry["opened_ns"],
                 entry["held_ns"],
                 entry["certain"],
+                entry["seen_ns"],
             )
-            for entry in unpack_state(parts, "decide")
+            for entry in state["incidents"]
         ]
 
 
@@ -240,7 +271,8 @@ def _explains_better(finding: Finding, incident: _Incident) -> bool:
         weaker = incident.certain and not finding.certain
         return not weaker
     if not finding.suspects:
-        return False
+        # The first death was named, then everybody died of their own: somebody ended the whole job.
+        return finding.reason is Reason.PROGRAM_ERROR_EVERYWHERE and verdict.fault is FaultKind.FAIL_STOP
     if not verdict.suspects:
         return True
     if finding.certain != incident.certain:
@@ -248,7 +280,7 @@ def _explains_better(finding: Finding, incident: _Incident) -> bool:
     return finding.onset_ns < verdict.onset_ns and finding.confidence >= verdict.confidence
 
 
-def _action(finding: Finding, *, confirmed: bool) -> ActionKind:
+def _action(finding: Finding, *, confirmed: bool, hard: bool) -> ActionKind:
     """The action to propose: the cause's own when confirmed, a mild one before, never hard for nobody."""
     if finding.fault is FaultKind.DEGRADED:
         return ActionKind.NONE
@@ -259,6 +291,8 @@ def _action(finding: Finding, *, confirmed: bool) -> ActionKind:
     if finding.fault is FaultKind.HANG and action in _HARD and not finding.certain:
         # It lives and is elsewhere (an evaluation of its own, a full disk): no machine is shown to be bad.
         action = ActionKind.RESTART
-    if confirmed:
-        return action
-    return ActionKind.PROBE if action in _HARD else ActionKind.NOTIFY
+    if not confirmed:
+        return ActionKind.PROBE if action in _HARD else ActionKind.NOTIFY
+    if action in _HARD and (finding.is_soft or not hard):
+        return ActionKind.NOTIFY if finding.is_soft else ActionKind.PROBE
+    return action

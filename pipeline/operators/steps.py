@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -22,8 +21,10 @@ from tocsin.models.steps import (
     find_slow,
     has_peers,
     median_excess,
+    volatility_ratio,
 )
 from tocsin.pipeline.operators.base import pack_state, unpack_state
+from tocsin.pipeline.operators.candidates import Candidate, Candidates, RotationConfig
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, GroupKind, Slice, StepBatch, StepRecord
@@ -55,6 +56,11 @@ class StepsConfig:
         from_start_factor: what was always there must last so many times longer: it may be how the
             job is split (rank 0's extra work), not a machine.
         from_start_seconds: and at least this long.
+        max_volatility_ratio: where the ranks' own times scatter by more within a step (sequences of
+            many lengths), five steps prove nothing: only the long window speaks. Ranks of a quiet
+            job scatter by 0.02 to 0.08.
+        max_host_ratio: more hosts slow together (of 16: two) are no machine fault.
+        rotation: when one host after another looks slow.
         job_strength_ratio: growth of the whole job's step time worth a word.
     """
 
@@ -73,6 +79,9 @@ class StepsConfig:
     from_start_factor: float = 4.0
     from_start_seconds: float = 20.0
     job_strength_ratio: float = 0.25
+    max_volatility_ratio: float = 0.12
+    max_host_ratio: float = 0.125
+    rotation: RotationConfig = field(default_factory=RotationConfig)
 
     def need_seconds(self, strength_ratio: float) -> float:
         """How long evidence of this strength must last."""
@@ -80,16 +89,8 @@ class StepsConfig:
         return min(max(need, self.min_lasting_seconds), self.max_lasting_seconds)
 
 
-@dataclass(slots=True)
-class _Candidate:
-    """A component that looks slow, and since when."""
-
-    since_ns: int
-    last_ns: int
-    detail: dict[str, Any]
-    score: float
-    from_start: bool = False
-    """Slow since the job's first steps: there was no better time to compare with."""
+_JOB = "job:"
+"""Name of the candidate that stands for the whole job; no host name holds a colon."""
 
 
 class StepDetector:
@@ -113,7 +114,7 @@ class StepDetector:
         self._judged_count = 0
         self._early: dict[int, float] = {}
         """rank -> its excess over its peers' own time in the job's first judged steps, seconds."""
-        self._candidates: dict[str, _Candidate] = {}
+        self._candidates = Candidates(config.rotation)
         self.abstained: dict[str, int] = {}
 
     @property
@@ -230,8 +231,10 @@ class StepDetector:
         if len(hosts) < self._config.slow.min_peer_count or not has_peers(window.roles, self._config.slow):
             self._abstain(Reason.TOO_FEW_PEERS)
             return window
+        volatile = volatility_ratio(window) > self._config.max_volatility_ratio
+        counts = (self._config.long_count,) if volatile else (self._config.short_count, self._config.long_count)
         found: dict[str, tuple[SlowRanks, int]] = {}
-        for count in (self._config.short_count, self._config.long_count):
+        for count in counts:
             if len(self._window) < count:
                 continue
             slow = find_slow(window.last(count), self._config.slow)
@@ -248,9 +251,10 @@ class StepDetector:
         return window
 
     def _name(self, ranks: Sequence[int]) -> str | None:
-        """``host``'s name when all of the ranks run on it, None when they do not share one."""
-        hosts = {self._graph.host_of(rank) for rank in ranks}
-        return hosts.pop() if len(hosts) == 1 else None
+        """The hosts of these ranks, comma between; None where they are too many to be a machine's fault."""
+        hosts = sorted({self._graph.host_of(rank) for rank in ranks})
+        few = max(1, int(self._config.max_host_ratio * len(self._graph.hosts)))
+        return ",".join(hosts) if len(hosts) <= few else None
 
     def _begin_ns(self, row: int) -> int:
         """When the step of this row of the window began."""
@@ -260,37 +264,24 @@ class StepDetector:
 
     def _update_candidates(self, found: Mapping[str, tuple[SlowRanks, int]], ranks: Sequence[int]) -> None:
         newest_ns = self._window[-1][0]
-        for host, (slow, onset_ns) in found.items():
+        for hosts, (slow, onset_ns) in found.items():
             detail = {key: value for key, value in asdict(slow).items() if key not in ("columns", "first_row")}
             detail["ranks"] = sorted(ranks[column] for column in slow.columns)
-            known = self._candidates.get(host)
-            if known is None:
-                from_start = any(
-                    self._early.get(rank, 0.0) >= self._config.early_ratio * slow.excess_seconds
-                    for rank in detail["ranks"]
-                )
-                self._candidates[host] = _Candidate(onset_ns, newest_ns, detail, slow.score, from_start)
-            else:
-                known.last_ns, known.detail, known.score = newest_ns, detail, slow.score
-        for host in list(self._candidates):
-            if newest_ns - self._candidates[host].last_ns > self._config.candidate_grace_ns:
-                del self._candidates[host]
+            early = self._config.early_ratio * slow.excess_seconds
+            from_start = any(self._early.get(rank, 0.0) >= early for rank in detail["ranks"])
+            self._candidates.see(hosts, Candidate(onset_ns, newest_ns, detail, slow.score, from_start))
+        for name in list(self._candidates.now):
+            if name != _JOB:
+                self._candidates.forget(name, newest_ns, self._config.candidate_grace_ns)
 
     def _judge_job(self) -> None:
         change = find_job_change(np.array(self._history), self._config.short_count, self._config.job_strength_ratio)
-        key = "job:"
         if change is None:
-            known = self._candidates.get(key)
-            if known is not None and self._history_ns[-1] - known.last_ns > self._config.candidate_grace_ns:
-                del self._candidates[key]
+            self._candidates.forget(_JOB, self._history_ns[-1], self._config.candidate_grace_ns)
             return
         detail = {name: value for name, value in asdict(change).items() if name != "first_row"}
-        known = self._candidates.get(key)
-        if known is None:
-            self._candidates[key] = _Candidate(self._job_onset_ns(change), self._history_ns[-1], detail, 1.0)
-        else:
-            known.last_ns, known.detail = self._history_ns[-1], detail
-        self._candidates[key].score = change.strength_ratio / self._config.job_strength_ratio
+        score = change.strength_ratio / self._config.job_strength_ratio
+        self._candidates.see(_JOB, Candidate(self._job_onset_ns(change), self._history_ns[-1], detail, score))
 
     def _job_onset_ns(self, change: JobChange) -> int:
         end_ns = self._history_ns[change.first_row]
@@ -298,35 +289,40 @@ class StepDetector:
 
     def _emit(self, data: Slice) -> list[Anomaly]:
         anomalies = []
-        for name, candidate in sorted(self._candidates.items()):
-            lasted = (candidate.last_ns - candidate.since_ns) / NS_PER_SECOND
-            need = self._config.need_seconds(candidate.detail["strength_ratio"])
-            if candidate.from_start:
-                need = max(self._config.from_start_seconds, self._config.from_start_factor * need)
-                if self._stages_unknown(candidate.detail.get("ranks", ())):
-                    self._abstain(Reason.STAGES_UNKNOWN)
-                    continue
-            if lasted < need:
-                self._abstain(Reason.NOT_CONTINUOUS)
+        for name, candidate in sorted(self._candidates.now.items()):
+            reason = self._too_early(candidate)
+            if reason is not None:
+                self._abstain(reason)
                 continue
-            whole_job = name == "job:"
-            component = (
-                Component(ComponentKind.JOB, data.job.job_id) if whole_job else Component(ComponentKind.HOST, name)
-            )
+            candidate.spoken = True
+            before = [] if name == _JOB else self._candidates.before(name)
+            if name == _JOB or before:
+                component = Component(ComponentKind.JOB, data.job.job_id)
+            else:
+                component = Component(ComponentKind.HOST, name.partition(",")[0])
             anomalies.append(
                 Anomaly(
                     job=data.job,
                     slice_end_ns=data.end_ns,
                     component=component,
-                    metric="step_seconds" if whole_job else "own_seconds",
+                    metric="step_seconds" if name == _JOB else "rotating_seconds" if before else "own_seconds",
                     start_ns=candidate.since_ns,
                     end_ns=candidate.last_ns,
                     score=candidate.score,
                     detector=DETECTOR,
-                    detail={**candidate.detail, "from_start": candidate.from_start},
+                    detail={**candidate.detail, "from_start": candidate.from_start, "before": before},
                 )
             )
         return anomalies
+
+    def _too_early(self, candidate: Candidate) -> Reason | None:
+        """Why a candidate is not worth an anomaly yet."""
+        need = self._config.need_seconds(candidate.detail["strength_ratio"])
+        if candidate.from_start:
+            need = max(self._config.from_start_seconds, self._config.from_start_factor * need)
+            if self._stages_unknown(candidate.detail.get("ranks", ())):
+                return Reason.STAGES_UNKNOWN
+        return Reason.NOT_CONTINUOUS if candidate.lasted_seconds < need else None
 
     def _stages_unknown(self, ranks: Sequence[int]) -> bool:
         """Whether the job has pipeline stages and nobody said who is in which: a long stage looks slow."""
@@ -347,7 +343,7 @@ class StepDetector:
             "early": sorted(self._early.items()),
             "history": self._history,
             "history_ns": self._history_ns,
-            "candidates": [[name, asdict(c)] for name, c in sorted(self._candidates.items())],
+            "candidates": self._candidates.to_state(),
             "abstained": self.abstained,
         }
         return {"steps": pack_state(state)}
@@ -364,5 +360,5 @@ class StepDetector:
         self._early = dict(map(tuple, state["early"]))
         self._history = state["history"]
         self._history_ns = state["history_ns"]
-        self._candidates = {name: _Candidate(**candidate) for name, candidate in state["candidates"]}
+        self._candidates.load_state(state["candidates"])
         self.abstained = state["abstained"]

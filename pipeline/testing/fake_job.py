@@ -10,7 +10,7 @@ per metric slice, at once when odd, states after a second of waiting) are those 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tocsin.schemas import events
@@ -70,6 +70,7 @@ class _Rank:
     host: str
     slow: dict[str, float] = field(default_factory=dict)
     slow_link_seconds: float = 0.0
+    tells_loss: bool = True
     frozen: bool = False
     exited: bool = False
     agent_alive: bool = True
@@ -92,6 +93,10 @@ class FakeJob:
         self.step = 0
         self.ranks = [_Rank(rank, f"n{rank:02d}") for rank in range(shape.rank_count)]
         self.groups = self._make_groups()
+        self.load: Callable[[int, int, str], float] = lambda _rank, _step, _phase: 1.0
+        """(rank, step, phase) -> times the healthy time: data that differs, a longer stage."""
+        self.extra_seconds: Callable[[int, int], float] = lambda _rank, _step: 0.0
+        """(rank, step) -> extra time of its own in the forward pass: a pause of the program."""
         self.standing = False
         self.skipped: dict[int, str] = {}
         self._seq: dict[str, int] = dict.fromkeys((g.comm_id for g in self.groups), 0)
@@ -272,8 +277,8 @@ class FakeJob:
                     times["backward"],
                     times["optimizer"],
                     meet - own[index],
-                    2.0,
-                    1.0,
+                    2.0 if rank.tells_loss else None,
+                    1.0 if rank.tells_loss else None,
                 )
             )
             self._collect(rank, begin_ns, (own, pair, links), ts_ns)
@@ -282,11 +287,17 @@ class FakeJob:
         return done_ns
 
     def _phases(self, rank: _Rank) -> dict[str, float]:
-        base = self.shape.step_seconds
-        return {
-            name: base * share * rank.slow.get(name, 1.0) * max(0.5, self._random.gauss(1.0, self.shape.jitter_ratio))
+        base, step = self.shape.step_seconds, self.step + 1
+        times = {
+            name: base
+            * share
+            * self.load(rank.rank, step, name)
+            * rank.slow.get(name, 1.0)
+            * max(0.5, self._random.gauss(1.0, self.shape.jitter_ratio))
             for name, share in PHASE_SHARES.items()
         }
+        times["forward"] += self.extra_seconds(rank.rank, step)
+        return times
 
     def _collect(
         self, rank: _Rank, begin_ns: int, times: tuple[list[float], list[float], list[float]], ts_ns: int

@@ -95,8 +95,9 @@ class TestSlow:
         scenario, job = _scenario()
         scenario.at(20).inject(job.slow, 3, "forward", 4)
         scenario.want(between(20, 25), fault="fail_slow", cause="unknown", suspects=["n03"], action="probe", update=0)
-        scenario.want(between(30, 45), state="confirmed", action="drain", suspects=["n03"])
-        scenario.run(60).check()
+        scenario.want(between(34, 45), state="confirmed", action="probe", suspects=["n03"])
+        scenario.want(between(60, 75), state="confirmed", action="drain", suspects=["n03"])
+        scenario.run(90).check()
 
     def test_a_slow_spell_of_seconds_is_cancelled_and_never_drained(self) -> None:
         scenario, job = _scenario()

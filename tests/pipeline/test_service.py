@@ -73,13 +73,13 @@ def test_a_verdict_that_closes_takes_its_action_back(bench: Bench) -> None:
     """Nobody drains a machine for a fault that is over."""
     bench.run(20)
     bench.job.slow(3, "forward", 4.0)
-    bench.run(30)
+    bench.run(60)
     bench.job.slow(3, "forward", 1.0)
     bench.run(20)
     bench.wait(lambda: bool(bench.store.actions) and bench.store.actions[-1].state is ActionState.CANCELLED)
     kinds = [(change.action.kind.value, change.state.value) for change in bench.store.actions]
 
-    assert kinds == [("probe", "proposed"), ("drain", "proposed"), ("drain", "cancelled")]
+    assert kinds == [("probe", "proposed"), ("probe", "proposed"), ("drain", "proposed"), ("drain", "cancelled")]
     assert bench.store.actions[-1].detail == "recovered"
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tocsin.pipeline.operators.diagnose.common import names_of
+from tocsin.pipeline.operators.diagnose.common import names_of, suspects_of
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
-from tocsin.schemas.verdicts import Anomaly, ComponentKind, Evidence, FaultKind, Suspect
+from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind, Evidence, FaultKind
+
+_LONE_PHASE_RATIO = 0.8
+"""Garbage collection lengthens the forward pass alone: the backward pass is launched from C++ (What-if, OSDI'25)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class SlowRules:
     """
 
     loader_share_ratio: float = 0.6
-    from_start_strength_ratio: float = 0.3
+    from_start_strength_ratio: float = 0.5
     stop_window_ns: int = 15 * NS_PER_SECOND
     nobody_lasting_ns: int = 30 * NS_PER_SECOND
 
@@ -38,6 +41,9 @@ def find_slow_findings(
     hosts = [a for a in anomalies if a.component.kind is ComponentKind.HOST and a.metric == "own_seconds"]
     if hosts:
         return [_slow_host(graph, now_ns, anomaly, rules) for anomaly in hosts], []
+    rotating = [_rotating(graph, anomaly) for anomaly in anomalies if anomaly.metric == "rotating_seconds"]
+    if rotating:
+        return rotating[:1], []
     findings: list[Finding] = []
     reasons: list[Reason] = []
     for anomaly in anomalies:
@@ -51,6 +57,38 @@ def find_slow_findings(
     return findings, reasons
 
 
+def _rotating(graph: JobGraph, anomaly: Anomaly) -> Finding:
+    """One host after another: the data (forward and backward grow together), or jitter of the program."""
+    detail = anomaly.detail
+    lone_forward = detail["phase"] == "forward" and detail["phase_share_ratio"] >= _LONE_PHASE_RATIO
+    cause = "software_jitter" if lone_forward else "data_imbalance"
+    before = ", ".join(detail["before"][:5])
+    text = (
+        f"the slowest is another one than before ({before}): now {names_of(graph, detail['ranks'])}, "
+        f"{detail['own_seconds'] * 1e3:.0f} ms of its own a step, its peers {detail['peer_seconds'] * 1e3:.0f} ms"
+    )
+    evidence = Evidence(
+        anomaly.detector,
+        "own_seconds",
+        anomaly.score,
+        anomaly.start_ns,
+        anomaly.end_ns,
+        text,
+        suspect_value=float(detail["own_seconds"]),
+        peer_value=float(detail["peer_seconds"]),
+    )
+    return Finding(
+        FaultKind.FAIL_SLOW,
+        cause,
+        (),
+        anomaly.start_ns,
+        0.7,
+        Reason.SLOWEST_RANK_CHANGES,
+        (evidence,),
+        seen_ns=anomaly.end_ns,
+    )
+
+
 def _slow_host(graph: JobGraph, now_ns: int, anomaly: Anomaly, rules: SlowRules) -> Finding:
     detail = anomaly.detail
     ranks = tuple(detail["ranks"])
@@ -61,43 +99,51 @@ def _slow_host(graph: JobGraph, now_ns: int, anomaly: Anomaly, rules: SlowRules)
         cause = "cpu_contention"
     elif phase == "data" and share >= rules.loader_share_ratio:
         cause, reason = "loader_stall", Reason.OWN_LOADER_SLOW
-    evidence = [
-        Evidence(
-            anomaly.detector,
-            f"{phase}_seconds" if phase else "own_seconds",
-            anomaly.score,
-            anomaly.start_ns,
-            anomaly.end_ns,
-            f"{names_of(graph, ranks)}: {detail['own_seconds'] * 1e3:.0f} ms of its own a step, its peers "
-            f"{detail['peer_seconds'] * 1e3:.0f} ms; slowest in {detail['share_ratio']:.0%} of the steps"
-            + (f", mostly in {phase}" if phase else ""),
-            suspect_value=float(detail["own_seconds"]),
-            peer_value=float(detail["peer_seconds"]),
-        )
-    ]
-    if stopped is not None:
-        evidence.append(
-            Evidence(
-                "process",
-                "stopped",
-                1.0 + stopped,
-                now_ns - rules.stop_window_ns,
-                now_ns,
-                f"its process is stopped and continued from outside, {stopped:.0%} of the time",
-            )
-        )
     # What was always a little slower may be how the work is split: said, but no accusation.
     weak = detail["from_start"] and detail["strength_ratio"] < rules.from_start_strength_ratio
+    suspects = suspects_of(graph, ranks)
     return Finding(
         FaultKind.DEGRADED if weak else FaultKind.FAIL_SLOW,
         cause,
-        (Suspect(anomaly.component, ranks),),
+        suspects,
         anomaly.start_ns,
         min(0.97, 0.6 + 0.2 * min(anomaly.score, 1.8)),
         reason,
-        tuple(evidence),
+        _slow_evidence(graph, now_ns, anomaly, stopped, rules),
+        common=_common_leaf(graph, ranks) if len(suspects) > 1 else None,
         seen_ns=anomaly.end_ns,
+        is_soft=bool(detail["from_start"]),
     )
+
+
+def _slow_evidence(
+    graph: JobGraph, now_ns: int, anomaly: Anomaly, stopped: float | None, rules: SlowRules
+) -> tuple[Evidence, ...]:
+    detail = anomaly.detail
+    phase = str(detail["phase"])
+    slow = Evidence(
+        anomaly.detector,
+        f"{phase}_seconds" if phase else "own_seconds",
+        anomaly.score,
+        anomaly.start_ns,
+        anomaly.end_ns,
+        f"{names_of(graph, detail['ranks'])}: {detail['own_seconds'] * 1e3:.0f} ms of its own a step, its peers "
+        f"{detail['peer_seconds'] * 1e3:.0f} ms; slowest in {detail['share_ratio']:.0%} of the steps"
+        + (f", mostly in {phase}" if phase else ""),
+        suspect_value=float(detail["own_seconds"]),
+        peer_value=float(detail["peer_seconds"]),
+    )
+    if stopped is None:
+        return (slow,)
+    text = f"its process is stopped and continued from outside, {stopped:.0%} of the time"
+    return slow, Evidence("process", "stopped", 1.0 + stopped, now_ns - rules.stop_window_ns, now_ns, text)
+
+
+def _common_leaf(graph: JobGraph, ranks: Sequence[int]) -> Component | None:
+    """The leaf switch that all of these ranks hang on, where it is known."""
+    leaves = {graph.places[rank].leaf for rank in ranks if rank in graph.places}
+    leaf = leaves.pop() if len(leaves) == 1 else ""
+    return Component(ComponentKind.LEAF, leaf) if leaf else None
 
 
 def _stopped_ratio(graph: JobGraph, ranks: Sequence[int], now_ns: int, rules: SlowRules) -> float | None:

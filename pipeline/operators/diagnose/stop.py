@@ -41,11 +41,13 @@ class StopConfig:
             (a scheduler that kills everybody) must have had the time to be heard.
         lonely_ns: a death that speaks of lost peers, but nobody else died or hangs, is
             judged after this.
+        ended_within_ns: when more than half of the job dies of its own within this, somebody ended it.
         same_time_ns: deaths within this of each other happened together (plus clock error).
     """
 
     settle_ns: int = NS_PER_SECOND
     lonely_ns: int = 15 * NS_PER_SECOND
+    ended_within_ns: int = 10 * NS_PER_SECOND
     same_time_ns: int = NS_PER_SECOND // 2
 
 
@@ -97,6 +99,8 @@ def find_stop(graph: JobGraph, now_ns: int, config: StopConfig) -> tuple[Finding
         return _no_root(graph, dead, lonely=now_ns - first_ns > config.lonely_ns)
     at_ns = {rank: graph.corrected_ns(rank, dead[rank].ts_ns) for rank in roots}
     earliest = min(at_ns.values())
+    if _one_after_another(graph, at_ns, config):
+        return _together(graph, dead, sorted(roots), earliest), None
     margin = config.same_time_ns + graph.clock_error_ns(roots)
     together = sorted(rank for rank in roots if at_ns[rank] - earliest <= margin)
     if len({graph.host_of(rank) for rank in together}) == 1:
@@ -106,6 +110,13 @@ def find_stop(graph: JobGraph, now_ns: int, config: StopConfig) -> tuple[Finding
         # Those that were only seen to be gone may have gone because of the one that said why.
         return _finding(graph, dead, reported, earliest), None
     return _together(graph, dead, together, earliest), None
+
+
+def _one_after_another(graph: JobGraph, at_ns: dict[int, int], config: StopConfig) -> bool:
+    """Whether most of the job died of its own within seconds: somebody ended it, rank by rank."""
+    first = min(at_ns.values())
+    near = [rank for rank, ts_ns in at_ns.items() if ts_ns - first <= config.ended_within_ns]
+    return len({graph.host_of(rank) for rank in near}) > 1 and 2 * len(near) > graph.world_size
 
 
 def _before_the_order(graph: JobGraph, dead: dict[int, ExitFact], roots: list[int], config: StopConfig) -> list[int]:
