@@ -177,6 +177,9 @@ def _open_reader(folder: Path) -> _Session:
     with _explained():
         reader = _connect(folder)
         reader.query(f"SET max_execution_time = {MAX_QUERY_SECONDS}")
+        # `SELECT * FROM incidents` and `SHOW TABLES` mean ours.
+        reader.query("CREATE DATABASE IF NOT EXISTS tocsin")
+        reader.query("USE tocsin")
         reader.query("SET readonly = 2")  # 2: a query may still choose its own settings
     return reader
 

@@ -259,6 +259,14 @@ def test_the_fullest_row_of_a_minute_stays(store: ChdbStore) -> None:
 # --- queries -------------------------------------------------------------------------------------
 
 
+def test_names_without_a_database_are_ours(store: ChdbStore) -> None:
+    """What a person types."""
+    tables = store.query("SHOW TABLES", "TSV").decode().split()
+
+    assert {"incidents", "incidents_current", "incident_evidence", "actions", "host_health"} <= set(tables)
+    assert store.query("SELECT count() >= 0 FROM incidents", "TSV") == b"1\n"
+
+
 def test_a_users_query_may_change_nothing(store: ChdbStore) -> None:
     for sql in (
         "DROP TABLE tocsin.incidents",

@@ -11,6 +11,14 @@ from pathlib import Path
 EXIT_WRONG = 1
 
 
+def at_least_one(text: str) -> int:
+    """Read a number of things of which there must be one."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number}: must be at least 1")
+    return number
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     from tocsin.cli.drill.faults import KINDS
@@ -19,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="every kind, with each of --seeds seeds")
     parser.add_argument("--ranks", type=_rank_count, default=8, metavar="N", help="ranks of the job (default: 8)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="decides who is struck, when, how hard")
-    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="seeds a kind with --all (default: 5)")
+    parser.add_argument(
+        "--seeds", type=at_least_one, default=5, metavar="N", help="seeds a kind with --all (default: 5)"
+    )
     parser.add_argument("--report", type=Path, metavar="FILE", help="write the table to this file (Markdown)")
     parser.add_argument(
         "--healthy-minutes",
