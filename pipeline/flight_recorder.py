@@ -18,6 +18,7 @@ from tocsin.models.hang import GroupInfo, HangFinding, HangInput, OpState, RankS
 from tocsin.schemas.errors import ConfigError, FieldError, SchemaError
 from tocsin.schemas.flight_recorder import (
     MAX_DUMP_BYTES,
+    MAX_RANKS,
     FlightDump,
     FlightEntry,
     parse_dump,
@@ -26,7 +27,6 @@ from tocsin.schemas.flight_recorder import (
 
 DEFAULT_GROUP_DESC = "default_pg"
 DEFAULT_GROUP_NAME = "0"
-MAX_RANKS = 1_000_000
 HISTORY_OPS = 512
 """Finished operations of a rank that the analysis may look back on."""
 
@@ -223,6 +223,7 @@ class _Names:
                 self._desc.setdefault(entry.group_name, entry.group_desc)
         members = [ranks for by_name in self._ranks.values() for ranks in by_name]
         # Ranks are numbered without gaps: a number between two files is a rank without a file.
+        members += [dump.nameless_ranks for dump in dumps.values()]
         self.world = 1 + max([*dumps, *(rank for ranks in members for rank in ranks)])
         self._mixed = {
             entry.group_name

@@ -22,6 +22,7 @@ from tocsin.schemas.errors import DecodeError, FieldError, TruncatedError, Versi
 MAX_DUMP_BYTES = 256 * 1024 * 1024
 """A buffer of 2,000 entries with stacks stays far below."""
 
+MAX_RANKS = 1_000_000
 MAX_ENTRIES = 1_000_000
 SUPPORTED_MAJOR = 2
 DTYPE_BYTES: Mapping[str, int] = {
@@ -139,6 +140,7 @@ class FlightDump:
         groups: the process groups it knows, by name.
         status: the watchdog's state by local group number.
         entries: in the rank's own order, oldest first.
+        nameless_ranks: members of a group without a name (gloo writes one): ranks that the job has at least.
     """
 
     version: str
@@ -146,6 +148,7 @@ class FlightDump:
     groups: tuple[FlightGroup, ...]
     status: tuple[tuple[int, FlightStatus], ...]
     entries: tuple[FlightEntry, ...]
+    nameless_ranks: tuple[int, ...] = ()
 
 
 class _NoGlobals(pickle.Unpickler):
@@ -230,13 +233,15 @@ def _dump_of(content: dict[Any, Any]) -> FlightDump:
     entries = _list(content.get("entries", ()), "entries")
     if len(entries) > MAX_ENTRIES:
         raise FieldError("entries", len(entries), f"at most {MAX_ENTRIES} entries")
+    groups = _groups(_mapping(content.get("pg_config", {}), "pg_config"))
     parsed = [_entry(_mapping(raw, f"entries[{i}]"), f"entries[{i}]") for i, raw in enumerate(entries)]
     return FlightDump(
         version=version,
         comm_lib_version=library if isinstance(library, str) else str(library),
-        groups=_groups(_mapping(content.get("pg_config", {}), "pg_config")),
+        groups=tuple(group for group in groups if group.name),
         status=_statuses(_mapping(content.get("pg_status", {}), "pg_status")),
         entries=tuple(sorted(parsed, key=lambda entry: entry.record_id)),
+        nameless_ranks=next((group.ranks for group in groups if not group.name), ()),
     )
 
 
@@ -246,10 +251,8 @@ def _groups(config: Mapping[Any, Any]) -> tuple[FlightGroup, ...]:
         where = f"pg_config[{key}]"
         group = _mapping(raw, where)
         name = _text(group.get("name", str(key)), f"{where}.name")
-        # gloo writes one nameless group without ranks: it says nothing.
-        if name:
-            desc = _text(group.get("desc", ""), f"{where}.desc")
-            groups.append(FlightGroup(name, desc, _ranks(group.get("ranks", ()), f"{where}.ranks")))
+        desc = _text(group.get("desc", ""), f"{where}.desc")
+        groups.append(FlightGroup(name, desc, _ranks(group.get("ranks", ()), f"{where}.ranks")))
     return tuple(groups)
 
 
@@ -261,8 +264,8 @@ def _ranks(value: object, where: str) -> tuple[int, ...]:
         except ValueError as error:
             raise FieldError(where, value, "a list of ranks") from error
     ranks = tuple(_int(rank, where) for rank in _list(value, where))
-    if len(set(ranks)) != len(ranks) or any(rank < 0 for rank in ranks):
-        raise FieldError(where, ranks, "ranks from 0, each once")
+    if len(set(ranks)) != len(ranks) or not all(0 <= rank < MAX_RANKS for rank in ranks):
+        raise FieldError(where, ranks[:32], f"ranks from 0 to {MAX_RANKS - 1}, each once")
     return ranks
 
 

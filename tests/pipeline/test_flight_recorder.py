@@ -169,6 +169,39 @@ def test_a_last_rank_without_a_file_is_missing_where_the_world_size_is_told(tmp_
     assert analyse_folder(tmp_path, world_size=4).culprits == (3,)
 
 
+@pytest.mark.parametrize(
+    "group",
+    [
+        {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"},
+        {"name": "", "desc": "", "ranks": "[0, 1]"},  # gloo of torch 2.13
+        {"name": "", "desc": "", "ranks": [0, 1]},
+    ],
+)
+def test_a_rank_that_the_default_group_names_and_that_left_no_file_is_missing(
+    tmp_path: Path, group: dict[str, object]
+) -> None:
+    entry = {"record_id": 1, "process_group": ["0", "default_pg"], "collective_seq_id": 5, "op_id": 5,
+             "profiling_name": "gloo:all_reduce", "retired": False}  # fmt: skip
+    content = {"version": "2.10", "entries": [entry], "pg_config": {group["name"]: group}}
+    (tmp_path / "trace_0").write_text(json.dumps(content))
+    finding = analyse_folder(tmp_path)
+
+    assert (finding.missing_ranks, finding.culprits) == ((1,), (1,))
+
+
+def test_a_group_without_a_name_may_be_a_part_of_the_job(tmp_path: Path) -> None:
+    """Its ranks add to the job; they do not make strangers of the others."""
+    for rank in range(3):
+        entry = {"record_id": 1, "process_group": ["0", "default_pg"], "collective_seq_id": 5 + (rank == 2),
+                 "profiling_name": "gloo:all_reduce", "retired": rank == 2}  # fmt: skip
+        content = {"version": "2.10", "entries": [entry], "pg_config": {"": {"name": "", "ranks": "[0, 1]"}}}
+        (tmp_path / f"trace_{rank}").write_text(json.dumps(content))
+    finding = analyse_folder(tmp_path)
+
+    assert finding.missing_ranks == ()
+    assert not [line for line in finding.evidence if "passed over" in line]
+
+
 def test_a_dump_of_another_job_is_passed_over(tmp_path: Path) -> None:
     folder = write(tmp_path, cases.strike("cpu_stall", 6, 30))
     (folder / "dump_99").write_bytes((folder / "dump_3").read_bytes())
