@@ -14,12 +14,22 @@ from tocsin.collectors._hook_torch import module
 class TimedLoader:
     """A loader whose ``next`` is the data phase and, where the script marks no steps, the step's beginning.
 
-    Everything else is the loader's own.
+    A wrapper that passes for what it wraps: ``isinstance`` sees the loader's class, attributes are read from
+    the loader and set on it, a copy or a pickle is the plain loader. Only ``type(...)`` and special methods
+    other than ``iter`` and ``len`` tell the difference.
     """
 
+    __slots__ = ("_tocsin_loader", "_tocsin_recorder")
+
     def __init__(self, loader: Iterable[Any], recorder: Recorder) -> None:
-        self._tocsin_loader = loader
-        self._tocsin_recorder = recorder
+        if type(loader) is TimedLoader:  # attached twice: its batches are still fetched once
+            loader = loader._tocsin_loader  # noqa: SLF001  # another one of this class
+        object.__setattr__(self, "_tocsin_loader", loader)
+        object.__setattr__(self, "_tocsin_recorder", recorder)
+
+    @property  # type: ignore[misc]  # object's can be set, nobody sets this one
+    def __class__(self) -> type[Any]:
+        return type(self._tocsin_loader)
 
     def __iter__(self) -> Iterator[Any]:
         recorder = self._tocsin_recorder
@@ -29,12 +39,18 @@ class TimedLoader:
         return TimedIterator(iterator, recorder)
 
     def __len__(self) -> int:
-        return len(self._tocsin_loader)  # type: ignore[arg-type]  # raises what the loader raises
+        return len(self._tocsin_loader)  # raises what the loader raises
 
     def __getattr__(self, name: str) -> Any:
         if name == "_tocsin_loader":  # a copy that is being made has none yet
             raise AttributeError(name)
         return getattr(self._tocsin_loader, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._tocsin_loader, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._tocsin_loader, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return copy.copy, (self._tocsin_loader,)  # a copy or a pickle is the plain loader

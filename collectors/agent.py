@@ -26,8 +26,10 @@ from tocsin.collectors.probes import ProbeDesk
 from tocsin.collectors.process import ProcessWatcher
 from tocsin.collectors.runner import CollectorRunner, Supervision
 from tocsin.collectors.sink import Probe, Refused, Sink
+from tocsin.schemas.errors import ConfigError, FieldError
 from tocsin.schemas.prometheus_text import Family
 from tocsin.schemas.records import Record
+from tocsin.schemas.validate import MAX_NAME_BYTES, check_name
 
 log = logging.getLogger(__name__)
 
@@ -104,12 +106,13 @@ class Agent:
         """Bind the sockets; nothing runs yet.
 
         Raises:
-            ConfigError: a path or an address cannot be used.
+            ConfigError: a name, a path or an address cannot be used.
         """
         self._config = config
         self._sink = parts.sink
         self._clock = clock
         self._wake = wake
+        _check_names(config.core)
         now, _ = clock.read()
         self.core = AgentCore(config.core, parts.watcher, now)
         self._desk = ProbeDesk(self.core, wake)
@@ -152,7 +155,7 @@ class Agent:
     def families(self) -> list[Family]:
         """Return the agent's own metrics."""
         reports = {runner.name: runner.report() for runner in self._runners}
-        return families(self.core.tally, dict(self._records), reports, self._sink.status())
+        return families(self.core.tally, dict(self._records), reports, self._sink.status(), self.core.frames.late_count)
 
     def health(self) -> tuple[bool, str]:
         """Return whether the agent does its work, for ``/healthz``. An engine that is away is no fault of it."""
@@ -266,3 +269,15 @@ class Agent:
         self._desk.close()
         self._sink.close(self._config.flush_seconds)
         log.info("agent stopped", extra={"host": self._config.core.place.host})
+
+
+def _check_names(core: CoreConfig) -> None:
+    """Refuse now what the codec would refuse with every record."""
+    place = core.place
+    names = {"host": place.host, "cluster": core.cluster, "leaf": place.leaf, "minipod": place.minipod}
+    for name, value in names.items():
+        try:
+            check_name(value, name, empty=name != "host")
+        except FieldError as error:
+            least = 1 if name == "host" else 0
+            raise ConfigError(name, value[:80], f"a text of {least} to {MAX_NAME_BYTES} bytes, without NUL") from error

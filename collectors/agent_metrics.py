@@ -21,6 +21,7 @@ def families(
     records: Mapping[str, int],
     reports: Mapping[str, CollectorReport],
     sink: SinkStatus,
+    late_count: int,
 ) -> list[Family]:
     """Return what there is to say about an agent."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -46,8 +47,10 @@ def families(
         _one("connects_total", "counter", "Connections made to the engine.", sink.reconnect_count),
         _one("acknowledged_records_total", "counter", "Records that the engine has taken.", sink.acked_count),
         _one("spooled_records", "gauge", "Records that wait in the spool.", sink.spooled_count),
-        _one("lost_records_total", "counter", "Records lost for want of room.", sink.dropped_count),
+        _one("lost_records_total", "counter", "Records lost: no room, or damaged on disk.", sink.dropped_count),
         _one("unencodable_records_total", "counter", "Records that the codec refused.", sink.unencodable_count),
+        _one("bad_engine_messages_total", "counter", "Engine's messages not understood.", sink.bad_message_count),
+        _one("late_samples_total", "counter", "Samples that came after their slice was cut.", late_count),
         _one("clock_offset_seconds", "gauge", "Host's clock minus engine's.", sink.offset.offset_ns / 1e9),
         _one("clock_error_seconds", "gauge", "Bound of the offset's error.", sink.offset.error_ns / 1e9),
         _one("cpu_seconds_total", "counter", "CPU time of the agent.", usage.ru_utime + usage.ru_stime),

@@ -123,7 +123,7 @@ class AgentCore:
         self.dumps: list[tuple[Datagram, DumpWritten]] = []
         self._watcher = watcher
         self._slice_ns = metric_slice_ns(config.period_seconds)
-        self._frames = FrameCutter(round(config.period_seconds * 1e9), self._slice_ns)
+        self.frames = FrameCutter(round(config.period_seconds * 1e9), self._slice_ns)
         self._boundaries = Boundaries(spread_ns(config.place.host) if config.pass_on_spread else 0)
         self._boundaries.due(now.stamp_ns)
         self._started_mono_ns = now.mono_ns
@@ -182,19 +182,19 @@ class AgentCore:
     def on_reading(self, tick_ns: int, reading: Reading, now: Now) -> None:
         """Take what a collector saw at ``tick_ns`` (a corrected stamp)."""
         if reading.host or reading.gpus:
-            self._frames.add(tick_ns, reading.host, reading.gpus)
+            self.frames.add(tick_ns, reading.host, reading.gpus)
         for sighting in reading.events:
             self._on_sighting(sighting, now)
 
     def on_clock_jump(self, jump_ns: int, now: Now) -> None:
         """The host's wall clock was set, by more than half a second."""
-        self._frames.clock_jumped()
+        self.frames.clock_jumped()
         payload = {"step_seconds": round(jump_ns / 1e9, 6)}
         self._host_event(events.CLOCK_STEP, Severity.WARNING, payload, now)
 
     def on_clock_ahead(self, ahead_ns: int, now: Now) -> None:
         """The engine refused our stamps; from now on they are corrected."""
-        self._frames.clock_jumped()
+        self.frames.clock_jumped()
         payload = {"ahead_seconds": round(ahead_ns / 1e9, 6)}
         self._host_event(events.CLOCK_AHEAD, Severity.WARNING, payload, now)
 
@@ -357,7 +357,7 @@ class AgentCore:
     # --- metric slices ---------------------------------------------------------------------------
 
     def _cut_metrics(self, end_ns: int, now: Now, around: Surroundings) -> None:
-        cut = self._frames.cut(end_ns)
+        cut = self.frames.cut(end_ns)
         host, ts_ns = self.config.place.host, end_ns - BEFORE_END_NS
         for job in self.keys():
             state = self.jobs.get((job.cluster, job.job_id))

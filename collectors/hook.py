@@ -18,7 +18,7 @@ A loop of one's own::
 
 Both can be mixed. ``init`` is optional: the first use reads the identity from the environment
 (``tocsin.collectors._hook_identity``). Settings: ``TOCSIN_AGENT_SOCKET``, ``TOCSIN_DUMP_DIR``,
-``TOCSIN_STUCK_DUMP_SECONDS``, ``TOCSIN_HOOK=off``.
+``TOCSIN_STUCK_DUMP_SECONDS``, ``TOCSIN_HOOK=off`` (or 0, false, no).
 
 A forked child inherits a silent hook (workers of a loader); ``init``, ``attach`` or ``step`` in it start its
 own.
@@ -45,6 +45,7 @@ from tocsin.collectors._hook_torch import module
 
 __all__ = ["Hook", "Identity", "attach", "close", "grad_norm", "init", "loss", "phase", "step"]
 
+OFF_WORDS = ("off", "0", "false", "no")
 TAIL_LETTERS = 4096
 GOODBYE_SECONDS = 2.0
 """How long a full socket of the agent is waited for at the end: eight ranks end at once, and it holds ten datagrams."""
@@ -210,7 +211,10 @@ def grad_norm(value: Any) -> None:
 def attach(
     model: Any = None, optimizer: Any = None, loader: Iterable[Any] | None = None, *, collectives: bool = True
 ) -> Any:
-    """Time a plain PyTorch loop; returns the loader to iterate over.
+    """Time a plain PyTorch loop; returns the loader to iterate over: a wrapper of the one that was given.
+
+    The wrapper passes for the loader (``isinstance``, attributes read and set, pickle and copy); ``type`` and
+    special methods other than ``iter`` and ``len`` see that it is none.
 
     Args:
         model: its forward passes are timed (of a DistributedDataParallel, the inner module's), and backward.
@@ -254,7 +258,7 @@ def _start(identity: Identity, agent_socket: str) -> Hook:
     global _hook  # noqa: PLW0603  # one hook a process: the script has no object to pass around
     close()
     _hook = Hook(identity, agent_socket)
-    if os.environ.get("TOCSIN_HOOK", "").lower() in ("off", "0") or _is_loader_worker():
+    if os.environ.get("TOCSIN_HOOK", "").strip().lower() in OFF_WORDS or _is_loader_worker():
         _hook.abandon()
     else:
         _hook.start()

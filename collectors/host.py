@@ -1,4 +1,4 @@
-"""CPU, memory, disk and network of the machine, from /proc."""
+"""CPU, memory and network of the machine, from /proc."""
 
 from __future__ import annotations
 
@@ -25,21 +25,11 @@ class HostConfig:
 
     Attributes:
         roots: where /proc and /sys are.
-        disk_path: the file system whose fill is reported; "" = none.
         period_seconds: time between samples.
     """
 
     roots: Roots = field(default_factory=Roots)
-    disk_path: str = "/"
     period_seconds: float = 1.0
-
-
-def disk_used_ratio(path: str) -> float:
-    """Return the share of a file system's space that an ordinary user cannot write to any more."""
-    found = os.statvfs(path)
-    if not found.f_blocks:
-        raise NothingHere(f"{path} has no blocks (a virtual file system)")
-    return 1.0 - found.f_bavail / found.f_blocks
 
 
 class HostCollector:
@@ -59,7 +49,7 @@ class HostCollector:
         """Return the machine's metrics at ``now_ns``."""
         values: dict[str, float] = {}
         absent: list[str] = []
-        sources = (self._cpu_util, self._memory, self._disk, lambda: self._network(now_ns))
+        sources = (self._cpu_util, self._memory, lambda: self._network(now_ns))
         for source in sources:
             try:
                 values.update(source())
@@ -71,10 +61,6 @@ class HostCollector:
 
     def _memory(self) -> dict[str, float]:
         return {"memory_used_ratio": memory_used_ratio(read_text(f"{self._config.roots.proc}/meminfo"))}
-
-    def _disk(self) -> dict[str, float]:
-        path = self._config.disk_path
-        return {"disk_used_ratio": disk_used_ratio(path)} if path else {}
 
     def _cpu_util(self) -> dict[str, float]:
         times = parse_cpu_times(read_text(f"{self._config.roots.proc}/stat"))

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tocsin.schemas.errors import TransportError
+from tocsin.schemas.errors import DecodeError, FieldError, TransportError
+from tocsin.schemas.validate import INT32_MAX, check_int, check_name
 
 LENGTH: Final = struct.Struct("<I")
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
@@ -59,27 +60,41 @@ def parse_control(data: bytes) -> dict[str, Any]:
     """Return a control message.
 
     Raises:
-        TransportError: no JSON object with a type.
+        DecodeError: no JSON object with a type.
     """
     try:
         values = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise TransportError(f"control message {data[:40]!r} is no JSON: {error}") from error
+        raise DecodeError(f"control message {data[:40]!r} is no JSON: {error}") from error
     if not isinstance(values, dict) or not isinstance(values.get("t"), str):
-        raise TransportError(f"control message {data[:80]!r} has no type 't'")
+        raise DecodeError(f"control message {data[:80]!r} has no type 't'")
     return values
 
 
-def integer(values: Mapping[str, Any], name: str) -> int:
-    """Return an integer of a control message.
+def parse_probe(values: Mapping[str, Any]) -> tuple[str, str, int, tuple[str, str, int] | None]:
+    """Return request_id, probe, rank and job (None: not said) of a probe.
 
     Raises:
-        TransportError: it is none.
+        FieldError: one of them is of the wrong type, or too long to be answered.
     """
-    value = values.get(name)
-    if type(value) is not int:
-        raise TransportError(f"control message {values.get('t')!r}: {name} = {value!r} is no integer")
-    return value
+    job, named = values.get("job"), None
+    if job is not None:
+        if type(job) is not list or len(job) != 3:
+            raise FieldError("probe.job", job, "[cluster, job_id, attempt]")
+        attempt = check_int(job[2], "probe.job[2]", 0, INT32_MAX)
+        named = (check_name(job[0], "probe.job[0]"), check_name(job[1], "probe.job[1]"), attempt)
+    request_id = check_name(values.get("request_id", ""), "probe.request_id", empty=True)
+    probe = check_name(values.get("probe", ""), "probe.probe", empty=True)
+    return request_id, probe, check_int(values.get("rank"), "probe.rank", -1, INT32_MAX), named
+
+
+def integer(values: Mapping[str, Any], name: str) -> int:
+    """Return an integer, not negative, of a control message.
+
+    Raises:
+        FieldError: it is none.
+    """
+    return check_int(values.get(name), f"{values['t'][:40]}.{name}", 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ class MetricsPage:
             ConfigError: the address is none, or is taken.
         """
         host, _, port = address.rpartition(":")
-        if not host or not port.isdigit():
+        if not host or not (port.isascii() and port.isdigit() and len(port) <= 5):
             raise ConfigError("metrics-listen", address, "HOST:PORT")
         self._families = families
         self._health = health

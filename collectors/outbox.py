@@ -44,7 +44,7 @@ class SinkConfig:
             ConfigError: neither ``unix:PATH`` nor ``HOST:PORT``.
         """
         name, _, port = self.engine.rpartition(":")
-        is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536
+        is_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536
         if not (self.engine.startswith("unix:") and self.engine[5:]) and not (name and is_port):
             raise ConfigError("engine", self.engine, "unix:PATH or HOST:PORT")
 
@@ -79,6 +79,8 @@ class Outbox:
         self._said: deque[Refused | Probe] = deque()
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._unencodable = 0
+        self._bad_messages = 0
+        self._said_bad = ""
 
     # --- the agent's side ------------------------------------------------------------------------
 
@@ -142,6 +144,13 @@ class Outbox:
         self._said.append(said)
         self._wake()
 
+    def on_bad_message(self, text: str) -> None:
+        """Count a control message that is not as agreed: what it was about is left undone, the rest goes on."""
+        self._bad_messages += 1
+        if text != self._said_bad:
+            self._said_bad = text
+            log.warning("engine's message not understood", extra={"error": text})
+
     def publish(self, *, connected: bool) -> None:
         """Renew ``status``."""
         self.status = SinkStatus(
@@ -150,6 +159,7 @@ class Outbox:
             spooled_count=len(self.spool),
             dropped_count=self.spool.dropped_count,
             unencodable_count=self._unencodable,
+            bad_message_count=self._bad_messages,
             acked_count=self.acked_count,
             reconnect_count=self.connects,
         )

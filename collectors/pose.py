@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tocsin.collectors.api import NothingHere, Reading
-from tocsin.collectors.host import NS_PER_SECOND, disk_used_ratio
+from tocsin.collectors.host import NS_PER_SECOND
 from tocsin.collectors.procfs import (
     GONE_STATES,
     ProcessStat,
@@ -35,13 +35,11 @@ class PoseConfig:
     Attributes:
         pid: root of the process tree.
         roots: where /proc is.
-        disk_path: the file system whose fill is reported; "" = none.
         period_seconds: time between samples.
     """
 
     pid: int
     roots: Roots = field(default_factory=Roots)
-    disk_path: str = "/"
     period_seconds: float = 1.0
 
 
@@ -79,8 +77,6 @@ class ProcessTreeCollector:
         rss_bytes = sum(stat.rss_page_count for stat in stats) * self._page_bytes
         values = {"memory_used_ratio": min(1.0, rss_bytes / self._total_memory_bytes())}
         values.update(self._cpu_util(sum(stat.cpu_ticks for stat in stats), now_ns))
-        if self._config.disk_path:
-            values["disk_used_ratio"] = disk_used_ratio(self._config.disk_path)
         return Reading(host=values)
 
     def _cpu_util(self, ticks: int, now_ns: int) -> dict[str, float]:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tocsin.collectors.api import Collector, NothingHere, Reading
+from tocsin.collectors.api import Collector, CollectorError, NothingHere, Reading, Sighting
+from tocsin.schemas.codec import encode
 from tocsin.schemas.errors import TocsinError
+from tocsin.schemas.records import Event, JobKey
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +110,7 @@ class CollectorRunner:
         started_ns = self._busy_since_ns = self._supervision.mono_ns()
         reason, ok, reading = "", True, None
         try:
-            reading = self._collector.collect(tick_ns)
+            reading = checked(self._collector.collect(tick_ns))
         except NothingHere as error:
             reason = error.reason
             log.debug("nothing here", extra={"collector": self.name, "error": str(error)})
@@ -128,3 +130,39 @@ class CollectorRunner:
         if reason != self._said:
             self._said = reason
             log.error("collector failed", extra={"collector": self.name, "reason": reason, "error": text})
+
+
+def checked(reading: object) -> Reading:
+    """Return a reading that nothing after its collector stumbles over: plain floats, events that can be sent.
+
+    Raises:
+        TocsinError: it is none; any other exception says the same.
+    """
+    if not isinstance(reading, Reading):
+        raise CollectorError(f"collect() returned {str(reading)[:80]!r} ({type(reading).__name__}): must be a Reading")
+    gpus = {_text(uuid): _floats(values) for uuid, values in reading.gpus.items()}
+    return Reading(_floats(reading.host), gpus, tuple(_sendable(sighting) for sighting in reading.events))
+
+
+def _floats(values: Mapping[str, float]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, value in values.items():
+        if isinstance(value, str | bytes):
+            raise CollectorError(f"{name} = {value[:80]!r}: must be a number")
+        found[_text(name)] = float(value)
+    return found
+
+
+def _text(name: object) -> str:
+    if not isinstance(name, str):
+        raise CollectorError(f"{str(name)[:80]!r} is a name of type {type(name).__name__}: must be a text")
+    return name
+
+
+def _sendable(sighting: object) -> Sighting:
+    """Events are rare: one is encoded here to see whether it can be, where it is its collector's failure."""
+    if not isinstance(sighting, Sighting):
+        raise CollectorError(f"an event of type {type(sighting).__name__}: must be a Sighting")
+    job = JobKey("cluster", "job") if sighting.job is None else sighting.job
+    encode(Event(job, "host", 0, sighting.rank, sighting.source, sighting.name, sighting.severity, sighting.payload))
+    return sighting

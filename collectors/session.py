@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tocsin.collectors.link import LENGTH, FrameReader, control_frame, integer, parse_control
+from tocsin.collectors.link import LENGTH, FrameReader, control_frame, integer, parse_control, parse_probe
 from tocsin.collectors.outbox import Outbox
 from tocsin.collectors.sink import Probe, Refused
 from tocsin.collectors.spool import Position
-from tocsin.schemas.errors import TransportError
+from tocsin.schemas.errors import SchemaError, TransportError
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +133,10 @@ class Session:
         if not data:
             raise TransportError("the engine closed the connection")
         for frame in self._reader.feed(data):
-            self._on_control(parse_control(frame))
+            try:
+                self._on_control(parse_control(frame))
+            except SchemaError as error:
+                self._box.on_bad_message(str(error))
 
     def _on_control(self, values: dict[str, Any]) -> None:
         kind = values["t"]
@@ -143,13 +146,13 @@ class Session:
         elif kind == "clock":
             box.offsets.add(integer(values, "t0"), box.clock.host_ns(), integer(values, "engine_ns"))
         elif kind == "welcome":
-            box.offsets.add(self._hello_ns, box.clock.host_ns(), integer(values, "engine_ns"))
             self.was_welcome = True
             log.info("engine connected", extra={"spooled": len(box.spool)})
+            box.offsets.add(self._hello_ns, box.clock.host_ns(), integer(values, "engine_ns"))
         elif kind == "refused":
             self._on_refused(values)
         elif kind == "probe":
-            box.say(_probe(values))
+            box.say(Probe(*parse_probe(values)))
         else:
             log.debug("unknown control message", extra={"control": kind})
 
@@ -178,9 +181,3 @@ class Session:
     def _ask_clock(self) -> None:
         self._clock_mono = self._box.mono()
         self._out += control_frame({"t": "clock", "t0": self._box.clock.host_ns()})
-
-
-def _probe(values: dict[str, Any]) -> Probe:
-    job = values.get("job")
-    named = (str(job[0]), str(job[1]), int(job[2])) if isinstance(job, list) and len(job) == 3 else None
-    return Probe(str(values.get("request_id", "")), str(values.get("probe", "")), integer(values, "rank"), named)

@@ -2,8 +2,8 @@
 
 Guarantees of every sink: ``put`` never blocks; records arrive in the order of
 ``put``; a record that was not acknowledged is sent again (at least once: the engine
-drops exact duplicates). Lost are only records for which there was no room, and they
-are counted.
+drops exact duplicates). Lost are only records for which there was no room, or that
+were damaged on disk, and they are counted.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ class SinkStatus:
         is_connected: the engine has said welcome.
         offset: host clock minus engine clock.
         spooled_count: records in the spool.
-        dropped_count: records lost for want of room, since start.
+        dropped_count: records lost (no room, damaged on disk), since start.
         unencodable_count: records that the codec refused, since start (a fault of ours).
+        bad_message_count: messages of the engine that were not understood, since start.
         acked_count: records that the engine has taken, since start.
         reconnect_count: connections made, since start.
     """
@@ -53,6 +54,7 @@ class SinkStatus:
     spooled_count: int = 0
     dropped_count: int = 0
     unencodable_count: int = 0
+    bad_message_count: int = 0
     acked_count: int = 0
     reconnect_count: int = 0
 

@@ -4,7 +4,8 @@ On disk: append-only segment files of frames (length, CRC-32, bytes). The oldest
 segment goes first when the bound is reached, and its records are counted. A crash
 may tear the last frame: it is cut off at the next start. Records that were
 acknowledged but not yet noted in ``cursor`` are sent twice after a crash; the
-engine drops exact duplicates.
+engine drops exact duplicates. What is damaged when the folder is opened counts as one
+record lost: how many they were is not known.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Spool(Protocol):
 
     @property
     def dropped_count(self) -> int:
-        """Return how many records were lost for want of room, since start."""
+        """Return how many records were lost (no room, damaged), since start."""
 
     def __len__(self) -> int:
         """Return how many records are not committed."""
@@ -251,11 +252,13 @@ class DiskSpool:
         while offset + _FRAME.size <= len(data):
             size, crc = _FRAME.unpack_from(data, offset)
             end = offset + _FRAME.size + size
-            if end > len(data) or zlib.crc32(data[offset + _FRAME.size : end]) != crc:
+            # a size of zero: room that a crash left unwritten; no record is empty
+            if not size or end > len(data) or zlib.crc32(data[offset + _FRAME.size : end]) != crc:
                 break
             offset, count = end, count + 1
         if offset < len(data):
             log.warning("torn spool segment cut", extra={"path": path, "lost_bytes": len(data) - offset})
+            self.dropped_count += 1
             os.truncate(path, offset)
         return _Segment(number, offset, count)
 

@@ -10,12 +10,13 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from tests.collectors.peer import EnginePeer, FakeHook, wait_until
+from tocsin.cli.main import main
 from tocsin.collectors.agent import Agent, AgentConfig, Parts, Wakeup
 from tocsin.collectors.api import Reading
 from tocsin.collectors.clock import SteadyClock, SystemClock
@@ -121,7 +122,7 @@ def test_from_hooks_to_an_engine_and_a_clean_end(start: Callable[..., Running]) 
     assert agent.peer.of(Topology)[-1].places[1].leaf == "leaf3"
     status = next(s for s in agent.peer.of(HostStatus) if s.job.job_id == "j")
     assert status.hook_present
-    assert set(status.collectors) == {"pose_process_tree", "process"}
+    assert set(status.collectors) == {"pose_process_tree", "disk", "process"}
     for reason in ("too_large", "undecodable", "bad_field"):
         assert f'tocsin_agent_dead_letters_total{{reason="{reason}"}} 1' in metrics
     assert 'tocsin_agent_collector_success{collector="process"} 1' in metrics
@@ -272,6 +273,63 @@ def test_wrong_settings_are_said_in_one_line(tmp_path: Path) -> None:
 
     assert found.returncode == 2
     assert found.stderr == "tocsin agent: engine = 'nowhere': must be unix:PATH or HOST:PORT\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "env", "named"),
+    [
+        (["--host="], {}, "host = ''"),
+        ([], {"TOCSIN_HOST": ""}, "host = ''"),
+        (["--host", "h" * 1025], {}, "host = 'hhh"),
+        (["--host=h", "--cluster", "c" * 1025], {}, "cluster = 'ccc"),
+        (["--host=h", "--leaf", "l" * 1025], {}, "leaf = 'lll"),
+        (["--host=h", "--period-seconds=nan"], {}, "period-seconds = nan"),
+        (["--host=h", "--period-seconds=inf"], {}, "period-seconds = inf"),
+    ],
+)
+def test_names_and_periods_that_no_record_could_carry_are_refused_at_the_start(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flags: list[str],
+    env: dict[str, str],
+    named: str,
+) -> None:
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("tocsin.cli.agent.set_up_logs", lambda _: None)  # it would log into this test's stderr for good
+    words = [f"--socket={tmp_path}/a", "--spool-dir=", f"--engine=unix:{tmp_path}/e", *flags]
+
+    assert main(["agent", *words]) == 2
+    assert named in capsys.readouterr().err
+    assert not (tmp_path / "a").exists()
+
+
+def quiet_agent(folder: Path, sink: MemorySink) -> Agent:
+    system = SystemClock()
+    watcher = ProcessWatcher(system)
+    config = AgentConfig(CoreConfig(HostPlace("h")), str(folder / "a"))
+    return Agent(config, Parts(sink, watcher, ()), SteadyClock(system), Wakeup())
+
+
+def test_records_that_were_found_damaged_are_announced_as_lost(tmp_path: Path) -> None:
+    sink = MemorySink()
+    sink.state = replace(sink.state, dropped_count=1)  # as the spool counts before the first record comes
+    agent = quiet_agent(tmp_path, sink)
+    agent.stop()
+    agent.run()
+
+    lost = [record for record in sink.records if isinstance(record, Event) and record.name == "spool_overflow"]
+    assert [event.payload for event in lost] == [{"dropped_count": 1}]
+
+
+def test_late_samples_are_a_metric_of_the_agent(tmp_path: Path) -> None:
+    agent = quiet_agent(tmp_path, MemorySink())
+    agent.core.frames.cut(10 * 10**9)
+    agent.core.frames.add(10**9, {"cpu_util_ratio": 0.5}, {})
+    late = next(family for family in agent.families() if family.name == "tocsin_agent_late_samples_total")
+
+    assert [sample.value for sample in late.samples] == [1]
 
 
 def test_a_socket_path_that_cannot_be_bound_is_said(tmp_path: Path) -> None:

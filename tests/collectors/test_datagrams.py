@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.collectors.peer import datagram
@@ -66,6 +66,8 @@ def test_a_launcher_may_report_an_exit_that_is_no_ranks() -> None:
         ("step", {"step": 1.5}),
         ("step", {"step": 2**63}),
         ("loss", {"loss": "big"}),
+        ("loss", {"loss": []}),
+        ("gn", {"gn": {}}),
         ("coll", {"coll": "x"}),
         ("coll", {"coll": [COLL] * 513}),
         ("coll[0]", {"coll": [COLL[:-1]]}),
@@ -89,7 +91,9 @@ def test_a_wrong_value_is_named(field: str, keys: dict[str, Any]) -> None:
     assert caught.value.field == field
 
 
-@pytest.mark.parametrize("job", [None, [], ["c", "j"], ["c", "", 0], ["c", "j", -1], ["c", "j", "0"], [1, "j", 0]])
+@pytest.mark.parametrize(
+    "job", [None, [], ["c", "j"], ["c", "", 0], ["", "j", 0], ["c", "j", -1], ["c", "j", "0"], [1, "j", 0]]
+)
 def test_a_wrong_job_is_named(job: Any) -> None:
     whole = {"v": 1, "t": "bye", "job": job, "rank": 0, "ts": NOW}
     with pytest.raises(FieldError, match="job"):
@@ -131,6 +135,56 @@ def test_whatever_comes_is_read_or_refused(kind: str, changed: dict[str, Any]) -
     whole = {"v": 1, "t": kind, "job": ["c", "j", 0], "rank": 0, "ts": NOW, "step": 1, "pid": 1, **STEP, **changed}
     with contextlib.suppress(SchemaError):
         assert parse_datagram(json.dumps(whole).encode(), NOW).ts_ns
+
+
+@pytest.mark.parametrize("value", [{}, [], None, 1.5, "big", True])
+def test_a_value_that_is_finite_or_none_is_no_nan(value: Any) -> None:
+    with pytest.raises(FieldError, match="value"):
+        parse("nan", step=1, what="loss", value=value)
+
+
+VALID: list[tuple[str, dict[str, Any]]] = [
+    ("hello", {"pid": 5, "world_size": 8, "gpu": 0, "gpu_uuid": "GPU-1", "dp": 1, "reply": "/r", "hook_version": "1"}),
+    ("groups", {"groups": [{"comm_id": "w", "kind": "dp", "ranks": [0, 1]}]}),
+    ("step", {**STEP, "dropped": 2}),
+    (
+        "beat",
+        {"step": 1, "phase": "", "step_ns": 0, "inflight": [["w", "x", 1, -1, NOW]], "last": [["w", "x", 1, NOW]]},
+    ),
+    ("phase", {"phase": "checkpoint", "edge": "begin"}),
+    ("nan", {"step": 3, "what": "loss", "value": "nan"}),
+    ("bye", {}),
+    ("exit", {"pid": 1, "code": -9, "signal": 9, "stderr_tail": "x"}),
+    ("dump", {"path": "/d", "request_id": "r", "why": "probe"}),
+]
+
+
+def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where the values of a JSON object stand, containers included."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(found for key, inner in items for found in paths(inner, (*path, key)))]
+
+
+def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    if not path:
+        return new
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = replaced(copy[path[0]], path[1:], new)
+    return copy
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(VALID), st.data())
+def test_a_valid_datagram_with_any_of_its_values_exchanged_is_read_or_refused(
+    valid: tuple[str, dict[str, Any]], data: st.DataObject
+) -> None:
+    """Nothing but a SchemaError may come out: one that is none ends the agent."""
+    whole = {"v": 1, "t": valid[0], "job": ["c", "j", 0], "rank": 0, "ts": NOW, **valid[1]}
+    path = data.draw(st.sampled_from(paths(whole)[1:]))
+    changed = replaced(whole, path, data.draw(json_values))
+    with contextlib.suppress(SchemaError):
+        found = parse_datagram(json.dumps(changed).encode(), NOW)
+        assert found.job.cluster
 
 
 @given(st.binary(max_size=200))

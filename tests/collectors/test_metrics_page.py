@@ -61,7 +61,7 @@ def test_a_client_that_hangs_up_or_talks_nonsense_does_not_end_it(page: MetricsP
     assert get(page, "/metrics")[0] == 200
 
 
-@pytest.mark.parametrize("address", ["", "9100", "host:x", "127.0.0.1:99999999"])
+@pytest.mark.parametrize("address", ["", "9100", "host:x", "127.0.0.1:99999999", "h:\u00b2", "h:" + "9" * 5000])
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="metrics-listen"):
         MetricsPage(address, list, lambda: (True, "ok"))

@@ -79,22 +79,21 @@ def fake_roots(folder: Path) -> Roots:
 
 def test_rates_come_with_the_second_sample_and_count_physical_interfaces_only(tmp_path: Path) -> None:
     roots = fake_roots(tmp_path)
-    collector = HostCollector(HostConfig(roots, str(tmp_path)))
+    collector = HostCollector(HostConfig(roots))
 
     first = collector.collect(100 * SECOND_NS).host
     (tmp_path / "proc/stat").write_text(STAT.replace("4130 0 4336 245748", "4180 0 4336 245898"))
     (tmp_path / "proc/net/dev").write_text(NET_DEV.replace("3175636", "3177636").replace("8449311", "9999999"))
     second = collector.collect(102 * SECOND_NS).host
 
-    assert set(first) == {"memory_used_ratio", "disk_used_ratio"}
+    assert set(first) == {"memory_used_ratio"}
     assert second["cpu_util_ratio"] == pytest.approx(0.25)
     assert second["tcp_bytes_per_second"] == pytest.approx(1000.0)
-    assert 0 < second["disk_used_ratio"] <= 1
 
 
 def test_without_a_physical_interface_all_but_loopback_count(tmp_path: Path) -> None:
     roots = fake_roots(tmp_path)
-    collector = HostCollector(HostConfig(Roots(roots.proc, str(tmp_path / "nothing")), ""))
+    collector = HostCollector(HostConfig(Roots(roots.proc, str(tmp_path / "nothing"))))
 
     collector.collect(SECOND_NS)
     (tmp_path / "proc/net/dev").write_text(NET_DEV.replace("ifb0:       0", "ifb0:     500"))
@@ -104,7 +103,7 @@ def test_without_a_physical_interface_all_but_loopback_count(tmp_path: Path) -> 
 
 def test_a_counter_that_went_back_gives_no_rate(tmp_path: Path) -> None:
     roots = fake_roots(tmp_path)
-    collector = HostCollector(HostConfig(roots, ""))
+    collector = HostCollector(HostConfig(roots))
 
     collector.collect(SECOND_NS)
     (tmp_path / "proc/net/dev").write_text(NET_DEV.replace("3680859306", "1"))
@@ -114,7 +113,7 @@ def test_a_counter_that_went_back_gives_no_rate(tmp_path: Path) -> None:
 
 def test_no_proc_is_nothing_here(tmp_path: Path) -> None:
     with pytest.raises(NothingHere):
-        HostCollector(HostConfig(Roots(str(tmp_path)), disk_path="")).collect(0)
+        HostCollector(HostConfig(Roots(str(tmp_path)))).collect(0)
 
 
 def test_this_machine_can_be_read() -> None:
@@ -127,19 +126,19 @@ def test_the_pretended_host_is_the_process_tree_and_ends_with_it() -> None:
     burner = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
     parent = subprocess.Popen([sys.executable, "-c", burner], start_new_session=True)
     try:
-        collector = ProcessTreeCollector(PoseConfig(parent.pid, disk_path=""))
+        collector = ProcessTreeCollector(PoseConfig(parent.pid))
         until = time.monotonic() + 5
         while len(collector._tree()) < 2 and time.monotonic() < until:
             time.sleep(0.01)
-        start = time.time_ns()
-        collector.collect(start)
-        time.sleep(0.5)
-        values = collector.collect(time.time_ns()).host
+        values: dict[str, float] = {}
+        while values.get("cpu_util_ratio", 0.0) < 0.05 and time.monotonic() < until + 20:
+            values = dict(collector.collect(time.time_ns()).host)
+            time.sleep(0.1)
     finally:
         os.killpg(parent.pid, 9)
         parent.wait()
 
-    assert values["cpu_util_ratio"] > 0.05  # its child burns a core, as far as others leave it one
+    assert values["cpu_util_ratio"] >= 0.05  # its child burns a core, as far as others leave it one
     assert 0 < values["memory_used_ratio"] < 0.5
     assert "tcp_bytes_per_second" not in values
     with pytest.raises(NothingHere):

@@ -1,12 +1,15 @@
+import math
 import threading
 import time
+from typing import Any
 
 import pytest
 
 from tests.collectors.peer import wait_until
-from tocsin.collectors.api import NothingHere, Reading
+from tocsin.collectors.api import NothingHere, Reading, Sighting
 from tocsin.collectors.runner import CollectorRunner, Supervision
 from tocsin.schemas.errors import CollectorError
+from tocsin.schemas.records import EventSource, Severity
 
 
 class Collector:
@@ -93,3 +96,62 @@ def test_ticks_are_the_multiples_of_the_period_each_once() -> None:
 
     assert all(tick % 20_000_000 == 0 for tick in collector.ticks)
     assert collector.ticks == sorted(set(collector.ticks))
+
+
+def saw(name: Any = "xid", payload: Any = None, **changed: Any) -> Reading:
+    keys: dict[str, Any] = {"source": EventSource.PROCESS, "severity": Severity.ERROR, **changed}
+    sighting = Sighting(name=name, payload={} if payload is None else payload, **keys)
+    return Reading(events=(sighting,))
+
+
+NONSENSE: list[Any] = [
+    None,
+    {},
+    5,
+    "text",
+    Reading(host={"cpu_util_ratio": "x"}),  # type: ignore[dict-item]
+    Reading(host={"cpu_util_ratio": None}),  # type: ignore[dict-item]
+    Reading(host={7: 0.5}),  # type: ignore[dict-item]
+    Reading(host=[0.5]),  # type: ignore[arg-type]
+    Reading(host={"cpu_util_ratio": 10**400}),
+    Reading(gpus={"GPU-1": 5}),  # type: ignore[dict-item]
+    Reading(gpus={"GPU-1": {"gpu_util_ratio": "1"}}),  # type: ignore[dict-item]
+    Reading(events=7),  # type: ignore[arg-type]
+    Reading(events=("xid",)),  # type: ignore[arg-type]
+    saw(name=""),
+    saw(name=None),
+    saw(payload={"value": math.nan}),
+    saw(payload={"value": b"bytes"}),
+    saw(payload=[1]),
+    saw(source="nowhere"),
+    saw(rank=-2),
+    saw(job=("c", "j", 0)),
+]
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE, ids=str)
+def test_nonsense_is_its_collectors_failure_and_goes_no_further(nonsense: Any) -> None:
+    delivered: list[str] = []
+    collector = Collector("c")
+    collector.collect = lambda now_ns: nonsense  # type: ignore[method-assign]
+    runner = CollectorRunner(collector, supervision(delivered))
+    runner.call(0)
+
+    assert not runner.report().ok
+    assert runner.report().reason
+    assert delivered == []
+
+
+def test_numbers_of_any_kind_are_delivered_as_floats() -> None:
+    found: list[Reading] = []
+    collector = Collector("c")
+    given = Reading({"cpu_util_ratio": 1}, {"GPU-1": {"gpu_util_ratio": True}}, saw(payload={"n": 1}).events)
+    collector.collect = lambda now_ns: given  # type: ignore[method-assign]
+    runner = CollectorRunner(
+        collector, Supervision(time.time_ns, time.monotonic_ns, lambda *call: found.append(call[2]))
+    )
+    runner.call(0)
+
+    assert runner.report().ok
+    assert found == [Reading({"cpu_util_ratio": 1.0}, {"GPU-1": {"gpu_util_ratio": 1.0}}, given.events)]
+    assert type(found[0].host["cpu_util_ratio"]) is type(found[0].gpus["GPU-1"]["gpu_util_ratio"]) is float

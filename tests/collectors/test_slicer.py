@@ -59,7 +59,7 @@ def test_the_spread_is_under_half_a_second_and_differs_by_host() -> None:
     assert len(spreads) > 50
 
 
-@pytest.mark.parametrize("period", [0.0, -1.0, 0.3, 1.23])
+@pytest.mark.parametrize("period", [0.0, -1.0, 0.3, 1.23, math.nan, math.inf, 1e300])
 def test_a_period_that_fits_no_slice_is_refused(period: float) -> None:
     with pytest.raises(ConfigError, match="period-seconds"):
         metric_slice_ns(period)

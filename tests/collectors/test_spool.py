@@ -144,6 +144,32 @@ def test_a_spool_whose_folder_vanished_loses_what_was_in_it_and_goes_on(tmp_path
     spool.close()
 
 
+def test_room_that_a_crash_left_unwritten_holds_no_records(tmp_path: Path) -> None:
+    spool = DiskSpool(str(tmp_path), LIMIT)
+    spool.append(b"whole")
+    spool.close()
+    path = next(tmp_path.glob("*.spool"))
+    path.write_bytes(path.read_bytes() + bytes(4096))
+    again = DiskSpool(str(tmp_path), LIMIT)
+
+    assert read_all(again) == [b"whole"]
+    assert (again.dropped_count, len(again)) == (1, 1)
+    again.close()
+
+
+def test_a_drained_spool_gives_its_room_back(tmp_path: Path) -> None:
+    """A file that was deleted but is open keeps its room on the disk."""
+    spool = DiskSpool(str(tmp_path), LIMIT)
+    for index in range(30):
+        spool.append(number(index, 10_000))
+    while (item := spool.read()) is not None:
+        spool.commit(item[1])
+    targets = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+
+    assert not [target for target in targets if str(tmp_path) in target and target.endswith("(deleted)")]
+    spool.close()
+
+
 @settings(max_examples=60)
 @given(
     sizes=st.lists(st.integers(0, 300), min_size=1, max_size=12),
@@ -174,6 +200,8 @@ def test_a_torn_tail_costs_the_tail_only(
 
     ends = [sum(len(r) + 8 for r in records[: n + 1]) for n in range(len(records))]
     assert left == [record for record, end in zip(records, ends, strict=True) if end <= edge]
+    kept = sum(len(record) + 8 for record in left)
+    assert again.dropped_count == (len(torn) > kept), "what was cut off counts once: how many they were is not known"
     assert read_all(again) == [b"after"]
     again.close()
 

@@ -8,9 +8,13 @@ import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tocsin import __version__
 from tocsin.cli.logs import add_log_arguments, set_up_logs
+
+if TYPE_CHECKING:
+    from tocsin.collectors.api import Collector
 
 DEFAULT_ENGINE = "127.0.0.1:4440"
 DEFAULT_SOCKET = "/run/tocsin/agent.sock"
@@ -19,45 +23,39 @@ DEFAULT_SPOOL_BYTES = 64 * 1024 * 1024
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
+    _add_peers(parser)
+    _add_spool(parser)
+    _add_sources(parser)
+    add_log_arguments(parser)
+
+
+def _add_peers(parser: argparse.ArgumentParser) -> None:
+    """Declare who this agent is, and whom it speaks to."""
     _flag(parser, "--engine", "TOCSIN_ENGINE", DEFAULT_ENGINE, "where the engine is: unix:PATH or HOST:PORT")
     _flag(parser, "--socket", "TOCSIN_AGENT_SOCKET", DEFAULT_SOCKET, "unix datagram socket of the hooks")
     _flag(parser, "--host", "TOCSIN_HOST", socket.gethostname(), "this machine's name")
     _flag(parser, "--cluster", "TOCSIN_CLUSTER", "default", "cluster of an idle host's records")
     _flag(parser, "--leaf", "TOCSIN_LEAF", "", "leaf switch that this machine hangs on")
     _flag(parser, "--minipod", "TOCSIN_MINIPOD", "", "minipod that this machine stands in")
-    _flag(
-        parser,
-        "--spool-dir",
-        "TOCSIN_SPOOL_DIR",
-        default_spool_folder(),
-        "folder for records while the engine is away; '': in memory",
-    )
-    _flag(
-        parser,
-        "--spool-bytes",
-        "TOCSIN_SPOOL_BYTES",
-        str(DEFAULT_SPOOL_BYTES),
-        "most that the spool may hold; the oldest records go first",
-        kind=int,
-    )
-    _flag(
-        parser,
-        "--metrics-listen",
-        "TOCSIN_METRICS_LISTEN",
-        "",
-        "HOST:PORT for /metrics and /healthz; '': none",
-    )
+    text = "HOST:PORT for /metrics and /healthz; '': none"
+    _flag(parser, "--metrics-listen", "TOCSIN_METRICS_LISTEN", "", text)
+
+
+def _add_spool(parser: argparse.ArgumentParser) -> None:
+    """Declare what is kept while the engine is away."""
+    text = "folder for records while the engine is away; '': in memory"
+    _flag(parser, "--spool-dir", "TOCSIN_SPOOL_DIR", default_spool_folder(), text)
+    text = "most that the spool may hold; the oldest records go first"
+    _flag(parser, "--spool-bytes", "TOCSIN_SPOOL_BYTES", str(DEFAULT_SPOOL_BYTES), text, kind=int)
+
+
+def _add_sources(parser: argparse.ArgumentParser) -> None:
+    """Declare what the collectors read."""
     _flag(parser, "--proc-root", "TOCSIN_PROC_ROOT", "/proc", "where the host's /proc is")
     _flag(parser, "--sys-root", "TOCSIN_SYS_ROOT", "/sys", "where the host's /sys is")
     _flag(parser, "--disk-path", "TOCSIN_DISK_PATH", "/", "file system whose fill is reported; '': none")
-    _flag(
-        parser,
-        "--period-seconds",
-        "TOCSIN_PERIOD_SECONDS",
-        "1.0",
-        "time between two samples of the host's metrics",
-        kind=float,
-    )
+    text = "time between two samples of the host's metrics"
+    _flag(parser, "--period-seconds", "TOCSIN_PERIOD_SECONDS", "1.0", text, kind=float)
     parser.add_argument(
         "--pose-pid",
         type=int,
@@ -65,45 +63,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PID",
         help="drill only: host metrics of this agent come from the process tree of PID",
     )
-    add_log_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or Ctrl-C, send the rest, return 0."""
     set_up_logs(args)
     from tocsin.collectors.agent import Agent, AgentConfig, Parts, Wakeup
-    from tocsin.collectors.api import Collector
     from tocsin.collectors.clock import SteadyClock, SystemClock
     from tocsin.collectors.core import CoreConfig
-    from tocsin.collectors.host import HostCollector, HostConfig
     from tocsin.collectors.job_state import HostPlace
     from tocsin.collectors.outbox import SinkConfig
-    from tocsin.collectors.pose import PoseConfig, ProcessTreeCollector
     from tocsin.collectors.process import ProcessWatcher
     from tocsin.collectors.procfs import Roots
     from tocsin.collectors.socket_sink import SocketSink
     from tocsin.collectors.spool import DiskSpool, MemorySpool, Spool
 
-    roots = Roots(args.proc_root, args.sys_root)
-    period = args.period_seconds
-    host: Collector
-    if args.pose_pid:
-        host = ProcessTreeCollector(PoseConfig(args.pose_pid, roots, args.disk_path, period))
-    else:
-        host = HostCollector(HostConfig(roots, args.disk_path, period))
     system = SystemClock()
-    watcher = ProcessWatcher(system, roots)
+    watcher = ProcessWatcher(system, Roots(args.proc_root, args.sys_root))
     clock, wake = SteadyClock(system), Wakeup()
-    core = CoreConfig(HostPlace(args.host, args.leaf, args.minipod), args.cluster, period)
+    core = CoreConfig(HostPlace(args.host, args.leaf, args.minipod), args.cluster, args.period_seconds)
     spool: Spool
     spool = DiskSpool(args.spool_dir, args.spool_bytes) if args.spool_dir else MemorySpool(args.spool_bytes)
     sink = SocketSink(SinkConfig(args.engine, args.host, __version__), spool, clock, wake)
     config = AgentConfig(core, args.socket, args.metrics_listen)
-    agent = Agent(config, Parts(sink, watcher, (host, watcher)), clock, wake)
+    agent = Agent(config, Parts(sink, watcher, (*metric_collectors(args), watcher)), clock, wake)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: agent.stop())
     agent.run()
     return 0
+
+
+def metric_collectors(args: argparse.Namespace) -> list[Collector]:
+    """Return the sources of the host's metrics, one collector each."""
+    from tocsin.collectors.disk import DiskCollector
+    from tocsin.collectors.host import HostCollector, HostConfig
+    from tocsin.collectors.pose import PoseConfig, ProcessTreeCollector
+    from tocsin.collectors.procfs import Roots
+
+    roots, period = Roots(args.proc_root, args.sys_root), args.period_seconds
+    found: list[Collector] = []
+    if args.pose_pid:
+        found.append(ProcessTreeCollector(PoseConfig(args.pose_pid, roots, period)))
+    else:
+        found.append(HostCollector(HostConfig(roots, period)))
+    if args.disk_path:
+        found.append(DiskCollector(args.disk_path, period))
+    return found
 
 
 def default_spool_folder() -> str:

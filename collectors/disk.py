@@ -1,0 +1,29 @@
+"""Fill of a file system. Alone in its thread: ``statvfs`` of a dead network file system never returns."""
+
+from __future__ import annotations
+
+import os
+
+from tocsin.collectors.api import NothingHere, Reading
+
+
+class DiskCollector:
+    """Reports the share of a file system's space that an ordinary user cannot write to any more."""
+
+    name = "disk"
+
+    def __init__(self, path: str, period_seconds: float = 1.0) -> None:
+        """Look at the file system that holds ``path``, later."""
+        self.period_seconds = period_seconds
+        self._path = path
+
+    def collect(self, now_ns: int) -> Reading:
+        """Return the fill at ``now_ns``."""
+        del now_ns
+        try:
+            found = os.statvfs(self._path)
+        except FileNotFoundError as error:
+            raise NothingHere(f"{self._path} does not exist") from error
+        if not found.f_blocks:
+            raise NothingHere(f"{self._path} has no blocks (a virtual file system)")
+        return Reading(host={"disk_used_ratio": 1.0 - found.f_bavail / found.f_blocks})
