@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.collectors.test_core import JOB, T0, Bench, S, of
+from tests.collectors.core_bench import JOB, T0, Bench, S, of
 from tocsin.collectors.collective_rows import CollectiveRing, sampled_ranks
 from tocsin.collectors.core import Surroundings
 from tocsin.collectors.messages import Completion

@@ -1,118 +1,21 @@
 """The agent's core on a fake clock: datagrams in, records out."""
 
-from collections.abc import Iterable
-from typing import Any
-
 import pytest
 
+from tests.collectors.core_bench import JOB, T0, Bench, S, events, names, of
 from tests.collectors.peer import datagram
-from tocsin.collectors.api import Reading, Sighting
-from tocsin.collectors.clock import FakeClock, SteadyClock
-from tocsin.collectors.core import AgentCore, CoreConfig, Surroundings
-from tocsin.collectors.job_state import HostPlace
-from tocsin.schemas.codec import decode, encode
+from tocsin.collectors.api import Reading
 from tocsin.schemas.records import (
     CollectiveBatch,
     Event,
-    EventSource,
     Frame,
     Groups,
     HostStatus,
     JobKey,
-    Record,
     Severity,
     StepBatch,
     Topology,
 )
-
-T0 = 1_700_000_000
-S = 1_000_000_000
-JOB = ("c", "j", 0)
-
-
-class FakeWatcher:
-    def __init__(self) -> None:
-        self.watched: dict[tuple[JobKey, int], int] = {}
-
-    def watch(self, job: JobKey, rank: int, pid: int) -> None:
-        self.watched[job, rank] = pid
-
-    def settle(self, job: JobKey, rank: int) -> None:
-        self.watched.pop((job, rank), None)
-
-    def state(self, job: JobKey, rank: int) -> str:
-        return "S"
-
-
-class Bench:
-    """A core on a host of its own; ``at`` moves its clock and collects what it gives."""
-
-    def __init__(self) -> None:
-        self.fake = FakeClock(wall_ns=T0 * S)
-        self.clock = SteadyClock(self.fake)
-        self.watcher = FakeWatcher()
-        now, _ = self.clock.read()
-        self.core = AgentCore(CoreConfig(HostPlace("h"), "c", pass_on_spread=False), self.watcher, now)
-        self.records: list[Record] = []
-
-    @property
-    def ts(self) -> int:
-        return self.fake.wall_ns()
-
-    def hook(self, kind: str, rank: int = 0, job: tuple[str, str, int] = JOB, **keys: Any) -> None:
-        keys.setdefault("ts", self.ts)
-        self.core.on_datagram(datagram(kind, rank, job, **keys), 77, self.clock.read()[0])
-
-    def hello(self, rank: int = 0, job: tuple[str, str, int] = JOB, **keys: Any) -> None:
-        self.hook("hello", rank, job, **{"pid": 7, "world_size": 8, **keys})
-
-    def step(self, number: int, rank: int = 0, **keys: Any) -> None:
-        self.hook("step", rank, **{"step": number, "dur": 0.2, **keys})
-
-    def beat(self, step: int, phase: str = "forward", since: float = 0.0, **keys: Any) -> None:
-        self.hook("beat", step=step, phase=phase, step_ns=self.ts - round(since * S), **keys)
-
-    def runs(self, seconds: float, tick: float = 0.25) -> list[Record]:
-        """Let time pass; return what came."""
-        found: list[Record] = []
-        for _ in range(round(seconds / tick)):
-            self.fake.advance(tick)
-            self.core.on_time(self.clock.read()[0], Surroundings)
-            found += self.take()
-        return found
-
-    def trains(self, seconds: float, first: int = 0, step_seconds: float = 0.5, **keys: Any) -> list[Record]:
-        """Let rank 0 train for so long."""
-        found: list[Record] = []
-        for number in range(round(seconds / step_seconds)):
-            found += self.runs(step_seconds, step_seconds / 2)
-            self.step(first + number, dur=step_seconds, **keys)
-        return found + self.take()
-
-    def take(self) -> list[Record]:
-        found = self.core.take()
-        for record in found:
-            assert decode(encode(record), now_ns=self.ts) == record  # whatever leaves can be read
-        self.records += found
-        return found
-
-
-@pytest.fixture
-def bench() -> Bench:
-    return Bench()
-
-
-def of(records: Iterable[Record], kind: type[Any]) -> list[Any]:
-    return [record for record in records if isinstance(record, kind)]
-
-
-def names(records: Iterable[Record]) -> list[str]:
-    return [record.name for record in of(records, Event)]
-
-
-def events(records: Iterable[Record], name: str) -> list[Event]:
-    return [record for record in of(records, Event) if record.name == name]
-
 
 # --- jobs ----------------------------------------------------------------------------------------
 
@@ -242,112 +145,6 @@ def test_a_nan_an_announced_phase_and_a_bye_are_events_at_once(bench: Bench) -> 
     assert events(found, "nan")[0].payload == {"step": 3, "what": "loss", "value": "nan"}
 
 
-# --- stalls --------------------------------------------------------------------------------------
-
-
-def test_a_step_is_overdue_after_four_medians_but_not_before_two_seconds(bench: Bench) -> None:
-    bench.hello()
-    bench.trains(10, step_seconds=0.25)
-    assert names(bench.runs(1.9)).count("stall") == 0
-    begin = events(bench.runs(0.5), "stall")
-
-    assert [event.payload["edge"] for event in begin] == ["begin"]
-    assert begin[0].payload["elapsed_seconds"] == pytest.approx(2.25, abs=0.25)
-
-
-def test_slow_steps_have_more_patience(bench: Bench) -> None:
-    bench.hello()
-    bench.trains(50, step_seconds=2.5)
-
-    assert events(bench.runs(9.5), "stall") == []
-    assert [event.payload["edge"] for event in events(bench.runs(1), "stall")] == ["begin"]
-
-
-def test_a_stall_changes_stays_and_ends(bench: Bench) -> None:
-    bench.hello()
-    bench.trains(10)
-    bench.beat(20, "backward")
-    bench.runs(3)
-    bench.beat(20, "communication", since=3, inflight=[["w", "all_reduce", 9, 1, bench.ts]])
-    bench.runs(12)
-    bench.step(20)
-    bench.runs(1)
-    found = [(e.payload["edge"], e.payload["phase"]) for e in events(bench.records, "stall")]
-
-    assert found == [
-        ("begin", "backward"),
-        ("change", "communication"),
-        ("still", "communication"),
-        ("end", "communication"),
-    ]
-    still = events(bench.records, "stall")[2].payload
-    assert still["in_collective"] is True
-    assert still["beat_age_seconds"] == pytest.approx(10, abs=0.5)
-
-
-@pytest.mark.parametrize("phase", ["checkpoint", "evaluation", "compile"])
-def test_an_announced_phase_is_no_stall_and_the_step_has_time_after_it(bench: Bench, phase: str) -> None:
-    bench.hello()
-    bench.trains(10)
-    bench.hook("phase", phase=phase, edge="begin")
-    bench.runs(20)
-    bench.hook("phase", phase=phase, edge="end")
-    bench.runs(1.5)
-
-    assert events(bench.records, "stall") == []
-
-
-def test_a_lost_end_of_a_phase_does_not_blind_for_good(bench: Bench) -> None:
-    bench.hello()
-    bench.trains(10)
-    bench.hook("phase", phase="checkpoint", edge="begin")
-    bench.runs(5)
-    bench.beat(20, "forward")
-
-    assert [event.payload["edge"] for event in events(bench.runs(3), "stall")] == ["begin"]
-
-
-def test_the_first_step_may_take_half_a_minute(bench: Bench) -> None:
-    bench.hello()
-    bench.beat(0, "forward")
-
-    assert events(bench.runs(29), "stall") == []
-    assert len(events(bench.runs(2), "stall")) == 1
-
-
-def test_between_two_steps_there_is_half_a_minute(bench: Bench) -> None:
-    bench.hello()
-    bench.trains(10)
-    bench.hook("beat", step=-1, phase="", step_ns=0)
-
-    assert events(bench.runs(29), "stall") == []
-
-
-@pytest.mark.parametrize("how", ["bye", "exit", "gone"])
-def test_a_rank_that_ended_is_no_stall(bench: Bench, how: str) -> None:
-    bench.hello()
-    bench.trains(10)
-    if how == "gone":
-        gone = Sighting("process_gone", EventSource.PROCESS, Severity.ERROR, {"pid": 7}, 0, JobKey(*JOB))
-        bench.core.on_reading(0, Reading(events=(gone,)), bench.clock.read()[0])
-    else:
-        keys: dict[str, Any] = {"pid": 7, "code": -9, "signal": 9} if how == "exit" else {}
-        bench.hook(how, **keys)
-
-    assert events(bench.runs(40), "stall") == []
-
-
-def test_an_exit_before_the_watcher_looked_hides_process_gone(bench: Bench) -> None:
-    bench.hello()
-    bench.hook("exit", pid=7, code=1)
-    gone = Sighting("process_gone", EventSource.PROCESS, Severity.ERROR, {"pid": 7}, 0, JobKey(*JOB))
-    bench.core.on_reading(0, Reading(events=(gone,)), bench.clock.read()[0])
-    bench.take()
-
-    assert names(bench.records).count("process_gone") == 0
-    assert events(bench.records, "exit")[0].severity is Severity.FATAL
-
-
 # --- clocks --------------------------------------------------------------------------------------
 
 
@@ -405,6 +202,17 @@ def test_bad_datagrams_are_counted_by_reason_and_logged_once(bench: Bench, caplo
 
     assert dict(bench.core.tally.dead_letters) == {"bad_field": 3, "undecodable": 3, "unknown_kind": 3}
     assert len(caplog.records) == 3
+    assert names(bench.take()).count("hello") == 1
+
+
+def test_containers_where_numbers_belong_are_dead_letters_and_the_core_lives(bench: Bench) -> None:
+    bench.step(1, loss=[])
+    bench.step(1, gn={})
+    bench.hook("nan", step=1, what="loss", value={})
+    bench.hello(job=("", "j", 0))
+    bench.hello()
+
+    assert dict(bench.core.tally.dead_letters) == {"bad_field": 4}
     assert names(bench.take()).count("hello") == 1
 
 

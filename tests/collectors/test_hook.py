@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.collectors.conftest import HookClock
 from tests.collectors.fakes import Agent, FakeGroup
 from tocsin.collectors import hook
 from tocsin.collectors._hook_collectives import Communicator
@@ -26,12 +27,6 @@ def start(agent: Agent | Path, **given: Any) -> hook.Hook:
     return hook.init("job", 3, "east", agent_socket=path, **given)
 
 
-def spin(seconds: float) -> None:
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        pass
-
-
 def test_hello_carries_the_identity_and_a_reply_path_that_exists(agent: Agent) -> None:
     start(agent, attempt=2, world_size=8, pp=1)
 
@@ -44,33 +39,33 @@ def test_hello_carries_the_identity_and_a_reply_path_that_exists(agent: Agent) -
     assert abs(hello["ts"] - time.time_ns()) < 1e9
 
 
-def test_an_inner_phase_is_not_part_of_its_outer_one(agent: Agent) -> None:
+def test_an_inner_phase_is_not_part_of_its_outer_one(agent: Agent, clock: HookClock) -> None:
     start(agent)
 
     with hook.step():
         with hook.phase("forward"):
-            spin(0.01)
+            clock.spin(0.01)
             with hook.phase("communication"):
-                spin(0.04)
+                clock.spin(0.04)
         with hook.phase("optimizer"):
-            spin(0.02)
+            clock.spin(0.02)
     [step] = agent.of("step")
 
-    assert step["fwd"] == pytest.approx(0.01, abs=0.008)
-    assert step["comm"] == pytest.approx(0.04, abs=0.015)
-    assert step["opt"] == pytest.approx(0.02, abs=0.015)
+    assert step["fwd"] == 0.01
+    assert step["comm"] == 0.04
+    assert step["opt"] == 0.02
     assert step["bwd"] is None, "a phase that was never measured is not zero"
-    assert step["fwd"] + step["comm"] + step["opt"] <= step["dur"] + 1e-5
+    assert step["dur"] == 0.07
 
 
-def test_a_phase_nested_in_itself_counts_once(agent: Agent) -> None:
+def test_a_phase_nested_in_itself_counts_once(agent: Agent, clock: HookClock) -> None:
     start(agent)
 
     with hook.step(), hook.phase("forward"), hook.phase("forward"):
-        spin(0.02)
+        clock.spin(0.02)
     [step] = agent.of("step")
 
-    assert step["fwd"] == pytest.approx(0.02, abs=0.01)
+    assert step["fwd"] == 0.02
 
 
 def test_steps_count_up_from_the_number_that_was_given(agent: Agent) -> None:
@@ -84,18 +79,18 @@ def test_steps_count_up_from_the_number_that_was_given(agent: Agent) -> None:
     assert [step["step"] for step in agent.of("step")] == [100, 101]
 
 
-def test_data_fetched_between_steps_belongs_to_the_next_one(agent: Agent) -> None:
+def test_data_fetched_between_steps_belongs_to_the_next_one(agent: Agent, clock: HookClock) -> None:
     start(agent)
     with hook.phase("forward"):  # an evaluation that nobody announced
-        spin(0.03)
+        clock.spin(0.03)
     with hook.phase("data"):
-        spin(0.02)
+        clock.spin(0.02)
     with hook.step():
         pass
 
     [step] = agent.of("step")
 
-    assert step["data"] == pytest.approx(0.02, abs=0.01)
+    assert step["data"] == 0.02
     assert step["dur"] >= step["data"]
     assert step["fwd"] is None
 
@@ -115,21 +110,20 @@ def test_a_step_that_raised_is_no_measurement_and_leaves_no_phase_open(agent: Ag
     assert len(agent.of("step")) == 1
 
 
-def test_announced_phases_travel_at_once_and_stop_the_step_phases(agent: Agent) -> None:
+def test_announced_phases_travel_at_once_and_stop_the_step_phases(agent: Agent, clock: HookClock) -> None:
     start(agent)
 
     with hook.step():
         with hook.phase("evaluation"):
             assert [m["edge"] for m in agent.of("phase")] == ["begin"]
             with hook.phase("forward"):
-                spin(0.02)
+                clock.spin(0.02)
         assert [m["edge"] for m in agent.of("phase")] == ["begin", "end"]
         with hook.phase("forward"):
-            spin(0.001)
+            clock.spin(0.001)
     [step] = agent.of("step")
 
-    assert step["fwd"] < 0.015
-    assert step["dur"] > 0.02
+    assert (step["fwd"], step["dur"]) == (0.001, 0.021)
 
 
 def test_an_unknown_phase_is_refused_with_the_known_ones(agent: Agent) -> None:
@@ -174,13 +168,13 @@ def test_a_value_on_a_device_is_left_alone(agent: Agent) -> None:
     assert (step["loss"], step["gn"]) == (None, 0.5)
 
 
-def test_phases_of_other_threads_are_not_part_of_the_step(agent: Agent) -> None:
+def test_phases_of_other_threads_are_not_part_of_the_step(agent: Agent, clock: HookClock) -> None:
     start(agent)
 
     def prefetch() -> None:
         for _ in range(100):
             with hook.phase("data"):
-                spin(0.0003)
+                clock.spin(0.0003)
 
     with hook.step(), hook.phase("forward"):
         threads = [threading.Thread(target=prefetch) for _ in range(2)]
@@ -191,7 +185,7 @@ def test_phases_of_other_threads_are_not_part_of_the_step(agent: Agent) -> None:
     [step] = agent.of("step")
 
     assert step["data"] is None
-    assert step["fwd"] == pytest.approx(step["dur"], abs=0.01)
+    assert step["fwd"] == step["dur"] == pytest.approx(0.06)
 
 
 def test_without_an_agent_everything_is_dropped_and_counted(tmp_path: Path) -> None:
@@ -230,18 +224,16 @@ def test_an_agent_that_comes_later_is_found_and_one_that_dies_is_left(tmp_path: 
 
 
 def test_a_full_socket_drops_and_does_not_wait(tmp_path: Path) -> None:
+    """One that waited would wait for good: nobody reads."""
     agent = Agent(tmp_path / "agent.sock")
     h = start(agent)
-    start_s = time.perf_counter()
 
     for _ in range(2000):  # the kernel takes a handful of datagrams (net.unix.max_dgram_qlen)
         with hook.step():
             pass
-    seconds = time.perf_counter() - start_s
 
     assert h.recorder.sender.dropped_count > 1000
     assert h.recorder.sender.connected, "an agent that is behind is not an agent that is gone"
-    assert seconds < 1.0
     agent.drain()
     with hook.step():
         pass
@@ -288,8 +280,9 @@ def test_a_forked_child_that_trains_gets_a_hook_of_its_own(agent: Agent, monkeyp
     assert [m["step"] for m in agent.of("step")] == [7]
 
 
-def test_switched_off_nothing_is_sent(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOCSIN_HOOK", "off")
+@pytest.mark.parametrize("word", ["off", "OFF", "0", "false", "False", "no", " No "])
+def test_switched_off_nothing_is_sent(agent: Agent, monkeypatch: pytest.MonkeyPatch, word: str) -> None:
+    monkeypatch.setenv("TOCSIN_HOOK", word)
     start(agent)
 
     with hook.step(), hook.phase("checkpoint"):
@@ -310,27 +303,37 @@ def test_beats_say_which_phase_lasts(agent: Agent) -> None:
     assert 0 < beat["step_ns"] <= beat["phase_ns"] <= beat["ts"]
 
 
-def test_a_loader_gives_steps_without_further_marks(agent: Agent) -> None:
+def test_a_loader_gives_steps_without_further_marks(agent: Agent, clock: HookClock) -> None:
     start(agent)
-    batches = hook.attach(loader=[1, 2, 3])
+
+    class Loader:
+        def __len__(self) -> int:
+            return 3
+
+        def __iter__(self) -> Iterator[int]:
+            for item in range(3):
+                clock.spin(0.001)
+                yield item
+
+    batches = hook.attach(loader=Loader())
 
     for _epoch in range(2):
         for _batch in batches:
             with hook.phase("forward"):
-                spin(0.002)
+                clock.spin(0.002)
     steps = agent.of("step")
 
     assert len(batches) == 3
     assert [step["step"] for step in steps] == [0, 1, 2, 3, 4, 5]
-    assert all(step["data"] is not None and step["fwd"] >= 0.002 for step in steps)
+    assert all((step["data"], step["fwd"]) == (0.001, 0.002) for step in steps)
 
 
-def test_marked_steps_win_over_the_loaders_and_contain_its_fetch(agent: Agent) -> None:
+def test_marked_steps_win_over_the_loaders_and_contain_its_fetch(agent: Agent, clock: HookClock) -> None:
     start(agent)
 
     def slow() -> Iterator[int]:
         for item in range(3):
-            spin(0.01)
+            clock.spin(0.01)
             yield item
 
     class Loader:
@@ -343,7 +346,7 @@ def test_marked_steps_win_over_the_loaders_and_contain_its_fetch(agent: Agent) -
     steps = agent.of("step")
 
     assert [step["step"] for step in steps] == [0, 1, 2]
-    assert all(0.01 <= step["data"] <= step["dur"] for step in steps)
+    assert all(step["data"] == step["dur"] == 0.01 for step in steps)
 
 
 def test_a_collective_that_lasts_is_in_flight_at_once(agent: Agent) -> None:
