@@ -215,8 +215,7 @@ PROBES = TableSpec(
     time="ts_ns",
 )
 TABLES: dict[str, TableSpec] = {
-    spec.name: spec
-    for spec in (TOPOLOGY, GROUPS, HOST_METRICS_TABLE, STEPS, COLLECTIVES, EVENTS, PROBES)
+    spec.name: spec for spec in (TOPOLOGY, GROUPS, HOST_METRICS_TABLE, STEPS, COLLECTIVES, EVENTS, PROBES)
 }
 
 
