@@ -42,7 +42,13 @@ _KIND_ORDER: dict[type, int] = {
     ProbeAnswer: 7,
     Frame: 8,
 }
+METRIC_SLICE_NS = 5 * NS_PER_SECOND
 _METRIC_TICKS_PER_SLICE = 5
+
+
+def metric_slice_ns(tick_ns: int, least_ns: int = METRIC_SLICE_NS) -> int:
+    """Length of the slices of frames with this sampling period: at least five ticks."""
+    return max(least_ns, _METRIC_TICKS_PER_SLICE * tick_ns)
 
 
 class Taken(StrEnum):
@@ -67,7 +73,7 @@ class SliceConfig:
     """
 
     fast_slice_ns: int = NS_PER_SECOND
-    metric_slice_ns: int = 5 * NS_PER_SECOND
+    metric_slice_ns: int = METRIC_SLICE_NS
     lateness_ns: int = NS_PER_SECOND
     max_ahead_ns: int = 2 * NS_PER_SECOND
     forget_job_after_ns: int = 3600 * NS_PER_SECOND
@@ -130,7 +136,7 @@ class SliceBuffer:
 
     def _length_ns(self, record: JobRecord) -> int:
         if isinstance(record, Frame):
-            return max(self._config.metric_slice_ns, _METRIC_TICKS_PER_SLICE * record.tick_ns)
+            return metric_slice_ns(record.tick_ns, self._config.metric_slice_ns)
         return self._config.fast_slice_ns
 
     def add(self, record: JobRecord, data: bytes | None = None) -> Taken:

@@ -43,6 +43,14 @@ IDLE_JOB_ID = "idle"
 """Job id of a host that runs no job: stored, never judged."""
 
 
+LONE_RANK_PREFIX = "rank:"
+
+
+def lone_host(rank: int) -> str:
+    """The name that stands for a host where nobody knows the rank's: each such rank is one of its own."""
+    return f"{LONE_RANK_PREFIX}{rank}"
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """One host's metrics over one metric slice (the unit of transport).

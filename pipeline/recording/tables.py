@@ -230,6 +230,7 @@ class Manifest:
         end_ns: first instant after the recording.
         tick_seconds: sampling period of ``host_metrics``.
         notes: free text or object of whoever recorded.
+        cluster: whose job; only our own recorder writes it (a verdict's id depends on it).
     """
 
     job_id: str
@@ -238,6 +239,7 @@ class Manifest:
     end_ns: int
     tick_seconds: float = 1.0
     notes: Any = None
+    cluster: str = "default"
 
 
 @dataclass(frozen=True, slots=True)
