@@ -15,6 +15,7 @@ from enum import StrEnum
 from tocsin.pipeline.operators.base import pack_state, unpack_state
 from tocsin.schemas.codec import decode, encode
 from tocsin.schemas.records import (
+    METRIC_SLICE_NS,
     NS_PER_SECOND,
     CollectiveBatch,
     Event,
@@ -28,6 +29,7 @@ from tocsin.schemas.records import (
     StepBatch,
     TableAnnouncement,
     Topology,
+    metric_slice_ns,
 )
 
 _KIND_ORDER: dict[type, int] = {
@@ -42,13 +44,6 @@ _KIND_ORDER: dict[type, int] = {
     ProbeAnswer: 7,
     Frame: 8,
 }
-METRIC_SLICE_NS = 5 * NS_PER_SECOND
-_METRIC_TICKS_PER_SLICE = 5
-
-
-def metric_slice_ns(tick_ns: int, least_ns: int = METRIC_SLICE_NS) -> int:
-    """Length of the slices of frames with this sampling period: at least five ticks."""
-    return max(least_ns, _METRIC_TICKS_PER_SLICE * tick_ns)
 
 
 class Taken(StrEnum):

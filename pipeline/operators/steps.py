@@ -14,10 +14,12 @@ import numpy as np
 from tocsin.models.steps import (
     JobChange,
     SlowConfig,
+    Slowdown,
     SlowRanks,
     StepWindow,
     find_job_change,
     find_slow,
+    find_slowdown,
     has_peers,
     median_excess,
     volatility_ratio,
@@ -134,6 +136,17 @@ class StepDetector:
                 return 1.0 / max(duration_seconds, 1e-3)
         return 0.0
 
+    def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
+        """How much longer the job's steps take since then; None where its steps cannot tell.
+
+        Args:
+            onset_ns: a time of the past.
+            now_ns: the slice's end.
+        """
+        seconds = np.array([row[0] for row in self._history])
+        ends_ns = np.array(self._history_ns, np.int64)
+        return find_slowdown(seconds, ends_ns, onset_ns, now_ns)
+
     def on_slice(self, data: Slice) -> Sequence[Anomaly]:
         """Take the steps of one second and return what looks wrong at its end."""
         for record in data.records:
@@ -156,8 +169,7 @@ class StepDetector:
             self._abstain(Reason.WARMING_UP)
             return
         if row.communication_seconds is None:
-            self._abstain(Reason.NO_HOOK)
-            return
+            self._abstain(Reason.NO_HOOK)  # nobody can be singled out; the job's pace is known all the same
         begin_ns = row.ts_ns - int(row.duration_seconds * NS_PER_SECOND)
         if self._graph.in_announced_phase(begin_ns, row.ts_ns):
             self._abstain(Reason.ANNOUNCED_PHASE)

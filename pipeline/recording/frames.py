@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from tocsin.pipeline.recording.places import Places
 from tocsin.pipeline.recording.tables import Columns, Recording, Text
-from tocsin.pipeline.slices import metric_slice_ns
 from tocsin.schemas.errors import RecordingError
 from tocsin.schemas.metrics import BUILTIN_TABLE, FIRST_CUSTOM_TABLE_ID, Metric, MetricTable
-from tocsin.schemas.records import NS_PER_SECOND, Frame
+from tocsin.schemas.records import NS_PER_SECOND, Frame, metric_slice_ns
 
 _MS = NS_PER_SECOND // 1000
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tocsin.pipeline.recording.manifest import read_manifest, read_truth, read_user_metrics
 from tocsin.pipeline.recording.tables import (
+    NULL_MASKS,
     TABLES,
     Column,
     Columns,
@@ -87,6 +88,8 @@ def read_table(path: Path, spec: TableSpec) -> Columns:
     for column in spec.columns:
         if column.name in table.column_names:
             columns[column.name] = _decode(path.name, column, table.column(column.name))
+            if column.name in NULL_MASKS:
+                columns[NULL_MASKS[column.name]] = _nulls(table.column(column.name))
         elif column.required:
             raise RecordingError(path.name, "the required column is missing", column=column.name)
     if spec.time:
@@ -123,8 +126,8 @@ def _decode(file: str, spec: ColumnSpec, data: pa.ChunkedArray) -> Column:
     return _floats(file, spec, array)
 
 
-def _nulls(array: pa.Array) -> NDArray[np.bool_]:
-    return np.asarray(array.is_null().to_numpy(zero_copy_only=False), dtype=bool)
+def _nulls(array: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:
+    return np.asarray(pc.is_null(array).to_pylist() if not len(array) else np.asarray(pc.is_null(array)), dtype=bool)
 
 
 def _wrong_type(file: str, spec: ColumnSpec, found: pa.DataType) -> RecordingError:

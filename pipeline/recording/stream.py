@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tocsin.pipeline.recording.frames import frames_of, metric_table_of
 from tocsin.pipeline.recording.places import Places
 from tocsin.pipeline.recording.reader import json_payload
-from tocsin.pipeline.recording.tables import Columns, Recording, Text
+from tocsin.pipeline.recording.tables import NULL_MASKS, Columns, Recording, Text
 from tocsin.schemas._bodies import read_status
 from tocsin.schemas._wire import Header, Kind
 from tocsin.schemas.codec import encode
@@ -136,11 +136,20 @@ def _steps(columns: Columns, places: Places) -> Iterator[StepBatch]:
 
 
 def _optional_numbers(columns: Columns, name: str) -> list[float | None]:
-    """A column as floats; NaN stays NaN for loss and gradient norm (evidence), else None."""
+    """A column as floats, None = not measured; loss and gradient norm keep their NaN: it is evidence."""
     if name not in columns:
         return [None] * len(_numbers(columns, "ts_ns"))
-    values: list[float] = _numbers(columns, name).astype(np.float64).tolist()
-    return [None if value != value else value for value in values]  # noqa: PLR0124  # NaN is not itself
+    numbers = _numbers(columns, name).astype(np.float64)
+    if name not in NULL_MASKS:
+        absent = np.isnan(numbers)
+    elif NULL_MASKS[name] in columns:
+        absent = _numbers(columns, NULL_MASKS[name])
+    else:
+        absent = np.zeros(len(numbers), bool)
+    values: list[float | None] = numbers.tolist()
+    for row in np.flatnonzero(absent).tolist():
+        values[row] = None
+    return values
 
 
 def _collectives(columns: Columns, places: Places) -> Iterator[CollectiveBatch]:

@@ -61,6 +61,9 @@ Column = NDArray[Any] | Text | list[bytes]
 Columns = Mapping[str, Column]
 """A table: column name -> column, all equally long."""
 
+NULL_MASKS: Mapping[str, str] = {"loss": "loss_is_null", "grad_norm": "grad_norm_is_null"}
+"""Columns where NaN is evidence and null is "not measured": the mask (bool, optional) tells them apart."""
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnSpec:

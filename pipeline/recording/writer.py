@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from tocsin.pipeline.recording.manifest import manifest_object
 from tocsin.pipeline.recording.reader import AGENT_STATUS, EXTRA_COLUMNS
-from tocsin.pipeline.recording.tables import TABLES, Column, Columns, ColumnSpec, Recording, Text
+from tocsin.pipeline.recording.tables import NULL_MASKS, TABLES, Column, Columns, ColumnSpec, Recording, Text
 from tocsin.schemas.errors import RecordingError
 
 _ARROW = {
@@ -83,11 +83,16 @@ def arrow_table(name: str, columns: Columns) -> pa.Table:
     for column in spec.columns:
         if column.required and column.name not in columns:
             raise RecordingError(f"{name}.parquet", "the required column is missing", column=column.name)
-    arrays: dict[str, Any] = {key: _arrow_array(known.get(key), value) for key, value in columns.items()}
+    masks = {name: columns.get(mask) for name, mask in NULL_MASKS.items()}
+    arrays: dict[str, Any] = {
+        key: _arrow_array(known.get(key), value, masks.get(key))
+        for key, value in columns.items()
+        if key not in NULL_MASKS.values()
+    }
     return pa.table(arrays)
 
 
-def _arrow_array(spec: ColumnSpec | None, column: Column) -> pa.Array:
+def _arrow_array(spec: ColumnSpec | None, column: Column, mask: Column | None = None) -> pa.Array:
     if isinstance(column, Text):
         codes = pa.array(column.codes, mask=column.codes < 0)
         return pa.DictionaryArray.from_arrays(codes, pa.array(list(column.words), pa.string()))
@@ -95,4 +100,4 @@ def _arrow_array(spec: ColumnSpec | None, column: Column) -> pa.Array:
         return pa.array(column, pa.binary())
     if spec is None:
         return pa.array(column)
-    return pa.array(np.asarray(column).astype(spec.kind, copy=False), _ARROW[spec.kind])
+    return pa.array(np.asarray(column).astype(spec.kind, copy=False), _ARROW[spec.kind], mask=mask)
