@@ -148,7 +148,12 @@ def _ib_port(payload: Mapping[str, Any]) -> HardwareMeaning | None:
         if 0 < rate < best:
             text = f"{port} runs at {rate:g} Gb/s, it had {best:g}"
             return HardwareMeaning("aoc_error", "fail_slow", accuses=True, text=text)
+        if _int(payload, "flaps", 0) > 0:
+            text = f"the link of {port} went down and came back"
+            return HardwareMeaning("nic_dropout", "degraded", accuses=False, text=text)
         return None
+    if payload.get("at_start") is True:  # it was so before anybody looked: often a port without a cable
+        return HardwareMeaning("nic_dropout", "degraded", accuses=False, text=f"{port} is {state} since the start")
     return HardwareMeaning("nic_dropout", "fail_stop", accuses=True, text=f"{port} is {state}")
 
 

@@ -42,6 +42,8 @@ def meaning(name: str, payload: Any, architecture: str = "") -> HardwareMeaning 
         ("clocks_event", {"reasons": ["sw_power_cap"]}, "power_cap", "fail_slow", False),
         ("clocks_event", {"reasons": ["hw_slowdown"]}, "unknown", "fail_slow", True),
         ("ib_port", {"port": "mlx5_0/1", "state": "down"}, "nic_dropout", "fail_stop", True),
+        ("ib_port", {"state": "down", "at_start": True}, "nic_dropout", "degraded", False),
+        ("ib_port", {"state": "active", "flaps": 1}, "nic_dropout", "degraded", False),
         ("net_link", {"device": "eth0", "state": "down"}, "nic_dropout", "fail_stop", False),
         ("net_link", {"state": "cable_error"}, "aoc_error", "fail_stop", True),
         ("gpu_lost", {"uuid": "GPU-1"}, "gpu_card_drop", "fail_stop", True),
