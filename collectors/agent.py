@@ -155,7 +155,9 @@ class Agent:
     def families(self) -> list[Family]:
         """Return the agent's own metrics."""
         reports = {runner.name: runner.report() for runner in self._runners}
-        return families(self.core.tally, dict(self._records), reports, self._sink.status(), self.core.frames.late_count)
+        skipped = {runner.name: runner.skipped() for runner in self._runners}
+        late_count = self.core.frames.late_count
+        return families(self.core.tally, dict(self._records), reports, self._sink.status(), late_count, skipped)
 
     def health(self) -> tuple[bool, str]:
         """Return whether the agent does its work, for ``/healthz``. An engine that is away is no fault of it."""

@@ -22,6 +22,7 @@ def families(
     reports: Mapping[str, CollectorReport],
     sink: SinkStatus,
     late_count: int,
+    skipped: Mapping[str, Mapping[str, int]],
 ) -> list[Family]:
     """Return what there is to say about an agent."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -42,6 +43,16 @@ def families(
             "gauge",
             "How long the collector's last call took.",
             tuple(Sample({"collector": name}, found.seconds) for name, found in reports.items()),
+        ),
+        Family(
+            "tocsin_agent_collector_skipped_total",
+            "counter",
+            "What a collector passed over, by reason.",
+            tuple(
+                Sample({"collector": name, "reason": reason}, count)
+                for name, counts in skipped.items()
+                for reason, count in sorted(counts.items())
+            ),
         ),
         _one("engine_connected", "gauge", "1 while the engine is connected.", float(sink.is_connected)),
         _one("connects_total", "counter", "Connections made to the engine.", sink.reconnect_count),

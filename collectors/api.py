@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from tocsin.schemas.errors import CollectorError, NothingHere
 from tocsin.schemas.records import EventSource, JobKey, Severity
 
-__all__ = ["Collector", "CollectorError", "NothingHere", "Reading", "Sighting"]
+__all__ = ["Collector", "CollectorError", "GpuPlace", "NothingHere", "Reading", "Sighting"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,8 @@ class Sighting:
         severity: how bad it is by itself.
         payload: JSON object.
         rank: global rank, -1: the host.
-        job: whose, None: every job that this host serves.
+        job: whose, None: the jobs whose ranks hold the GPU ``payload["uuid"]`` (or ``["pci"]``), or whose
+            process is ``payload["pid"]``; where none does, every job that this host serves.
     """
 
     name: str
@@ -39,6 +40,21 @@ class Sighting:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuPlace:
+    """Where a GPU is on its host: what joins a rank's word and the kernel's to a UUID.
+
+    Attributes:
+        gpu: index in the order of the bus (CUDA_DEVICE_ORDER=PCI_BUS_ID, nvidia-smi), -1 = not known.
+        pci: address in the form of ``tocsin.schemas.pci``, "" = not known.
+        pids: processes that compute on it, in this host's numbering, as far as the source sees them.
+    """
+
+    gpu: int = -1
+    pci: str = ""
+    pids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """What one call of a collector gave.
 
@@ -46,11 +62,13 @@ class Reading:
         host: metric name -> value, for the machine.
         gpus: GPU uuid -> metric name -> value.
         events: what was seen, oldest first.
+        places: GPU uuid -> where it is; only what this source knows.
     """
 
     host: Mapping[str, float] = field(default_factory=dict)
     gpus: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     events: tuple[Sighting, ...] = ()
+    places: Mapping[str, GpuPlace] = field(default_factory=dict)
 
 
 class Collector(Protocol):
@@ -63,6 +81,8 @@ class Collector(Protocol):
     @property
     def period_seconds(self) -> float:
         """Return the time between two calls; calls are aligned to its multiples of the wall clock."""
+
+    # A collector may have ``skipped: Mapping[str, int]``: what it passed over since start, by reason.
 
     def collect(self, now_ns: int) -> Reading:
         """Return what there is to see at ``now_ns`` (Unix nanoseconds, the tick of the sample).

@@ -15,7 +15,8 @@ from typing import Any, Final, Protocol
 from tocsin.collectors.api import Reading, Sighting
 from tocsin.collectors.clock import Now
 from tocsin.collectors.datagrams import parse_datagram
-from tocsin.collectors.job_state import HostPlace, JobState, as_the_process_said
+from tocsin.collectors.gpu_places import GpuPlaces
+from tocsin.collectors.job_state import HostPlace, JobState, announce_again, as_the_process_said, ranks_of_event
 from tocsin.collectors.messages import (
     Beat,
     Bye,
@@ -129,6 +130,7 @@ class AgentCore:
         self._started_mono_ns = now.mono_ns
         self._looked_mono_ns = 0
         self._said: set[str] = set()
+        self._gpus = GpuPlaces()
         self._idle = JobKey(config.cluster or "default", IDLE_JOB_ID, 0)
         self._out: list[Record] = []
         self._host_event(events.AGENT, Severity.INFO, {"edge": "start"}, now)
@@ -168,7 +170,7 @@ class AgentCore:
             return
         rank = state.rank(datagram.rank)
         if isinstance(datagram.body, Exit):
-            self._on_exit(state, rank, datagram, datagram.body, now)
+            self._on_exit(state, rank, datagram, now)
         else:
             self._on_hook(state, rank, datagram, pid, now)
 
@@ -183,6 +185,8 @@ class AgentCore:
         """Take what a collector saw at ``tick_ns`` (a corrected stamp)."""
         if reading.host or reading.gpus:
             self.frames.add(tick_ns, reading.host, reading.gpus)
+        if self._gpus.update(reading.places):
+            announce_again(self.jobs.values())
         for sighting in reading.events:
             self._on_sighting(sighting, now)
 
@@ -238,7 +242,7 @@ class AgentCore:
                 return None
             if state is not None:
                 self._forget_ranks(state)
-            state = self.jobs[name] = JobState(job, self.config.place)
+            state = self.jobs[name] = JobState(job, self.config.place, self._gpus)
             age_seconds = round((now.mono_ns - self._started_mono_ns) / 1e9, 3)
             payload = {"edge": "start", "age_seconds": age_seconds}
             self._event(job, -1, now.stamp_ns, Sighting(events.AGENT, OWN_SOURCE, Severity.INFO, payload))
@@ -298,11 +302,10 @@ class AgentCore:
             self._watcher.watch(state.job, rank.rank, pid)
         return rank
 
-    def _on_exit(self, state: JobState, rank: RankState, datagram: Datagram, body: Exit, now: Now) -> None:
+    def _on_exit(self, state: JobState, rank: RankState, datagram: Datagram, now: Now) -> None:
         """Take what a supervisor says: the process is gone."""
         if rank.ended == "exit":
             return
-        del body
         rank.end("exit", now)
         self._watcher.settle(state.job, rank.rank)
         self._hook_event(datagram, now)
@@ -316,8 +319,9 @@ class AgentCore:
     def _on_sighting(self, sighting: Sighting, now: Now) -> None:
         job = sighting.job
         if job is None:
-            for key in self.keys():
-                self._event(key, sighting.rank, now.stamp_ns, sighting)
+            about = ranks_of_event(sighting.payload, self.jobs.values())
+            for key, rank in about or [(key, sighting.rank) for key in self.keys()]:
+                self._event(key, rank, now.stamp_ns, sighting)
             return
         state = self.jobs.get((job.cluster, job.job_id))
         if state is None or state.job != job:
@@ -349,10 +353,8 @@ class AgentCore:
 
     def _event(self, job: JobKey, rank: int, ts_ns: int, sighting: Sighting) -> None:
         self.tally.events[sighting.name] += 1
-        host = self.config.place.host
-        self._out.append(
-            Event(job, host, ts_ns, rank, sighting.source, sighting.name, sighting.severity, sighting.payload)
-        )
+        host, said = self.config.place.host, sighting
+        self._out.append(Event(job, host, ts_ns, rank, said.source, said.name, said.severity, said.payload))
 
     # --- metric slices ---------------------------------------------------------------------------
 
@@ -361,8 +363,10 @@ class AgentCore:
         host, ts_ns = self.config.place.host, end_ns - BEFORE_END_NS
         for job in self.keys():
             state = self.jobs.get((job.cluster, job.job_id))
-            held = state.gpu_uuids() if state else set(cut.gpu_matrices)
-            uuids = tuple(sorted(held & set(cut.gpu_matrices)))
+            held = state.gpu_uuids() if state else set()
+            # nobody said who holds which GPU: the only job there is holds them all
+            holds_all = not held and len(self.jobs) <= 1
+            uuids = tuple(sorted(uuid for uuid in cut.gpu_matrices if holds_all or uuid in held))
             if not cut.is_empty:
                 self._out.append(
                     Frame(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from tocsin.collectors.clock import Now
 from tocsin.collectors.collective_rows import (
@@ -14,6 +14,7 @@ from tocsin.collectors.collective_rows import (
     completion_record,
     sampled_ranks,
 )
+from tocsin.collectors.gpu_places import GpuPlaces
 from tocsin.collectors.messages import Beat, Completion, Datagram, GroupList, Hello, StepDone
 from tocsin.collectors.rank_state import RankState
 from tocsin.collectors.slicer import BEFORE_END_NS
@@ -59,10 +60,11 @@ class HostPlace:
 class JobState:
     """State of one job on one host. Times in rows are the host's until they are cut."""
 
-    def __init__(self, job: JobKey, place: HostPlace) -> None:
-        """Know no rank yet."""
+    def __init__(self, job: JobKey, place: HostPlace, gpus: GpuPlaces) -> None:
+        """Know no rank yet; ``gpus`` is the host's."""
         self.job = job
         self.place = place
+        self.gpus = gpus
         self.ranks: dict[int, RankState] = {}
         self.stalls: dict[int, StallWatch] = {}
         self.ring = CollectiveRing()
@@ -123,8 +125,11 @@ class JobState:
 
     def gpu_uuids(self) -> set[str]:
         """Return the GPUs that this job's ranks hold."""
-        live = (rank.hello for rank in self.ranks.values() if rank.hello and not rank.ended)
-        return {hello.gpu_uuid for hello in live if hello.gpu_uuid}
+        return {self.gpus.uuid_of(rank) for rank in self.ranks.values() if not rank.ended} - {""}
+
+    def announce_places(self) -> None:
+        """Announce the ranks' places at the next second: the host's GPUs became known, or changed."""
+        self._topology_due = True
 
     def ranks_seen(self, since_mono_ns: int) -> tuple[int, ...]:
         """Return the ranks whose hook spoke since then."""
@@ -218,7 +223,7 @@ class JobState:
             rank=rank.rank,
             host=self.place.host,
             gpu=hello.gpu,
-            gpu_uuid=hello.gpu_uuid,
+            gpu_uuid=self.gpus.uuid_of(rank),
             dp=hello.dp,
             pp=hello.pp,
             tp=hello.tp,
@@ -256,3 +261,14 @@ def as_the_process_said(exit_datagram: Datagram, pid: int, jobs: Iterable[JobSta
             if pid > 0 and rank.hello is not None and pid in (rank.pid, rank.hello.pid):
                 return replace(exit_datagram, job=state.job, rank=rank.rank)
     return exit_datagram
+
+
+def ranks_of_event(payload: Mapping[str, Any], jobs: Iterable[JobState]) -> list[tuple[JobKey, int]]:
+    """Return the ranks that a host's event is about: they hold its GPU, or are its process; none: all of the host."""
+    return [(state.job, rank.rank) for state in jobs for rank in state.gpus.holders(payload, state.ranks.values())]
+
+
+def announce_again(jobs: Iterable[JobState]) -> None:
+    """The host's GPUs became known, or changed: every job says anew which rank holds which."""
+    for state in jobs:
+        state.announce_places()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tocsin.collectors.api import Collector, CollectorError, NothingHere, Reading, Sighting
+from tocsin.collectors.api import Collector, CollectorError, GpuPlace, NothingHere, Reading, Sighting
 from tocsin.schemas.codec import encode
 from tocsin.schemas.errors import TocsinError
 from tocsin.schemas.records import Event, JobKey
@@ -93,6 +93,11 @@ class CollectorRunner:
                 return CollectorReport(ok=False, seconds=seconds, reason="hung")
         return self._report
 
+    def skipped(self) -> dict[str, int]:
+        """Return what the collector passed over since start, by reason."""
+        found = getattr(self._collector, "skipped", None)
+        return dict(found) if isinstance(found, Mapping) else {}
+
     def _run(self) -> None:
         period_ns = round(self._collector.period_seconds * 1e9)
         tick = 0
@@ -141,7 +146,14 @@ def checked(reading: object) -> Reading:
     if not isinstance(reading, Reading):
         raise CollectorError(f"collect() returned {str(reading)[:80]!r} ({type(reading).__name__}): must be a Reading")
     gpus = {_text(uuid): _floats(values) for uuid, values in reading.gpus.items()}
-    return Reading(_floats(reading.host), gpus, tuple(_sendable(sighting) for sighting in reading.events))
+    places = {_text(uuid): _place(place) for uuid, place in reading.places.items()}
+    return Reading(_floats(reading.host), gpus, tuple(_sendable(sighting) for sighting in reading.events), places)
+
+
+def _place(place: object) -> GpuPlace:
+    if not isinstance(place, GpuPlace):
+        raise CollectorError(f"a place of type {type(place).__name__}: must be a GpuPlace")
+    return place
 
 
 def _floats(values: Mapping[str, float]) -> dict[str, float]:

@@ -34,5 +34,17 @@ CLOCK_AHEAD: Final = "clock_ahead"  # {"ahead_seconds"}: the receiver refused th
 CLOCK_STEP: Final = "clock_step"  # {"step_seconds"}: the wall clock jumped by more than 0.5 s
 SPOOL_OVERFLOW: Final = "spool_overflow"  # {"dropped_count"}: the oldest records went
 
+# Hardware; those of one GPU carry "uuid" and "pci" where they are known, those of the kernel "text" and "repeats"
+SXID: Final = "sxid"  # {"code": 24007, "pci", "severity": "fatal|non-fatal|", "link", "text"}: an NVSwitch's error
+GPU_LOST: Final = "gpu_lost"  # {"uuid", "pci", "text"}: a GPU stopped answering
+GPU_RECOVERY: Final = "gpu_recovery"  # {"action": 1}: what the driver asks for (NVML's number; 0: nothing any more)
+OOM: Final = "oom"  # {"pid", "process", "cgroup": bool, "text"}: the kernel killed a process for memory
+SEGFAULT: Final = "segfault"  # {"pid", "process", "library", "text"}
+FILE_SYSTEM: Final = "file_system"  # {"kind": "error|read_only|io_error|not_responding|ok", "device", "remote": bool}
+NET_LINK: Final = "net_link"  # {"device", "pci", "state": "down|up|cable_error", "text"}: a network interface
+THERMAL: Final = "thermal"  # {"device": "cpu3", "critical": bool, "text"}: a part of the machine is too hot
+PCIE_ERROR: Final = "pcie_error"  # {"pci", "kind": "corrected|non_fatal|fatal", "text"}: the kernel's AER
+KERNEL_LOG_LOST: Final = "kernel_log_lost"  # {"dropped_count"}: the kernel overwrote lines before they were read
+
 ANNOUNCED_PHASES: Final = ("checkpoint", "evaluation", "compile")
 STEP_PHASES: Final = ("data", "forward", "backward", "optimizer", "communication")
