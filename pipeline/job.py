@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tocsin.models.steps import Slowdown
 from tocsin.pipeline.operators.align import Align, AlignedHealth
 from tocsin.pipeline.operators.base import pack_state, unpack_state
 from tocsin.pipeline.operators.decide import Decide, DecideConfig
@@ -45,6 +46,25 @@ class TurnResult:
     anomalies: tuple[Anomaly, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class JobPace:
+    """The job's pace by its steps; where it tells none, by the work its machines do per second."""
+
+    steps: StepDetector
+    peers: PeerDetector
+
+    @property
+    def median_step_ns(self) -> int:
+        """The job's step time over its history, 0: not known."""
+        return self.steps.median_step_ns
+
+    def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
+        """How much longer the steps take since then; None: nobody can tell."""
+        if self.steps.median_step_ns:
+            return self.steps.slowdown_since(onset_ns, now_ns)
+        return self.peers.slowdown_since(onset_ns)
+
+
 class JobPipeline:
     """align -> detect -> diagnose -> decide, for one attempt of one job."""
 
@@ -79,7 +99,7 @@ class JobPipeline:
         if not self._judges:
             return TurnResult((), tuple(health))
         anomalies = [*self.steps.on_slice(turn.fast), *self._metric_anomalies]
-        diagnosis = self.diagnose.on_slice(turn.fast, anomalies, self.steps)
+        diagnosis = self.diagnose.on_slice(turn.fast, anomalies, JobPace(self.steps, self.peers))
         self.abstained.update(reason.value for reason in diagnosis.abstained)
         verdicts = self.decide.on_findings(turn.end_ns, diagnosis.findings)
         if self.graph.ended() and not self._ended:

@@ -39,6 +39,8 @@ class Reason(StrEnum):
     """The slowest rank is another one in each step: data or software jitter."""
     GROUPS_OF_RANK_SLOW = "all_groups_of_rank_slow"
     """All groups that contain this rank move data slower, the others do not."""
+    HARDWARE_EVENT = "hardware_event"
+    """The machine reports that a part of it broke."""
     METRICS_DIFFER_STEPS_SLOWER = "metrics_differ_and_steps_slower"
     """One machine's metrics differ from its peers', and the job's steps are slower since."""
     METRICS_DIFFER = "metrics_differ_for_long"

@@ -135,7 +135,7 @@ class Decide:
         verdict = incident.verdict
         if not _explains_better(finding, incident):
             stands = finding.fault in _STANDSTILL and not finding.suspects
-            if _same_suspects(finding, verdict) or stands:
+            if (_same_suspects(finding, verdict) and not _harmless_now(finding, verdict)) or stands:
                 incident.held_ns = now_ns
             return []
         moved = not _same_suspects(finding, verdict)
@@ -148,7 +148,8 @@ class Decide:
         incident.seen_ns = finding.seen_ns or now_ns
         lasted_ns = incident.seen_ns - incident.opened_ns
         confirmed = verdict.state is VerdictState.CONFIRMED and not changed
-        confirm = confirmed or lasted_ns >= self._config.confirm_ns[finding.fault]
+        lasted = lasted_ns >= self._config.confirm_ns[finding.fault] and not finding.tentative
+        confirm = confirmed or lasted
         hard = finding.certain or lasted_ns >= self._config.hard_ns.get(finding.fault, 0)
         action = _action(finding, confirmed=confirm or finding.certain, hard=hard)
         if not changed and confirm == confirmed and action is verdict.action:
@@ -259,6 +260,11 @@ def _same_fault(verdict: Verdict, finding: Finding) -> bool:
     return verdict.fault is finding.fault and not verdict.suspects and not finding.suspects
 
 
+def _harmless_now(finding: Finding, verdict: Verdict) -> bool:
+    """What hurt the job hurts it no more: that ends an incident, it does not make it a smaller one."""
+    return finding.fault is FaultKind.DEGRADED and verdict.fault is not FaultKind.DEGRADED
+
+
 def _same_suspects(finding: Finding, verdict: Verdict) -> bool:
     """Whether both name the same components (the ranks on them may differ)."""
     return {s.component for s in finding.suspects} == {s.component for s in verdict.suspects}
@@ -269,7 +275,7 @@ def _explains_better(finding: Finding, incident: _Incident) -> bool:
     verdict = incident.verdict
     if _same_suspects(finding, verdict):
         weaker = incident.certain and not finding.certain
-        return not weaker
+        return not weaker and not _harmless_now(finding, verdict)
     if not finding.suspects:
         # The first death was named, then everybody died of their own: somebody ended the whole job.
         return finding.reason is Reason.PROGRAM_ERROR_EVERYWHERE and verdict.fault is FaultKind.FAIL_STOP

@@ -22,6 +22,7 @@ class Finding:
         evidence: strongest first.
         certain: the evidence cannot go away by waiting (a process is dead): no second look is
             needed before an action is proposed.
+        tentative: it may be said, and is never confirmed as long as it is so.
         is_soft: nobody is drained for it, however long it lasts.
         common: the component that several suspects share.
     """
@@ -36,5 +37,6 @@ class Finding:
     certain: bool = False
     common: Component | None = None
     is_soft: bool = False
+    tentative: bool = False
     seen_ns: int = 0
     """The newest input that shows it, 0: the slice that it is found in. It holds, but is not confirmed, beyond."""

@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.models.frames import FrameStack, GpuRow, Grid, stack_frames
-from tocsin.models.peers import PeerConfig, PeerState, Scale, compare, scale_of, transform
+from tocsin.models.peers import PeerConfig, PeerState, Scale, compare, scale_of, slowdown_of_work, transform
+from tocsin.models.robust import median
+from tocsin.models.steps import Slowdown
 from tocsin.pipeline.operators.arrays import array_from, array_state
 from tocsin.pipeline.operators.base import pack_state, unpack_state
 from tocsin.pipeline.operators.graph import JobGraph
@@ -34,6 +36,18 @@ ACTIVITY = (
     "gpu_util_ratio",
 )
 """Metrics that fall when the job does not work."""
+
+WORK = (
+    "gpu_tensor_active_ratio",
+    "gpu_sm_active_ratio",
+    "gpu_dram_active_ratio",
+    "nvlink_bytes_per_second",
+    "pcie_bytes_per_second",
+)
+"""Metrics whose mean is work per second: all fall alike when steps take longer (utilization does not: waiting
+kernels spin)."""
+_KEPT_FACTORS = 60
+_BEFORE_COUNT, _AFTER_COUNT = 24, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +104,11 @@ class PeerDetector:
         self._sum: FloatArray = np.zeros((2, 0, self._metric_count), np.float32)
         self._since_ns: NDArray[np.int64] = np.zeros((2, 0, self._metric_count), np.int64)
         self._alarmed: dict[str, bool] = {}
-        self._factor: list[float] = []
+        self._factors: list[list[float]] = []
+        """Per window [start_ns, end_ns, the job's factor of each metric of ``WORK``], newest last."""
         self.abstained: dict[str, int] = {}
         self.activity_ratio = 1.0
         """The job's activity in the last window over its usual one."""
-        self.usual_ratio = 1.0
 
     def _make_blocks(self) -> None:
         table = self._table
@@ -162,6 +176,7 @@ class PeerDetector:
             self._abstain(Reason.TOO_FEW_PEERS)
             return []
         jumped = self._jumped(windows["mean"].factor)
+        self._remember(data, windows["mean"].factor)
         if self._graph.in_announced_phase(data.start_ns, data.end_ns):
             self._abstain(Reason.ANNOUNCED_PHASE)
             return self._alarms(data, None)
@@ -195,6 +210,27 @@ class PeerDetector:
             return False
         before, self.activity_ratio = self.activity_ratio, float(np.median(seen))
         return abs(self.activity_ratio - before) > self._config.jump_ratio
+
+    def _remember(self, data: Slice, factor: FloatArray) -> None:
+        names = [metric.name for metric in self._blocks["mean"].metrics]
+        columns = [names.index(name) for name in WORK if name in names]
+        shares = median(factor[:, columns], 0)
+        ready = bool((self._blocks["mean"].state.seen_count.max(initial=0)) >= self._config.peers.warmup_count)
+        if ready and not self._graph.in_announced_phase(data.start_ns, data.end_ns):
+            self._factors.append([float(data.start_ns), float(data.end_ns), *shares.tolist()])
+            del self._factors[:-_KEPT_FACTORS]
+
+    def slowdown_since(self, onset_ns: int) -> Slowdown | None:
+        """How much less work per second the job's machines do since then; None: cannot be told.
+
+        Work per second and step time are each other's inverse in a synchronous job.
+        """
+        table = np.array(self._factors)
+        if not table.size:
+            return None
+        before = table[table[:, 1] <= onset_ns][-_BEFORE_COUNT:, 2:]
+        after = table[table[:, 0] >= onset_ns][-_AFTER_COUNT:, 2:]
+        return slowdown_of_work(before, after)
 
     def _host_sigmas(
         self, host: FloatArray, mean: FloatArray, gpu: FloatArray, of_host: NDArray[np.intp]
@@ -298,6 +334,7 @@ class PeerDetector:
                 "since_ns": array_state(self._since_ns),
                 "alarmed": sorted(self._alarmed.items()),
                 "activity_ratio": self.activity_ratio,
+                "factors": self._factors,
                 "abstained": self.abstained,
             }
         )
@@ -313,6 +350,7 @@ class PeerDetector:
         self._sum, self._since_ns = array_from(state["sum"]), array_from(state["since_ns"])
         self._alarmed = dict(map(tuple, state["alarmed"]))
         self.activity_ratio = state["activity_ratio"]
+        self._factors = state["factors"]
         self.abstained = state["abstained"]
         for name, block in self._blocks.items():
             own = unpack_state(parts, f"peers_{name}")

@@ -30,3 +30,8 @@ def names_of(graph: JobGraph, ranks: Iterable[int]) -> str:
         host = graph.host_of(rank) or "?"
         names.append(f"rank {rank}" if host.startswith(LONE_RANK_PREFIX) else f"rank {rank} on {host}")
     return ", ".join(names)
+
+
+def few_hosts(graph: JobGraph, ratio: float) -> int:
+    """How many hosts may be at fault together: more of them share a cause outside."""
+    return max(1, int(ratio * len(graph.hosts)))

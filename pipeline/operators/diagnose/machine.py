@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tocsin.models.steps import Slowdown
+from tocsin.pipeline.operators.diagnose.common import few_hosts
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
@@ -44,6 +45,7 @@ def find_machine(
     graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules
 ) -> tuple[list[Finding], list[Reason]]:
     """Explain the peer anomalies that hold now; reasons where one is not worth a verdict."""
+    anomalies = [anomaly for anomaly in anomalies if not _is_soft(anomaly)]
     if not anomalies:
         return [], []
     chosen = _single_out(graph, anomalies, rules)
@@ -56,9 +58,17 @@ def find_machine(
     return [_finding(graph, chosen, onset_ns, slowdown)], []
 
 
+_SOFT_METRICS = frozenset({"gpu_temperature_celsius", "memory_used_ratio", "disk_used_ratio", "gpu_memory_used_bytes"})
+"""They differ between healthy machines for many reasons: alone they accuse nobody."""
+
+
+def _is_soft(anomaly: Anomaly) -> bool:
+    return all(metric["metric"] in _SOFT_METRICS for metric in anomaly.detail["metrics"] if metric["score"] >= 1.0)
+
+
 def _single_out(graph: JobGraph, anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomaly]:
     """Whom the anomalies name: one host, or the few that share a switch; [] = nobody in particular."""
-    few = max(1, int(rules.max_host_ratio * len(graph.hosts)))
+    few = few_hosts(graph, rules.max_host_ratio)
     ordered = sorted(anomalies, key=lambda anomaly: (anomaly.start_ns, anomaly.component.name))
     if len(ordered) == 1:
         return ordered

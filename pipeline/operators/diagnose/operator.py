@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tocsin.pipeline.operators.base import pack_state, unpack_state
+from tocsin.pipeline.operators.diagnose.hardware import HardwareRules, HardwareTracker, add_broken
 from tocsin.pipeline.operators.diagnose.machine import MachineRules, find_machine, join
 from tocsin.pipeline.operators.diagnose.nan import NanConfig, NanTracker
 from tocsin.pipeline.operators.diagnose.network import NetworkConfig, NetworkTracker
@@ -32,6 +33,7 @@ class DiagnoseConfig:
     silence: SilenceConfig = field(default_factory=SilenceConfig)
     slow: SlowRules = field(default_factory=SlowRules)
     waits: WaitConfig = field(default_factory=WaitConfig)
+    hardware: HardwareRules = field(default_factory=HardwareRules)
     machine: MachineRules = field(default_factory=MachineRules)
     network: NetworkConfig = field(default_factory=NetworkConfig)
 
@@ -61,6 +63,7 @@ class Diagnose:
         self._graph = graph
         self._nan = NanTracker(config.nan)
         self._waits = WaitTracker(config.waits, graph)
+        self._hardware = HardwareTracker(config.hardware)
         self._network = NetworkTracker(config.network, graph)
 
     def on_slice(self, data: Slice, anomalies: Sequence[Anomaly], pace: Pace) -> Diagnosis:
@@ -82,6 +85,8 @@ class Diagnose:
             reasons.append(stop_reason)
         nan = self._nan.find(self._graph, now_ns)
         findings = [finding for finding in (stop, nan) if finding is not None]
+        broken, broken_reasons = self._hardware.find(self._graph, now_ns, pace)
+        reasons.extend(broken_reasons)
         silent = silent_hosts(self._graph, now_ns, self._config.silence)
         if stop is None and stop_reason is None:
             hang, hang_reasons = self._waits.find(now_ns, median_step_ns, silent)
@@ -96,6 +101,7 @@ class Diagnose:
             reasons.extend(lost_reasons.values())
         if not findings and stop_reason is None:
             findings.extend(self._slow(now_ns, anomalies, pace, reasons))
+        findings = add_broken(self._hardware.explain(findings), broken)
         return Diagnosis(tuple(findings), tuple(reasons))
 
     def _slow(self, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, reasons: list[Reason]) -> list[Finding]:
@@ -118,12 +124,15 @@ class Diagnose:
             elif isinstance(record, StepBatch):
                 self._waits.take_steps(record.rows)
                 self._nan.take_steps(record.rows)
-            elif isinstance(record, Event) and record.name == events.NAN and record.rank >= 0:
-                self._nan.take(record)
+            elif isinstance(record, Event):
+                self._hardware.take(record)
+                if record.name == events.NAN and record.rank >= 0:
+                    self._nan.take(record)
 
     def snapshot(self) -> dict[str, bytes]:
         """State as named parts."""
         return {
+            "hardware": pack_state(self._hardware.to_state()),
             "nan": pack_state(self._nan.to_state()),
             "waits": pack_state(self._waits.to_state()),
             "network": pack_state(self._network.to_state()),
@@ -131,6 +140,7 @@ class Diagnose:
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
         """Take back what ``snapshot`` gave."""
+        self._hardware.load_state(unpack_state(parts, "hardware"))
         self._nan.load_state(unpack_state(parts, "nan"))
         self._waits.load_state(unpack_state(parts, "waits"))
         self._network.load_state(unpack_state(parts, "network"))

@@ -1,0 +1,193 @@
+"""What hardware events say: who broke, and why somebody who is slow or gone is so.
+
+An event is one machine's word about itself. A fatal one may open a verdict at once, but while
+the job's steps go on it stays tentative: a machine that works is not evicted for a line in its log.
+An event that only explains (a corrected error, a power limit) names the cause of what other
+evidence shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from tocsin.pipeline.operators.diagnose.common import few_hosts
+from tocsin.pipeline.operators.diagnose.pace import Pace
+from tocsin.pipeline.operators.findings import Finding
+from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.schemas.hardware import cause_of_event
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import NS_PER_SECOND, Event
+from tocsin.schemas.verdicts import Component, ComponentKind, Evidence, FaultKind, Suspect
+
+_KEPT_PER_HOST = 32
+_WEAK_CAUSES = frozenset({"unknown", "process_exit", "process_frozen", "machine_unreachable", "cpu_contention"})
+"""Causes that say what was seen, not why: an event on the same machine explains them."""
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareRules:
+    """Settings.
+
+    Attributes:
+        keep_ns: an event explains what happens within this.
+        open_ns: a fatal event opens a verdict within this; later only together with other evidence.
+        impact_ns: the job must be seen to suffer within this after an event, or it did not.
+        before_ns: what an event explains may have shown this long before it was logged.
+        max_host_ratio: more hosts that report the same within ``together_ns`` share a cause outside.
+        together_ns: see there.
+    """
+
+    keep_ns: int = 600 * NS_PER_SECOND
+    open_ns: int = 120 * NS_PER_SECOND
+    impact_ns: int = 60 * NS_PER_SECOND
+    before_ns: int = 60 * NS_PER_SECOND
+    max_host_ratio: float = 0.125
+    together_ns: int = 10 * NS_PER_SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareFact:
+    """One event that says something."""
+
+    ts_ns: int
+    host: str
+    name: str
+    cause: str
+    fault: str
+    accuses: bool
+    text: str
+
+    def evidence(self) -> Evidence:
+        """For a verdict."""
+        score = 2.0 if self.accuses else 1.0
+        return Evidence("hardware", self.name, score, self.ts_ns, self.ts_ns, f"{self.host}: {self.text}")
+
+
+@dataclass(slots=True)
+class HardwareTracker:
+    """The hardware events of one job's machines."""
+
+    config: HardwareRules
+    facts: dict[str, list[HardwareFact]] = field(default_factory=dict)
+
+    def take(self, event: Event) -> None:
+        """Keep what an event says; a state that is well again takes back what it said before."""
+        meaning = cause_of_event(event)
+        known = self.facts.get(event.host, [])
+        if meaning is None:
+            if known:
+                self.facts[event.host] = [fact for fact in known if fact.name != event.name]
+            return
+        fact = HardwareFact(
+            event.ts_ns, event.host, event.name, meaning.cause, meaning.fault, meaning.accuses, meaning.text
+        )
+        oldest_ns = event.ts_ns - self.config.keep_ns
+        self.facts[event.host] = [*(f for f in known if f.ts_ns >= oldest_ns), fact][-_KEPT_PER_HOST:]
+
+    def find(self, graph: JobGraph, now_ns: int, pace: Pace) -> tuple[list[Finding], list[Reason]]:
+        """Who says of itself that it broke, as far as the job suffers from it."""
+        accusing = [
+            fact
+            for facts in self.facts.values()
+            for fact in facts
+            if fact.accuses and fact.cause and now_ns - fact.ts_ns <= self.config.open_ns
+        ]
+        if not accusing:
+            return [], []
+        first = min(accusing, key=lambda fact: (fact.ts_ns, fact.fault != "fail_stop", fact.host))
+        same = {
+            fact.host
+            for fact in accusing
+            if fact.cause == first.cause and abs(fact.ts_ns - first.ts_ns) <= self.config.together_ns
+        }
+        if len(same) > few_hosts(graph, self.config.max_host_ratio):
+            return [], [Reason.AMBIGUOUS]
+        return self._judge(graph, now_ns, first, pace)
+
+    def _judge(
+        self, graph: JobGraph, now_ns: int, fact: HardwareFact, pace: Pace
+    ) -> tuple[list[Finding], list[Reason]]:
+        slowdown = pace.slowdown_since(fact.ts_ns, now_ns)
+        died = any(
+            facts.exit is not None and (facts.exit.code or facts.exit.signal)
+            for rank, facts in graph.ranks.items()
+            if graph.host_of(rank) == fact.host
+        )
+        hurts = died or (slowdown is not None and slowdown.is_certain)
+        if hurts:
+            return [self._finding(fact, FaultKind(fact.fault), tentative=False)], []
+        known = pace.median_step_ns > 0
+        if fact.fault == "fail_stop" and (not known or now_ns - fact.ts_ns <= 3 * pace.median_step_ns + NS_PER_SECOND):
+            # Nobody can say yet (or ever) whether the job suffers: said at once, confirmed only when it does.
+            return [self._finding(fact, FaultKind.FAIL_STOP, tentative=known)], []
+        if now_ns - fact.ts_ns > self.config.impact_ns:
+            return [], [Reason.NO_IMPACT]
+        return [self._finding(fact, FaultKind.DEGRADED, tentative=False)], [Reason.NO_IMPACT]
+
+    @staticmethod
+    def _finding(fact: HardwareFact, fault: FaultKind, *, tentative: bool) -> Finding:
+        return Finding(
+            fault,
+            fact.cause,
+            (Suspect(Component(ComponentKind.HOST, fact.host)),),
+            fact.ts_ns,
+            0.6 if tentative or fault is FaultKind.DEGRADED else 0.92,
+            Reason.HARDWARE_EVENT,
+            (fact.evidence(),),
+            tentative=tentative,
+        )
+
+    def explain(self, findings: Sequence[Finding]) -> list[Finding]:
+        """Name the cause where an event on the same machine tells it."""
+        return [self._explained(finding) for finding in findings]
+
+    def _explained(self, finding: Finding) -> Finding:
+        if len(finding.suspects) != 1 or finding.cause not in _WEAK_CAUSES:
+            return finding
+        earliest_ns = finding.onset_ns - self.config.before_ns
+        facts = [
+            fact
+            for fact in self.facts.get(finding.suspects[0].component.name, ())
+            if fact.cause and fact.cause not in _WEAK_CAUSES and fact.ts_ns >= earliest_ns
+        ]
+        if not facts:
+            return finding
+        best = max(facts, key=lambda fact: (fact.accuses, -abs(fact.ts_ns - finding.onset_ns), fact.name))
+        return replace(
+            finding,
+            cause=best.cause,
+            confidence=min(0.98, finding.confidence + 0.1),
+            evidence=(best.evidence(), *finding.evidence),
+        )
+
+    def to_state(self) -> list[Any]:
+        """JSON-able state."""
+        return [[host, [asdict(fact) for fact in facts]] for host, facts in sorted(self.facts.items())]
+
+    def load_state(self, state: list[Any]) -> None:
+        """Take back what ``to_state`` gave."""
+        self.facts = {host: [HardwareFact(**fact) for fact in facts] for host, facts in state}
+
+
+def add_broken(findings: Sequence[Finding], broken: Sequence[Finding]) -> list[Finding]:
+    """Join what the machines report of themselves with what the job shows.
+
+    The same machine: the job's view stays, with the cause explained. Another machine: the first death
+    is a victim where the report of the broken part is older, or as old as clocks can tell; a slow rank is
+    not, where the report only says "degraded".
+    """
+    found = list(findings)
+    for report in broken:
+        named = [f for f in found if f.suspects]
+        same = [f for f in named if f.suspects[0].component == report.suspects[0].component]
+        if same:
+            continue
+        if report.fault is FaultKind.DEGRADED:
+            found.append(report)
+            continue
+        others = [f for f in named if f.fault is not FaultKind.DEGRADED]
+        if all(report.onset_ns <= f.onset_ns + 2 * NS_PER_SECOND for f in others):
+            found = [report, *(f for f in found if f.fault is FaultKind.DEGRADED)]
+    return found
