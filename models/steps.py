@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tocsin.models.robust import median, quantile
+
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
@@ -161,7 +163,7 @@ def _find_in_role(window: StepWindow, members: IntArray, config: SlowConfig) -> 
     if enough.sum() < 2:  # one step shows no continuity
         return None
     own = own[enough]
-    above = own - np.nanmedian(own, axis=1)[:, None]
+    above = own - _nanmedian1(own)[:, None]
     excess = _nanmedian0(above)
     slow = _slow_columns(excess, config) if np.isfinite(excess).any() else None
     if slow is None:
@@ -169,9 +171,9 @@ def _find_in_role(window: StepWindow, members: IntArray, config: SlowConfig) -> 
     rest = np.setdiff1d(np.arange(members.size), slow)
     top = int(slow[0])
     gain = float(excess[slow].max())
-    if not np.nanmedian(above[-5:, top]) > gain / 2:  # it was, and is no more
+    if not _flat(above[-5:, top]) > gain / 2:  # it was, and is no more
         return None
-    step_seconds = float(np.nanmedian(window.duration_seconds[:, members]))
+    step_seconds = float(_flat(window.duration_seconds[:, members]))
     strength = gain / max(step_seconds - gain, 1e-3)
     slowest = np.nanargmax(np.where(np.isfinite(above), above, -np.inf), axis=1)
     share = float(np.isin(slowest, slow).mean())
@@ -185,8 +187,8 @@ def _find_in_role(window: StepWindow, members: IntArray, config: SlowConfig) -> 
         excess_seconds=gain,
         strength_ratio=strength,
         score=score,
-        own_seconds=float(np.nanmedian(own[:, top])),
-        peer_seconds=float(np.nanmedian(own[:, rest])),
+        own_seconds=float(_flat(own[:, top])),
+        peer_seconds=float(_flat(own[:, rest])),
         phase=phase,
         phase_share_ratio=phase_share,
         share_ratio=share,
@@ -245,7 +247,7 @@ def _spread(excess: FloatArray, above: FloatArray) -> float:
         return 0.0
     between = 1.4826 * float(np.median(np.abs(finite - np.median(finite))))
     steps = max(1, above.shape[0])
-    within = 1.4826 * float(np.nanmedian(np.abs(above - excess[None, :]))) / np.sqrt(steps)
+    within = 1.4826 * float(_flat(np.abs(above - excess[None, :]))) / np.sqrt(steps)
     return max(between, float(within))
 
 
@@ -253,17 +255,17 @@ def _wait(communication: FloatArray, slow: IntArray, rest: IntArray) -> float:
     """How much longer the peers stand in collectives than the suspects, in seconds."""
     if rest.size == 0 or not np.isfinite(communication).any():
         return 0.0
-    peers = np.nanmedian(communication[:, rest])
-    suspects = np.nanmedian(communication[:, slow])
+    peers = _flat(communication[:, rest])
+    suspects = _flat(communication[:, slow])
     return float(peers - suspects) if np.isfinite(peers) and np.isfinite(suspects) else 0.0
 
 
 def _phase_of(phases: FloatArray, top: int, gain: float) -> tuple[str, float]:
     """The phase with the largest excess of one rank, and its share of the whole excess."""
-    above = phases - np.nanmedian(phases, axis=2, keepdims=True) if np.isfinite(phases).any() else None
+    above = phases - median(phases, 2)[:, :, None] if np.isfinite(phases).any() else None
     if above is None:
         return "", 0.0
-    per_phase = np.array([_median(above[p, :, top]) for p in range(len(PHASES))])
+    per_phase = np.array([_flat(above[p, :, top]) for p in range(len(PHASES))])
     if not np.isfinite(per_phase).any():
         return "", 0.0
     best = int(np.nanargmax(per_phase))
@@ -283,22 +285,20 @@ def _first_row(own: FloatArray, top: int, gain: float) -> int:
     return int(min(row, own.shape[0] - 1))
 
 
-def _median(values: FloatArray) -> float:
+def _flat(values: FloatArray) -> float:
+    """Median of all numbers, NaN without any."""
     finite = values[np.isfinite(values)]
     return float(np.median(finite)) if finite.size else float("nan")
 
 
 def _nanmedian0(values: FloatArray) -> FloatArray:
-    """Median over rows without the warning for all-NaN columns."""
-    out = np.full(values.shape[1], np.nan)
-    known = np.isfinite(values).any(axis=0)
-    out[known] = np.nanmedian(values[:, known], axis=0)
-    return out
+    """Median over rows."""
+    return median(values, 0)
 
 
 def _nanmedian1(values: FloatArray) -> FloatArray:
-    """Median over columns without the warning for all-NaN rows."""
-    return _nanmedian0(values.T)
+    """Median over columns."""
+    return median(values, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,10 +335,10 @@ def find_job_change(history: FloatArray, recent_count: int, min_strength_ratio: 
     """
     if history.shape[0] < 3 * recent_count:
         return None
-    now = np.nanmedian(history[-recent_count:], axis=0)
+    now = _nanmedian0(history[-recent_count:])
     past = history[:-recent_count]
     # The 40th percentile: a slow spell shorter than half of the history does not become normal.
-    before = np.nanpercentile(past, 40, axis=0)
+    before = quantile(past, 0.4, 0)
     growth = float(now[0] - before[0])
     strength = growth / max(float(before[0]), 1e-3)
     if strength < min_strength_ratio:
@@ -352,3 +352,60 @@ def find_job_change(history: FloatArray, recent_count: int, min_strength_ratio: 
     return JobChange(
         strength, float(now[0]), float(before[0]), float(shares[0]), float(shares[1]), float(shares[2]), row
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Slowdown:
+    """How a job's pace changed at a point in time.
+
+    Attributes:
+        ratio: growth of the median step time; infinity: it makes no steps any more.
+        is_certain: the growth is beyond the noise of the steps.
+        step_seconds: median step time since then (of those seen), NaN: none.
+        before_seconds: median step time before.
+    """
+
+    ratio: float
+    is_certain: bool
+    step_seconds: float
+    before_seconds: float
+
+
+_BEFORE_COUNT = 60
+_AFTER_COUNT = 10
+_MIN_SLOWDOWN_RATIO = 0.03
+"""Less is the drift of a healthy job."""
+_CERTAIN_SIGMAS = 3.0
+_OVERDUE_FACTOR = 2.5
+"""A step that takes so many times as long as the others: the job stands, or nearly so."""
+
+
+def find_slowdown(seconds: FloatArray, ends_ns: IntArray, onset_ns: int, now_ns: int) -> Slowdown | None:
+    """Compare the steps before a point in time with those after it.
+
+    Args:
+        seconds: the job's step times, shape (steps,).
+        ends_ns: when they ended, ascending.
+        onset_ns: the point in time.
+        now_ns: the present.
+
+    Returns:
+        None where fewer than five steps lie before, or none after and none is overdue.
+    """
+    begins_ns = ends_ns - (seconds * 1e9).astype(np.int64)
+    before = seconds[ends_ns <= onset_ns][-_BEFORE_COUNT:]
+    if before.size < 5:
+        return None
+    usual = float(np.median(before))
+    noise = 1.4826 * float(np.median(np.abs(before - usual))) / max(usual, 1e-6)
+    overdue = (now_ns - int(ends_ns[-1])) / 1e9 > _OVERDUE_FACTOR * usual + 2.0
+    # A step that was under way at the onset counts: half of it or more lies behind.
+    after = seconds[(begins_ns + ends_ns) // 2 >= onset_ns][-_AFTER_COUNT:]
+    if overdue:
+        return Slowdown(float("inf"), True, float("nan"), usual)
+    if not after.size:
+        return None
+    found = float(np.median(after))
+    ratio = found / max(usual, 1e-6) - 1
+    line = max(_MIN_SLOWDOWN_RATIO, _CERTAIN_SIGMAS * noise / float(np.sqrt(after.size)))
+    return Slowdown(ratio, ratio >= line, found, usual)

@@ -21,7 +21,7 @@ from tocsin.pipeline.operators.graph import RankFacts
 from tocsin.pipeline.slices import SliceBuffer, SliceConfig, Taken, Turn
 from tocsin.schemas.codec import decode
 from tocsin.schemas.errors import ClockAheadError
-from tocsin.schemas.records import NS_PER_SECOND, JobKey, StepBatch, Tick
+from tocsin.schemas.records import NS_PER_SECOND, JobKey, Record, StepBatch, Tick
 from tocsin.schemas.verdicts import Anomaly, Verdict
 
 _LOG = logging.getLogger("tocsin.engine")
@@ -33,7 +33,8 @@ class EngineConfig:
 
     slices: SliceConfig = field(default_factory=SliceConfig)
     job: JobConfig = field(default_factory=JobConfig)
-    history: HistoryConfig = field(default_factory=HistoryConfig)
+    history: HistoryConfig | None = field(default_factory=HistoryConfig)
+    """None: keep no numbers behind the verdicts (a replay writes no evidence tables)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +86,26 @@ class EmbeddedEngine:
             SchemaError: the bytes are no record; a dead letter.
             ClockAheadError: stamped in the future; the sender must correct its clock.
         """
-        record = decode(data, now_ns=now_ns)
+        return self.take_record(decode(data, now_ns=now_ns), data, now_ns)
+
+    def take_record(self, record: Record, data: bytes | None = None, now_ns: int | None = None) -> Taken:
+        """Take one record that is decoded already (a replay made it).
+
+        Args:
+            record: the record.
+            data: its bytes, where there are any.
+            now_ns: as in ``take``.
+
+        Raises:
+            ClockAheadError: as ``take``.
+        """
         if isinstance(record, Tick):
             return Taken.OK
         with self._lock:
             if now_ns is not None and record.ts_ns > now_ns + self._config.slices.max_ahead_ns:
                 self.counters["refused_clock_ahead"] += 1
                 raise ClockAheadError(record.ts_ns - now_ns)
-            taken = self._buffer.add(record, bytes(data))
+            taken = self._buffer.add(record, data)
             self.counters[f"records_{taken.value}"] += 1
             if taken is Taken.LATE:
                 self.late_by_host[record.job, record.host] += 1
@@ -125,7 +138,8 @@ class EmbeddedEngine:
         if pipeline is not None:
             return pipeline
         pipeline = self._pipelines[job] = JobPipeline(self._config.job, job)
-        self._histories[job] = JobHistory(self._config.history)
+        if self._config.history is not None:
+            self._histories[job] = JobHistory(self._config.history)
         for other, older in self._pipelines.items():
             same = (other.cluster, other.job_id) == (job.cluster, job.job_id)
             if same and other.attempt < job.attempt:
@@ -136,13 +150,16 @@ class EmbeddedEngine:
         return pipeline
 
     def _remember(self, turn: Turn, health: Sequence[AlignedHealth]) -> None:
-        history = self._histories[turn.job]
+        history = self._histories.get(turn.job)
+        if history is None:
+            return
         history.take_steps([record for record in turn.fast.records if isinstance(record, StepBatch)])
         history.take_health(health)
 
     def _forget(self, known: set[JobKey]) -> None:
         for job in [job for job in self._pipelines if job not in known]:
-            del self._pipelines[job], self._histories[job]
+            del self._pipelines[job]
+            self._histories.pop(job, None)
 
     def history(self, job: JobKey) -> JobHistory | None:
         """The numbers behind a job's verdicts."""
@@ -232,7 +249,8 @@ class EmbeddedEngine:
             for job, own in groups.items():
                 self._pipelines[job] = JobPipeline(self._config.job, job)
                 self._pipelines[job].restore(own)
-                self._histories[job] = JobHistory(self._config.history)
+                if self._config.history is not None:
+                    self._histories[job] = JobHistory(self._config.history)
 
 
 def _stands(facts: RankFacts) -> bool:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from tocsin.pipeline.operators.align import Align, AlignedHealth
 from tocsin.pipeline.operators.base import pack_state, unpack_state
 from tocsin.pipeline.operators.decide import Decide, DecideConfig
 from tocsin.pipeline.operators.diagnose import Diagnose, DiagnoseConfig
 from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.pipeline.operators.peers import PeerDetector, PeersConfig
 from tocsin.pipeline.operators.steps import StepDetector, StepsConfig
 from tocsin.pipeline.slices import Turn
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import IDLE_JOB_ID, JobKey
-from tocsin.schemas.verdicts import Anomaly, Verdict
+from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,7 @@ class JobConfig:
     """Settings of all operators."""
 
     steps: StepsConfig = field(default_factory=StepsConfig)
+    peers: PeersConfig = field(default_factory=PeersConfig)
     diagnose: DiagnoseConfig = field(default_factory=DiagnoseConfig)
     decide: DecideConfig = field(default_factory=DecideConfig)
 
@@ -51,11 +54,18 @@ class JobPipeline:
         self.graph = JobGraph()
         self.steps = StepDetector(config.steps, self.graph)
         self.align = Align()
+        self.peers = PeerDetector(config.peers, self.graph)
         self.diagnose = Diagnose(config.diagnose, self.graph)
         self.decide = Decide(config.decide, job)
         self.abstained: Counter[str] = Counter()
         self._ended = False
         self._superseded = False
+        self._metric_anomalies: tuple[Anomaly, ...] = ()
+        """What the last metric slice showed: it holds until the next one."""
+
+    @property
+    def _judges(self) -> bool:
+        return not self._superseded and self.job.job_id != IDLE_JOB_ID
 
     def on_turn(self, turn: Turn) -> TurnResult:
         """Take what happened up to ``turn.end_ns``; return what follows from it."""
@@ -63,11 +73,13 @@ class JobPipeline:
         for metrics in turn.metrics:
             self.graph.take(metrics.records)
             health.extend(self.align.on_slice(metrics))
+            if self._judges:
+                self._metric_anomalies = tuple(self.peers.on_slice(metrics))
         self.graph.take(turn.fast.records)
-        if self._superseded or self.job.job_id == IDLE_JOB_ID:
+        if not self._judges:
             return TurnResult((), tuple(health))
-        anomalies = self.steps.on_slice(turn.fast)
-        diagnosis = self.diagnose.on_slice(turn.fast, anomalies, self.steps.median_step_ns)
+        anomalies = [*self.steps.on_slice(turn.fast), *self._metric_anomalies]
+        diagnosis = self.diagnose.on_slice(turn.fast, anomalies, self.steps)
         self.abstained.update(reason.value for reason in diagnosis.abstained)
         verdicts = self.decide.on_findings(turn.end_ns, diagnosis.findings)
         if self.graph.ended() and not self._ended:
@@ -82,17 +94,22 @@ class JobPipeline:
 
     def abstentions(self) -> dict[str, int]:
         """Reason -> how often, over all operators."""
-        return dict(self.abstained + Counter(self.steps.abstained))
+        return dict(self.abstained + Counter(self.steps.abstained) + Counter(self.peers.abstained))
 
     def snapshot(self) -> dict[str, bytes]:
         """State as named parts, prefixed by operator."""
         parts = {
             "job": pack_state(
-                {"ended": self._ended, "superseded": self._superseded, "abstained": dict(self.abstained)}
+                {
+                    "ended": self._ended,
+                    "superseded": self._superseded,
+                    "abstained": dict(self.abstained),
+                    "metric_anomalies": [asdict(anomaly) for anomaly in self._metric_anomalies],
+                }
             ),
             "graph": pack_state(self.graph.to_state()),
         }
-        for operator in (self.steps, self.align, self.diagnose, self.decide):
+        for operator in (self.steps, self.align, self.peers, self.diagnose, self.decide):
             parts.update(operator.snapshot())
         return parts
 
@@ -102,6 +119,18 @@ class JobPipeline:
         self._ended = state["ended"]
         self._superseded = state["superseded"]
         self.abstained = Counter(state["abstained"])
+        self._metric_anomalies = tuple(_anomaly(fields) for fields in state["metric_anomalies"])
         self.graph.load_state(unpack_state(parts, "graph"))
-        for operator in (self.steps, self.align, self.diagnose, self.decide):
+        for operator in (self.steps, self.align, self.peers, self.diagnose, self.decide):
             operator.restore(parts)
+
+
+def _anomaly(fields: dict[str, Any]) -> Anomaly:
+    component = fields["component"]
+    return Anomaly(
+        **{
+            **fields,
+            "job": JobKey(**fields["job"]),
+            "component": Component(ComponentKind(component["kind"]), component["name"]),
+        }
+    )

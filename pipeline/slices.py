@@ -15,6 +15,7 @@ from enum import StrEnum
 from tocsin.pipeline.operators.base import pack_state, unpack_state
 from tocsin.schemas.codec import decode, encode
 from tocsin.schemas.records import (
+    METRIC_SLICE_NS,
     NS_PER_SECOND,
     CollectiveBatch,
     Event,
@@ -28,6 +29,7 @@ from tocsin.schemas.records import (
     StepBatch,
     TableAnnouncement,
     Topology,
+    metric_slice_ns,
 )
 
 _KIND_ORDER: dict[type, int] = {
@@ -42,7 +44,6 @@ _KIND_ORDER: dict[type, int] = {
     ProbeAnswer: 7,
     Frame: 8,
 }
-_METRIC_TICKS_PER_SLICE = 5
 
 
 class Taken(StrEnum):
@@ -67,7 +68,7 @@ class SliceConfig:
     """
 
     fast_slice_ns: int = NS_PER_SECOND
-    metric_slice_ns: int = 5 * NS_PER_SECOND
+    metric_slice_ns: int = METRIC_SLICE_NS
     lateness_ns: int = NS_PER_SECOND
     max_ahead_ns: int = 2 * NS_PER_SECOND
     forget_job_after_ns: int = 3600 * NS_PER_SECOND
@@ -130,7 +131,7 @@ class SliceBuffer:
 
     def _length_ns(self, record: JobRecord) -> int:
         if isinstance(record, Frame):
-            return max(self._config.metric_slice_ns, _METRIC_TICKS_PER_SLICE * record.tick_ns)
+            return metric_slice_ns(record.tick_ns, self._config.metric_slice_ns)
         return self._config.fast_slice_ns
 
     def add(self, record: JobRecord, data: bytes | None = None) -> Taken:

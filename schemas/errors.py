@@ -15,6 +15,7 @@ The tree::
     +-- TransportError              the way from an agent to the engine
     |   +-- ClockAheadError         the receiver refused a record from the future
     |   +-- SpoolError              the disk spool cannot be used
+    +-- RecordingError              a recording's file is not as the format says (file, column, row)
     +-- StoreError                  the incident database
     |   +-- DatabaseNewerError      its schema is newer than this program
     |   +-- DatabaseLockedError     another process holds the chDB folder
@@ -140,6 +141,26 @@ class SpoolError(TransportError):
     """The disk spool cannot be used."""
 
     reason = "spool"
+
+
+class RecordingError(TocsinError):
+    """A file of a recording is not as the format says.
+
+    Attributes:
+        file: file name.
+        column: its column or field, "" = the whole file.
+        row: from 0, None = no row in particular.
+    """
+
+    reason = "recording"
+
+    def __init__(self, file: str, text: str, *, column: str = "", row: int | None = None) -> None:
+        """Name file, column and row, then say what is wrong."""
+        place = file + (f", column {column}" if column else "") + ("" if row is None else f", row {row}")
+        super().__init__(f"{place}: {text}")
+        self.file = file
+        self.column = column
+        self.row = row
 
 
 class StoreError(TocsinError):

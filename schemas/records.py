@@ -21,6 +21,13 @@ from tocsin.schemas.kinds import Severity as Severity  # noqa: PLC0414  # re-exp
 from tocsin.schemas.metrics import MetricTable
 
 NS_PER_SECOND = 1_000_000_000
+METRIC_SLICE_NS = 5 * NS_PER_SECOND
+_METRIC_TICKS_PER_SLICE = 5
+
+
+def metric_slice_ns(tick_ns: int, least_ns: int = METRIC_SLICE_NS) -> int:
+    """Length of the slices of frames with this sampling period: at least five ticks."""
+    return max(least_ns, _METRIC_TICKS_PER_SLICE * tick_ns)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -41,6 +48,14 @@ class JobKey:
 
 IDLE_JOB_ID = "idle"
 """Job id of a host that runs no job: stored, never judged."""
+
+
+LONE_RANK_PREFIX = "rank:"
+
+
+def lone_host(rank: int) -> str:
+    """The name that stands for a host where nobody knows the rank's: each such rank is one of its own."""
+    return f"{LONE_RANK_PREFIX}{rank}"
 
 
 @dataclass(frozen=True, slots=True)

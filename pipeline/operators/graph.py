@@ -13,10 +13,12 @@ from typing import Any
 
 from tocsin.schemas import events
 from tocsin.schemas.records import (
+    METRIC_SLICE_NS,
     NS_PER_SECOND,
     CollectiveBatch,
     CommGroup,
     Event,
+    Frame,
     GroupKind,
     Groups,
     HostStatus,
@@ -25,6 +27,7 @@ from tocsin.schemas.records import (
     StepBatch,
     StepRecord,
     Topology,
+    metric_slice_ns,
 )
 
 UNKNOWN_CLOCK_ERROR_NS = NS_PER_SECOND // 4
@@ -76,6 +79,8 @@ class HostFacts:
     clock_error_ns: int = UNKNOWN_CLOCK_ERROR_NS
     hook_present: bool = False
     agent_stopped_ns: int = 0
+    beat_ns: int = 0
+    """How often it reports by itself, 0: only when something happens (its silence means nothing)."""
 
 
 class JobGraph:
@@ -118,6 +123,13 @@ class JobGraph:
         """The pipeline stage that a rank is compared within; -1 for all where unknown."""
         place = self.places.get(rank)
         return place.pp if place is not None else -1
+
+    def roles_of_hosts(self) -> dict[str, tuple[int, ...]]:
+        """Host -> the pipeline stages of its ranks: only hosts of equal role carry the same load."""
+        stages: dict[str, set[int]] = {}
+        for place in self.places.values():
+            stages.setdefault(place.host, set()).add(place.pp)
+        return {host: tuple(sorted(found)) for host, found in stages.items()}
 
     def clock_error_ns(self, ranks: Iterable[int]) -> int:
         """By how much the clocks of these ranks' hosts may differ (one host: nothing)."""
@@ -192,9 +204,10 @@ class JobGraph:
     def _see_host(self, record: JobRecord) -> None:
         facts = self.hosts.get(record.host)
         if facts is None:
-            self.hosts[record.host] = HostFacts(record.ts_ns, record.ts_ns)
-            return
+            facts = self.hosts[record.host] = HostFacts(record.ts_ns, record.ts_ns)
         facts.last_seen_ns = max(facts.last_seen_ns, record.ts_ns)
+        if isinstance(record, Frame):
+            facts.beat_ns = metric_slice_ns(record.tick_ns)
 
     def _rank(self, rank: int, host: str, ts_ns: int) -> RankFacts:
         facts = self.ranks.get(rank)
@@ -204,6 +217,7 @@ class JobGraph:
 
     def _take_status(self, status: HostStatus) -> None:
         facts = self.hosts[status.host]
+        facts.beat_ns = facts.beat_ns or METRIC_SLICE_NS
         facts.clock_offset_ns = status.clock_offset_ns
         facts.clock_error_ns = status.clock_error_ns
         facts.hook_present = status.hook_present

@@ -12,13 +12,14 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 
 from tocsin.models.steps import (
-    FloatArray,
     JobChange,
     SlowConfig,
+    Slowdown,
     SlowRanks,
     StepWindow,
     find_job_change,
     find_slow,
+    find_slowdown,
     has_peers,
     median_excess,
     volatility_ratio,
@@ -26,12 +27,12 @@ from tocsin.models.steps import (
 from tocsin.pipeline.operators.base import pack_state, unpack_state
 from tocsin.pipeline.operators.candidates import Candidate, Candidates, RotationConfig
 from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.pipeline.operators.step_rows import StepRows, table_of
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, GroupKind, Slice, StepBatch, StepRecord
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
 DETECTOR = "steps"
-_COLUMNS = 6  # duration, communication, data, forward, backward, optimizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +108,8 @@ class StepDetector:
         self._pending_since_ns: dict[int, int] = {}
         self._seen_count: dict[int, int] = {}
         self._last_row_ns: dict[int, int] = {}
-        self._window: list[tuple[int, dict[int, list[float]]]] = []
-        """(end_ns of the step, rank -> row), newest last, at most ``long_count``."""
+        self._window: list[StepRows] = []
+        """Newest last, at most ``long_count``."""
         self._history: list[list[float]] = []
         self._history_ns: list[int] = []
         self._judged_count = 0
@@ -129,10 +130,22 @@ class StepDetector:
         last_ns = self._last_row_ns.get(rank, 0)
         if now_ns - last_ns > self._config.active_ns:
             return 0.0
-        for _, rows in reversed(self._window):
-            if rank in rows:
-                return 1.0 / max(rows[rank][0], 1e-3)
+        for step in reversed(self._window):
+            duration_seconds = step.duration_of(rank)
+            if duration_seconds is not None:
+                return 1.0 / max(duration_seconds, 1e-3)
         return 0.0
+
+    def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
+        """How much longer the job's steps take since then; None where its steps cannot tell.
+
+        Args:
+            onset_ns: a time of the past.
+            now_ns: the slice's end.
+        """
+        seconds = np.array([row[0] for row in self._history])
+        ends_ns = np.array(self._history_ns, np.int64)
+        return find_slowdown(seconds, ends_ns, onset_ns, now_ns)
 
     def on_slice(self, data: Slice) -> Sequence[Anomaly]:
         """Take the steps of one second and return what looks wrong at its end."""
@@ -156,8 +169,7 @@ class StepDetector:
             self._abstain(Reason.WARMING_UP)
             return
         if row.communication_seconds is None:
-            self._abstain(Reason.NO_HOOK)
-            return
+            self._abstain(Reason.NO_HOOK)  # nobody can be singled out; the job's pace is known all the same
         begin_ns = row.ts_ns - int(row.duration_seconds * NS_PER_SECOND)
         if self._graph.in_announced_phase(begin_ns, row.ts_ns):
             self._abstain(Reason.ANNOUNCED_PHASE)
@@ -188,16 +200,16 @@ class StepDetector:
             if not active <= rows.keys() and waited_ns < self._config.ripe_ns:
                 break
             del self._pending[step], self._pending_since_ns[step]
-            end_ns = int(max(row[_COLUMNS] for row in rows.values()))
-            self._window.append((end_ns, {rank: row[:_COLUMNS] for rank, row in rows.items()}))
+            told = StepRows.of(rows)
+            self._window.append(told)
             self._judged_count += 1
-            self._remember(end_ns, rows)
+            self._remember(told)
             count += 1
         del self._window[: -self._config.long_count]
         return count
 
-    def _remember(self, end_ns: int, rows: Mapping[int, Sequence[float]]) -> None:
-        table = np.array([row[:_COLUMNS] for row in rows.values()])
+    def _remember(self, told: StepRows) -> None:
+        table = told.values
         own = table[:, 0] - table[:, 1]
         data = np.nan_to_num(table[:, 2])
         self._history.append(
@@ -208,17 +220,12 @@ class StepDetector:
                 float(np.median(table[:, 1])),
             ]
         )
-        self._history_ns.append(end_ns)
+        self._history_ns.append(told.end_ns)
         del self._history[: -self._config.history_count]
         del self._history_ns[: -self._config.history_count]
 
-    def _arrays(self) -> tuple[StepWindow, list[int]]:
-        ranks = sorted({rank for _, rows in self._window for rank in rows})
-        column = {rank: index for index, rank in enumerate(ranks)}
-        table: FloatArray = np.full((_COLUMNS, len(self._window), len(ranks)), np.nan)
-        for row_index, (_, rows) in enumerate(self._window):
-            for rank, row in rows.items():
-                table[:, row_index, column[rank]] = row
+    def _arrays(self) -> tuple[StepWindow, tuple[int, ...]]:
+        ranks, table = table_of(self._window)
         roles = np.array([self._graph.stage_of(rank) for rank in ranks], dtype=np.int64)
         return StepWindow(table[0], table[1], table[2:], roles), ranks
 
@@ -258,12 +265,11 @@ class StepDetector:
 
     def _begin_ns(self, row: int) -> int:
         """When the step of this row of the window began."""
-        end_ns, rows = self._window[row]
-        longest = max(values[0] for values in rows.values())
-        return end_ns - int(longest * NS_PER_SECOND)
+        step = self._window[row]
+        return step.end_ns - int(float(step.values[:, 0].max()) * NS_PER_SECOND)
 
     def _update_candidates(self, found: Mapping[str, tuple[SlowRanks, int]], ranks: Sequence[int]) -> None:
-        newest_ns = self._window[-1][0]
+        newest_ns = self._window[-1].end_ns
         for hosts, (slow, onset_ns) in found.items():
             detail = {key: value for key, value in asdict(slow).items() if key not in ("columns", "first_row")}
             detail["ranks"] = sorted(ranks[column] for column in slow.columns)
@@ -338,7 +344,7 @@ class StepDetector:
             "pending_since": sorted(self._pending_since_ns.items()),
             "seen": sorted(self._seen_count.items()),
             "last_row": sorted(self._last_row_ns.items()),
-            "window": [[end, [[r, row] for r, row in sorted(rows.items())]] for end, rows in self._window],
+            "window": [step.to_state() for step in self._window],
             "judged": self._judged_count,
             "early": sorted(self._early.items()),
             "history": self._history,
@@ -355,7 +361,7 @@ class StepDetector:
         self._pending_since_ns = dict(map(tuple, state["pending_since"]))
         self._seen_count = dict(map(tuple, state["seen"]))
         self._last_row_ns = dict(map(tuple, state["last_row"]))
-        self._window = [(end, dict(map(tuple, rows))) for end, rows in state["window"]]
+        self._window = [StepRows.from_state(step) for step in state["window"]]
         self._judged_count = state["judged"]
         self._early = dict(map(tuple, state["early"]))
         self._history = state["history"]

@@ -61,6 +61,9 @@ Column = NDArray[Any] | Text | list[bytes]
 Columns = Mapping[str, Column]
 """A table: column name -> column, all equally long."""
 
+NULL_MASKS: Mapping[str, str] = {"loss": "loss_is_null", "grad_norm": "grad_norm_is_null"}
+"""Columns where NaN is evidence and null is "not measured": the mask (bool, optional) tells them apart."""
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnSpec:
@@ -215,8 +218,7 @@ PROBES = TableSpec(
     time="ts_ns",
 )
 TABLES: dict[str, TableSpec] = {
-    spec.name: spec
-    for spec in (TOPOLOGY, GROUPS, HOST_METRICS_TABLE, STEPS, COLLECTIVES, EVENTS, PROBES)
+    spec.name: spec for spec in (TOPOLOGY, GROUPS, HOST_METRICS_TABLE, STEPS, COLLECTIVES, EVENTS, PROBES)
 }
 
 
@@ -231,6 +233,7 @@ class Manifest:
         end_ns: first instant after the recording.
         tick_seconds: sampling period of ``host_metrics``.
         notes: free text or object of whoever recorded.
+        cluster: whose job; only our own recorder writes it (a verdict's id depends on it).
     """
 
     job_id: str
@@ -239,6 +242,7 @@ class Manifest:
     end_ns: int
     tick_seconds: float = 1.0
     notes: Any = None
+    cluster: str = "default"
 
 
 @dataclass(frozen=True, slots=True)

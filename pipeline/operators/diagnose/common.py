@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.schemas.records import LONE_RANK_PREFIX
 from tocsin.schemas.verdicts import Component, ComponentKind, Suspect
 
 
@@ -14,7 +15,7 @@ def suspects_of(graph: JobGraph, ranks: Iterable[int]) -> tuple[Suspect, ...]:
     lone: list[int] = []
     for rank in sorted(ranks):
         host = graph.host_of(rank)
-        if host:
+        if host and not host.startswith(LONE_RANK_PREFIX):
             by_host.setdefault(host, []).append(rank)
         else:
             lone.append(rank)
@@ -24,4 +25,8 @@ def suspects_of(graph: JobGraph, ranks: Iterable[int]) -> tuple[Suspect, ...]:
 
 def names_of(graph: JobGraph, ranks: Iterable[int]) -> str:
     """For a sentence: ``rank 3 on n03``."""
-    return ", ".join(f"rank {rank} on {graph.host_of(rank) or '?'}" for rank in sorted(ranks))
+    names = []
+    for rank in sorted(ranks):
+        host = graph.host_of(rank) or "?"
+        names.append(f"rank {rank}" if host.startswith(LONE_RANK_PREFIX) else f"rank {rank} on {host}")
+    return ", ".join(names)

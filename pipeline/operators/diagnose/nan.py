@@ -7,6 +7,7 @@ is known to be smaller than the gap.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,7 @@ from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas import events
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import NS_PER_SECOND, Event
+from tocsin.schemas.records import NS_PER_SECOND, Event, StepRecord
 from tocsin.schemas.verdicts import Evidence, FaultKind
 
 _STAGE = {"loss": 0, "grad_norm": 1}
@@ -47,19 +48,25 @@ class NanTracker:
 
     def take(self, event: Event) -> None:
         """Keep a rank's first report of the episode."""
-        if event.ts_ns - self.newest_ns > self.config.forget_ns:
-            self.first.clear()
-        self.newest_ns = max(self.newest_ns, event.ts_ns)
         stage = _STAGE.get(str(event.payload.get("what", "")), 1)
-        report = [
-            int(event.payload.get("step", -1)),
-            stage,
-            event.ts_ns,
-            str(event.payload.get("value", "nan")),
-        ]
-        known = self.first.get(event.rank)
+        step, value = int(event.payload.get("step", -1)), str(event.payload.get("value", "nan"))
+        self._report(event.rank, [step, stage, event.ts_ns, value])
+
+    def take_steps(self, rows: Sequence[StepRecord]) -> None:
+        """Step records show it too, where nobody sends events of it."""
+        for row in rows:
+            for stage, number in enumerate((row.loss, row.grad_norm)):
+                if number is not None and not math.isfinite(number):
+                    self._report(row.rank, [row.step, stage, row.ts_ns, str(number)])
+
+    def _report(self, rank: int, report: list[Any]) -> None:
+        ts_ns = int(report[2])
+        if ts_ns - self.newest_ns > self.config.forget_ns:
+            self.first.clear()
+        self.newest_ns = max(self.newest_ns, ts_ns)
+        known = self.first.get(rank)
         if known is None or report[:2] < known[:2]:
-            self.first[event.rank] = report
+            self.first[rank] = report
 
     def find(self, graph: JobGraph, now_ns: int) -> Finding | None:
         """Who was first, nobody where that cannot be said, None without an episode."""

@@ -6,14 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tocsin.pipeline.operators.base import pack_state, unpack_state
+from tocsin.pipeline.operators.diagnose.machine import MachineRules, find_machine, join
 from tocsin.pipeline.operators.diagnose.nan import NanConfig, NanTracker
 from tocsin.pipeline.operators.diagnose.network import NetworkConfig, NetworkTracker
+from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.silence import SilenceConfig, find_silence, silent_hosts
 from tocsin.pipeline.operators.diagnose.slow import SlowRules, find_slow_findings
 from tocsin.pipeline.operators.diagnose.stop import StopConfig, find_stop
 from tocsin.pipeline.operators.diagnose.waits import WaitConfig, WaitTracker
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.pipeline.operators.peers import DETECTOR as PEERS
 from tocsin.schemas import events
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import CollectiveBatch, Event, Slice, StepBatch
@@ -29,6 +32,7 @@ class DiagnoseConfig:
     silence: SilenceConfig = field(default_factory=SilenceConfig)
     slow: SlowRules = field(default_factory=SlowRules)
     waits: WaitConfig = field(default_factory=WaitConfig)
+    machine: MachineRules = field(default_factory=MachineRules)
     network: NetworkConfig = field(default_factory=NetworkConfig)
 
 
@@ -59,14 +63,15 @@ class Diagnose:
         self._waits = WaitTracker(config.waits, graph)
         self._network = NetworkTracker(config.network, graph)
 
-    def on_slice(self, data: Slice, anomalies: Sequence[Anomaly], median_step_ns: int) -> Diagnosis:
+    def on_slice(self, data: Slice, anomalies: Sequence[Anomaly], pace: Pace) -> Diagnosis:
         """Explain what is wrong at the end of this slice.
 
         Args:
             data: one second of the job's records.
             anomalies: what the detectors said of slices that end with this one.
-            median_step_ns: the job's step time, 0: not known yet.
+            pace: the job's pace.
         """
+        median_step_ns = pace.median_step_ns
         self._take(data)
         now_ns = data.end_ns
         if self._graph.ended():
@@ -90,16 +95,20 @@ class Diagnose:
             findings.extend(lost)
             reasons.extend(lost_reasons.values())
         if not findings and stop_reason is None:
-            findings.extend(self._slow(now_ns, anomalies, reasons))
+            findings.extend(self._slow(now_ns, anomalies, pace, reasons))
         return Diagnosis(tuple(findings), tuple(reasons))
 
-    def _slow(self, now_ns: int, anomalies: Sequence[Anomaly], reasons: list[Reason]) -> list[Finding]:
-        network = self._network.find(now_ns, anomalies)
+    def _slow(self, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, reasons: list[Reason]) -> list[Finding]:
+        steps = [anomaly for anomaly in anomalies if anomaly.detector != PEERS]
+        network = self._network.find(now_ns, steps)
         if network is not None:
             return [network]
-        findings, slow_reasons = find_slow_findings(self._graph, now_ns, anomalies, self._config.slow)
+        slow, slow_reasons = find_slow_findings(self._graph, now_ns, steps, self._config.slow)
         reasons.extend(slow_reasons)
-        return findings
+        peers = [anomaly for anomaly in anomalies if anomaly.detector == PEERS]
+        machine, machine_reasons = find_machine(self._graph, now_ns, peers, pace, self._config.machine)
+        reasons.extend(machine_reasons)
+        return join(slow, machine)
 
     def _take(self, data: Slice) -> None:
         for record in data.records:
@@ -108,6 +117,7 @@ class Diagnose:
                 self._network.take(record.rows)
             elif isinstance(record, StepBatch):
                 self._waits.take_steps(record.rows)
+                self._nan.take_steps(record.rows)
             elif isinstance(record, Event) and record.name == events.NAN and record.rank >= 0:
                 self._nan.take(record)
 

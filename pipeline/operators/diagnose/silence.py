@@ -21,13 +21,15 @@ class SilenceConfig:
     """Settings.
 
     Attributes:
-        silent_after_ns: a host reports at least every metric slice (5 s): two are missing, and a second.
+        missed_count: so many reports are missing (a host reports every metric slice, 5 s) ...
+        silent_after_ns: ... and this much time beyond.
         stalled_after_ns: the peers made no step for this long (or three of their steps, if longer).
         same_time_ns: the silence began within this of the peers' last progress.
         max_suspect_ratio: more hosts silent together are no machine fault.
     """
 
-    silent_after_ns: int = 11 * NS_PER_SECOND
+    missed_count: int = 2
+    silent_after_ns: int = NS_PER_SECOND
     stalled_after_ns: int = 8 * NS_PER_SECOND
     same_time_ns: int = 7 * NS_PER_SECOND
     max_suspect_ratio: float = 0.25
@@ -44,7 +46,9 @@ def silent_hosts(graph: JobGraph, now_ns: int, config: SilenceConfig) -> list[st
     return sorted(
         host
         for host, facts in graph.hosts.items()
-        if now_ns - facts.last_seen_ns >= config.silent_after_ns and not _monitoring_ended(graph, host)
+        if facts.beat_ns
+        and now_ns - facts.last_seen_ns >= config.missed_count * facts.beat_ns + config.silent_after_ns
+        and not _monitoring_ended(graph, host)
     )
 
 
@@ -59,7 +63,11 @@ def find_silence(
     silent = silent_hosts(graph, now_ns, config)
     if not silent or graph.ended():
         return [], {}
-    speaking = {host for host in graph.hosts if host not in silent and not _monitoring_ended(graph, host)}
+    speaking = {
+        host
+        for host, facts in graph.hosts.items()
+        if host not in silent and facts.beat_ns and not _monitoring_ended(graph, host)
+    }
     if not speaking:
         if any(_monitoring_ended(graph, host) for host in graph.hosts):
             # Agents that said good-bye: the monitoring was taken down, the last ones without a word.
@@ -93,7 +101,7 @@ def _unreachable(graph: JobGraph, guilty: list[str], progress_ns: int, now_ns: i
         Evidence(
             "silence",
             "host_silence",
-            (now_ns - graph.hosts[host].last_seen_ns) / (11 * NS_PER_SECOND),
+            (now_ns - graph.hosts[host].last_seen_ns) / (2 * graph.hosts[host].beat_ns + NS_PER_SECOND),
             graph.hosts[host].last_seen_ns,
             now_ns,
             f"{host} has said nothing for {(now_ns - graph.hosts[host].last_seen_ns) / 1e9:.0f} s",

@@ -11,9 +11,9 @@ import time
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def add_log_arguments(parser: argparse.ArgumentParser) -> None:
+def add_log_arguments(parser: argparse.ArgumentParser, default_level: str = "info") -> None:
     """``--log-level`` and ``--log-json``."""
-    parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    parser.add_argument("--log-level", default=default_level, choices=("debug", "info", "warning", "error"))
     parser.add_argument("--log-json", action="store_true", help="one JSON object a line")
 
 

@@ -50,6 +50,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "tocsin.cli.flight_recorder",
             "read PyTorch Flight Recorder dumps: who stands behind",
         ),
+        "replay": ("tocsin.cli.replay", "judge recordings with the operators that judge running jobs"),
+        "score": ("tocsin.cli.score", "compare the verdicts of recordings with their truth"),
         "migrate": ("tocsin.cli.migrate", "bring the incident database to this version's tables"),
     }
 )

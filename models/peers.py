@@ -1,0 +1,245 @@
+"""Distance of each machine from its peers, metric by metric: numbers in, scores out.
+
+After Minder's similarity idea (NSDI'25): machines of one synchronous job look alike, the
+outlier is the suspect. Instead of pairwise distances, which cost N², each row is compared
+with the median of its group; instead of absolute values, with **its own learned level times
+the group's common factor**: a warm host stays warm, a checkpoint lets everybody fall alike,
+a pipeline stage with half of the load has half of the level. What is left is divided by the
+largest of four spreads (across the rows now, across the rows as learned, the row's own, a
+floor per metric) and added up over time by a cumulative sum (Page, 1954): strong evidence is
+believed soon, weak evidence late, a short jitter never.
+
+All cost is linear in the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tocsin.models.robust import MAD_TO_SIGMA, median
+from tocsin.schemas.metrics import Metric
+
+FloatArray = NDArray[np.float32]
+IntArray = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerConfig:
+    """Settings of the comparison.
+
+    Attributes:
+        min_peer_count: below so many hosts of a role all hosts are compared; below so many hosts, nobody.
+        warmup_count: windows that only teach.
+        level_count: windows over which a level is remembered (120 of 5 s: ten minutes).
+        suspicious_sigmas: beyond it a window teaches nothing (or nearly so).
+        suspicious_rate_ratio: how much slower a level follows a row that deviates.
+        relative_floor_ratio: no spread is below this share of the level.
+        max_sigmas: more in one window counts as this much.
+        drift_sigmas: what the cumulative sum subtracts each window.
+        alarm_sum: the cumulative sum's alarm line.
+        lone_gpu_ratio: a single GPU's deviation counts so much: the largest of eight is larger by chance.
+        idle_ratio: the group's common factor below which the job does not work.
+    """
+
+    min_peer_count: int = 3
+    warmup_count: int = 12
+    level_count: int = 120
+    suspicious_sigmas: float = 4.0
+    suspicious_rate_ratio: float = 0.1
+    relative_floor_ratio: float = 0.015
+    max_sigmas: float = 9.0
+    drift_sigmas: float = 3.0
+    alarm_sum: float = 10.0
+    lone_gpu_ratio: float = 0.8
+    idle_ratio: float = 0.35
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How one metric is measured.
+
+    Attributes:
+        floor: no spread is below this, in units of the metric (after ``counted``).
+        counted: rates of rare packets: log1p(value / 100) instead of the value, and differences instead of
+            ratios.
+    """
+
+    floor: float
+    counted: bool = False
+
+
+def scale_of(metric: Metric) -> Scale:
+    """The scale of a metric by its unit; users' own by their limits."""
+    name = metric.name
+    if name.endswith("_packets_per_second"):
+        return Scale(0.15, counted=True)
+    if name in ("memory_used_ratio", "disk_used_ratio"):
+        return Scale(0.01)
+    for suffix, floor in (
+        ("_ratio", 0.01),
+        ("_celsius", 1.5),
+        ("_watts", 4.0),
+        ("_hertz", 15e6),
+        ("_bytes_per_second", 1e6),
+        ("_bytes", 64e6),
+    ):
+        if name.endswith(suffix):
+            return Scale(floor)
+    if metric.low is not None and metric.high is not None:
+        return Scale(0.01 * (metric.high - metric.low))
+    return Scale(0.0)
+
+
+@dataclass(slots=True)
+class PeerState:
+    """What was learned of rows x metrics (float32, NaN = nothing yet).
+
+    Attributes:
+        level: each row's own level.
+        own_spread: mean distance of a row from what was expected of it.
+        seen_count: windows with a sample, shape (rows, metrics).
+        spread: spread across rows as learned, shape (metrics,).
+    """
+
+    level: FloatArray
+    own_spread: FloatArray
+    seen_count: FloatArray
+    spread: FloatArray
+
+    @classmethod
+    def empty(cls, row_count: int, metric_count: int) -> PeerState:
+        """Nothing learned."""
+        return cls(
+            np.full((row_count, metric_count), np.nan, np.float32),
+            np.zeros((row_count, metric_count), np.float32),
+            np.zeros((row_count, metric_count), np.float32),
+            np.full(metric_count, np.nan, np.float32),
+        )
+
+    def grown(self, rows: IntArray, row_count: int) -> PeerState:
+        """The same state where row i has moved to ``rows[i]`` of ``row_count``."""
+        other = PeerState.empty(row_count, self.spread.size)
+        other.level[rows], other.own_spread[rows] = self.level, self.own_spread
+        other.seen_count[rows], other.spread = self.seen_count, self.spread
+        return other
+
+
+@dataclass(frozen=True, slots=True)
+class PeerWindow:
+    """What one window says, each of shape (rows, metrics).
+
+    Attributes:
+        sigmas: distance from what was expected, signed; NaN: no sample, no peers, still learning.
+        expected: what was expected of the row.
+        factor: the group's common factor over its learned level.
+    """
+
+    sigmas: FloatArray
+    expected: FloatArray
+    factor: FloatArray
+
+
+def transform(values: FloatArray, scales: Sequence[Scale]) -> FloatArray:
+    """Counted metrics to their logarithm; metrics on the last axis but one or the last of 2-d input."""
+    out = values
+    for index, scale in enumerate(scales):
+        if scale.counted:
+            out = out.copy() if out is values else out
+            out[:, index] = np.log1p(np.maximum(values[:, index], 0) / 100.0)
+    return out
+
+
+def compare(
+    values: FloatArray, groups: IntArray, state: PeerState, scales: Sequence[Scale], config: PeerConfig
+) -> PeerWindow:
+    """Compare rows with their groups, then learn from them. ``state`` is changed.
+
+    Args:
+        values: window means, transformed, shape (rows, metrics), NaN = no sample.
+        groups: which group each row belongs to, shape (rows,); -1: compared with nobody.
+        state: what was learned.
+        scales: one per metric.
+        config: settings.
+    """
+    floors = np.array([scale.floor for scale in scales], np.float32)
+    counted = np.array([scale.counted for scale in scales])
+    level = np.where(np.isfinite(state.level), state.level, values)
+    additive = counted | (np.abs(level) < 3 * floors)
+    safe = np.where(np.abs(level) < 1e-12, 1e-12, level)
+    factor = np.full_like(values, np.nan)
+    shift = np.zeros_like(values)
+    for group in np.unique(groups[groups >= 0]):
+        rows = np.flatnonzero(groups == group)
+        ratio = np.where(additive[rows], np.nan, values[rows] / safe[rows])
+        factor[rows] = median(ratio, 0)
+        shift[rows] = median(values[rows] - level[rows], 0)
+    expected = np.where(additive, level + shift, level * factor)
+    expected = np.where(np.isfinite(expected), expected, level + shift).astype(np.float32)
+    rest = values - expected
+    sigma = _sigma(rest, expected, groups, (state, floors, additive), config)
+    ready = state.seen_count >= config.warmup_count
+    sigmas = np.where(ready & (groups >= 0)[:, None], rest / sigma, np.nan).astype(np.float32)
+    _learn(values, rest, sigmas, factor, state, config)
+    return PeerWindow(sigmas, expected, factor)
+
+
+def _sigma(
+    rest: FloatArray,
+    expected: FloatArray,
+    groups: IntArray,
+    known: tuple[PeerState, FloatArray, NDArray[np.bool_]],
+    config: PeerConfig,
+) -> FloatArray:
+    """The largest of the spreads, shape (rows, metrics)."""
+    state, floors, additive = known
+    now = np.zeros_like(rest)
+    every = []
+    for group in np.unique(groups[groups >= 0]):
+        rows = np.flatnonzero(groups == group)
+        across = MAD_TO_SIGMA * median(np.abs(rest[rows]), 0)
+        now[rows] = np.nan_to_num(across)
+        every.append(across)
+    if every:
+        across = median(np.stack(every), 0)
+        rate = 1.0 / 24
+        fresh = np.isfinite(across)
+        first = fresh & ~np.isfinite(state.spread)
+        capped = np.minimum(across, np.where(np.isfinite(state.spread), 3 * state.spread + floors, np.inf))
+        state.spread = np.where(
+            first, across, np.where(fresh, state.spread + rate * (capped - state.spread), state.spread)
+        ).astype(np.float32)
+    floor = np.maximum(floors, np.where(additive, 0.0, config.relative_floor_ratio * np.abs(expected)))
+    own = 1.25 * state.own_spread
+    found: FloatArray = np.maximum.reduce([now, np.nan_to_num(np.broadcast_to(state.spread, rest.shape)), own, floor])
+    return np.maximum(found, 1e-9).astype(np.float32)
+
+
+def _learn(
+    values: FloatArray,
+    rest: FloatArray,
+    sigmas: FloatArray,
+    factor: FloatArray,
+    state: PeerState,
+    config: PeerConfig,
+) -> None:
+    fresh = np.isfinite(values)
+    idle = np.isfinite(factor) & (factor < config.idle_ratio)
+    first = fresh & ~np.isfinite(state.level)
+    state.level = np.where(first, values, state.level).astype(np.float32)
+    rate = 1.0 / np.clip(state.seen_count + 1, 1, config.level_count)
+    odd = np.abs(np.nan_to_num(sigmas)) > config.suspicious_sigmas
+    rate = np.where(odd, rate * config.suspicious_rate_ratio, rate)
+    rate = np.where(fresh & ~first & ~idle, rate, 0.0)
+    scaled = np.where(np.isfinite(factor), rest / np.clip(factor, 0.3, 3.0), rest)
+    state.level += np.nan_to_num(rate * scaled).astype(np.float32)
+    limit = np.where(state.seen_count >= config.warmup_count, 4 * state.own_spread + 1e-9, np.inf)
+    size = np.minimum(np.abs(np.nan_to_num(rest)), np.maximum(limit, 1e-6 * np.abs(np.nan_to_num(state.level))))
+    pace = 1.0 / np.clip(state.seen_count + 1, 1, config.level_count / 2)
+    pace = np.where(odd, pace * config.suspicious_rate_ratio, pace)
+    pace = np.where(fresh & ~first & ~idle, pace, 0.0)
+    state.own_spread += (pace * (size - state.own_spread)).astype(np.float32)
+    state.seen_count += (fresh & ~idle).astype(np.float32)

@@ -1,0 +1,20 @@
+"""What the explanations ask of the step detector."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tocsin.models.steps import Slowdown
+
+
+class Pace(Protocol):
+    """The job's pace, as its step records show it."""
+
+    @property
+    def median_step_ns(self) -> int:
+        """The job's step time over its history, 0: not known."""
+        ...
+
+    def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
+        """How much longer the steps take since then; None: the steps cannot tell."""
+        ...

@@ -1,0 +1,161 @@
+"""The JSON files of a recording: ``manifest.json``, ``metrics.json``, ``truth.json``."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tocsin.pipeline.recording.tables import FORMAT_VERSION, METRIC_NAMES, Manifest
+from tocsin.schemas.errors import RecordingError
+
+_MAX_DAYS = 62
+_DAY_NS = 86_400 * 1_000_000_000
+_INT64_MAX = 2**63 - 1
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read ``manifest.json``.
+
+    Raises:
+        RecordingError: the folder or the file is missing, or a field has a wrong value.
+    """
+    name = "manifest.json"
+    if not folder.is_dir():
+        raise RecordingError(str(folder), "no such folder")
+    if not (folder / name).is_file():
+        raise RecordingError(name, f"missing in {folder}: a recording is a folder with a manifest")
+    values = _read_object(folder / name)
+    version = _integer(name, values, "format_version", 0)
+    if version != FORMAT_VERSION:
+        raise RecordingError(name, f"{version}: this program reads {FORMAT_VERSION}", column="format_version")
+    job_id = values.get("job_id")
+    if not isinstance(job_id, str) or not job_id:
+        raise RecordingError(name, f"{job_id!r}: must be a text that is not empty", column="job_id")
+    start_ns, end_ns = _integer(name, values, "start_ns", 0), _integer(name, values, "end_ns", 0)
+    if end_ns < start_ns:
+        raise RecordingError(name, f"{end_ns}: lies before start_ns ({start_ns})", column="end_ns")
+    if end_ns - start_ns > _MAX_DAYS * _DAY_NS:
+        days = (end_ns - start_ns) / _DAY_NS
+        raise RecordingError(name, f"{days:.0f} days after start_ns: at most {_MAX_DAYS} days", column="end_ns")
+    tick_seconds = values.get("tick_seconds", 1.0)
+    if not _is_number(tick_seconds) or not 0.001 <= tick_seconds <= 3600:
+        raise RecordingError(name, f"{tick_seconds!r}: must be a number from 0.001 to 3600", column="tick_seconds")
+    cluster = values.get("cluster", "default")
+    if not isinstance(cluster, str) or not cluster:
+        raise RecordingError(name, f"{cluster!r}: must be a text that is not empty", column="cluster")
+    return Manifest(
+        job_id,
+        _integer(name, values, "attempt", 0),
+        start_ns,
+        end_ns,
+        float(tick_seconds),
+        values.get("notes"),
+        cluster,
+    )
+
+
+def manifest_object(manifest: Manifest) -> dict[str, Any]:
+    """The object of ``manifest.json``."""
+    found: dict[str, Any] = {
+        "format_version": FORMAT_VERSION,
+        "job_id": manifest.job_id,
+        "attempt": manifest.attempt,
+        "start_ns": manifest.start_ns,
+        "end_ns": manifest.end_ns,
+        "tick_seconds": manifest.tick_seconds,
+        "cluster": manifest.cluster,
+    }
+    if manifest.notes is not None:
+        found["notes"] = manifest.notes
+    return found
+
+
+def read_user_metrics(folder: Path) -> dict[str, dict[str, Any]]:
+    """Read ``metrics.json``, {} where there is none.
+
+    Raises:
+        RecordingError: a declaration is wrong.
+    """
+    path = folder / "metrics.json"
+    if not path.is_file():
+        return {}
+    found = {}
+    for metric, values in _read_object(path).items():
+        if metric in METRIC_NAMES:
+            raise RecordingError(path.name, "is a built-in metric: choose another name", column=metric)
+        if not isinstance(values, dict):
+            raise RecordingError(path.name, f"{values!r}: must be an object", column=metric)
+        found[metric] = _user_metric(path.name, metric, values)
+    return found
+
+
+def _user_metric(file: str, metric: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    choices = {"bad": ("high", "low", "both"), "scope": ("host", "gpu")}
+    read: dict[str, Any] = {"unit": values.get("unit", "")}
+    for key, words in choices.items():
+        read[key] = values.get(key, words[0] if key == "scope" else "both")
+        if read[key] not in words:
+            raise RecordingError(file, f"{key} = {read[key]!r}: must be {' or '.join(words)}", column=metric)
+    for key in ("min", "max"):
+        read[key] = values.get(key)
+        if read[key] is not None and not _is_number(read[key]):
+            raise RecordingError(file, f"{key} = {read[key]!r}: must be a number or null", column=metric)
+    if read["min"] is not None and read["max"] is not None and read["min"] >= read["max"]:
+        raise RecordingError(file, f"min {read['min']} is not below max {read['max']}", column=metric)
+    return read
+
+
+def read_truth(folder: Path) -> dict[str, Any] | None:
+    """Read ``truth.json``, None where there is none.
+
+    Raises:
+        RecordingError: it is not as the format says.
+    """
+    path = folder / "truth.json"
+    if not path.is_file():
+        return None
+    truth = _read_object(path)
+    faults = truth.get("faults")
+    if not isinstance(faults, list):
+        raise RecordingError(path.name, f"{faults!r}: must be a list", column="faults")
+    for row, fault in enumerate(faults):
+        _check_fault(path.name, row, fault)
+    return truth
+
+
+def _check_fault(file: str, row: int, fault: object) -> None:
+    if not isinstance(fault, dict):
+        raise RecordingError(file, f"{fault!r}: must be an object", column="faults", row=row)
+    for key in ("onset_ns", "end_ns"):
+        if not isinstance(fault.get(key), int) or isinstance(fault.get(key), bool):
+            raise RecordingError(file, f"{fault.get(key)!r}: must be an integer", column=f"faults.{key}", row=row)
+    suspects = fault.get("suspects")
+    if not isinstance(suspects, list) or not all(isinstance(s, dict) and "name" in s for s in suspects):
+        text = f"{suspects!r}: must be a list of objects with a name"
+        raise RecordingError(file, text, column="faults.suspects", row=row)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except (ValueError, OSError) as error:
+        raise RecordingError(path.name, f"cannot be read as JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise RecordingError(path.name, f"holds a {type(value).__name__}: must be an object")
+    return value
+
+
+def _integer(file: str, values: Mapping[str, Any], key: str, low: int) -> int:
+    if key not in values:
+        raise RecordingError(file, "the required field is missing", column=key)
+    value = values[key]
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= _INT64_MAX:
+        raise RecordingError(file, f"{value!r}: must be an integer from {low} on", column=key)
+    return value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

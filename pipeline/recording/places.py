@@ -1,0 +1,154 @@
+"""Where ranks run and in which groups they are, as a recording states it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tocsin.pipeline.recording.tables import Recording, Text
+from tocsin.schemas.errors import RecordingError
+from tocsin.schemas.kinds import GroupKind
+from tocsin.schemas.records import CommGroup, Groups, JobKey, RankPlace, Topology, lone_host
+
+_INTS = ("gpu", "dp", "pp", "tp")
+_TEXTS = ("gpu_uuid", "leaf", "minipod")
+
+
+class Places:
+    """Ranks, hosts, groups and attempts of one recording."""
+
+    def __init__(self, recording: Recording) -> None:
+        """Read topology and groups.
+
+        Raises:
+            RecordingError: a rank below 0, a host without a name.
+        """
+        manifest = recording.manifest
+        self._cluster, self._job_id = manifest.cluster, manifest.job_id
+        self._start_ns, self._attempt = manifest.start_ns, manifest.attempt
+        self._topology = _announced(recording, "topology")
+        self._groups = _announced(recording, "groups")
+        self._host_of: dict[int, str] = {}
+        for row in sorted(self._topology, key=lambda row: int(row["from_ns"]), reverse=True):
+            self._host_of[row["rank"]] = row["host"]
+        self._uuid_of = {(r["host"], r["gpu"]): r["gpu_uuid"] for r in self._topology if r["gpu_uuid"]}
+        self._attempts = self._read_attempts(recording)
+
+    def _read_attempts(self, recording: Recording) -> list[tuple[int, int]]:
+        """(from_ns, attempt), ascending: which attempt ran when."""
+        first: dict[int, int] = {self._attempt: 0}
+        for row in self._topology:
+            attempt = row["attempt"]
+            first[attempt] = min(first.get(attempt, row["from_ns"]), row["from_ns"])
+        steps = recording.tables.get("steps", {})
+        if "attempt" in steps:
+            attempts, ts_ns = (cast(NDArray[Any], steps[name]) for name in ("attempt", "ts_ns"))
+            for attempt in np.unique(attempts[attempts >= 0]).tolist():
+                begin = int(ts_ns[attempts == attempt].min())
+                first[attempt] = min(first.get(attempt, begin), begin)
+        return sorted((from_ns, attempt) for attempt, from_ns in first.items())
+
+    def job_at(self, ts_ns: int, attempt: int | None = None) -> JobKey:
+        """The job, in the attempt named or the one that ran then."""
+        if attempt is None or attempt < 0:
+            index = bisect_right(self._attempts, (ts_ns, 1 << 62)) - 1
+            attempt = self._attempts[max(0, index)][1]
+        return JobKey(self._cluster, self._job_id, attempt)
+
+    def host_of(self, rank: int) -> str:
+        """The host of a rank; one of its own where no topology names it."""
+        return self._host_of.get(rank) or lone_host(rank)
+
+    def hosts_of(self, ranks: NDArray[Any]) -> tuple[list[str], NDArray[np.intp]]:
+        """Host names, and for each row which of them its rank runs on."""
+        different, inverse = np.unique(ranks, return_inverse=True)
+        names = [self.host_of(int(rank)) for rank in different]
+        hosts = sorted(set(names))
+        index = {host: row for row, host in enumerate(hosts)}
+        return hosts, np.array([index[name] for name in names], np.intp)[inverse]
+
+    def gpu_uuid(self, host: str, gpu: int) -> str:
+        """The key of a GPU, made of host and index where the topology does not tell."""
+        return str(self._uuid_of.get((host, gpu)) or f"{host}/gpu{gpu}")
+
+    def first_host(self, recording: Recording) -> str:
+        """Any host of the job: who announces what is nobody's in particular."""
+        if self._topology:
+            return str(self._topology[0]["host"])
+        hosts = recording.tables.get("host_metrics", {}).get("host")
+        return hosts[0] if isinstance(hosts, Text) and len(hosts) else lone_host(0)
+
+    def topologies(self) -> list[Topology]:
+        """One announcement per host and time."""
+        ranks = {row["rank"] for row in self._topology}
+        by_place: dict[tuple[int, str, int], list[RankPlace]] = {}
+        for row in self._topology:
+            place = RankPlace(
+                rank=row["rank"],
+                host=row["host"],
+                **{name: max(-1, row[name]) for name in _INTS},
+                **{name: row[name] for name in _TEXTS},
+                world_size=max(row.get("world_size", 0), 0) or len(ranks),
+                pid=max(row.get("pid", 0), 0),
+            )
+            by_place.setdefault((row["from_ns"], row["host"], row["attempt"]), []).append(place)
+        return [
+            Topology(self.job_at(from_ns, attempt), host, from_ns, tuple({p.rank: p for p in places}.values()))
+            for (from_ns, host, attempt), places in sorted(by_place.items())
+        ]
+
+    def groups(self) -> list[Groups]:
+        """One announcement per host and time: the groups that its ranks belong to."""
+        members: dict[tuple[int, int, str], tuple[str, list[int]]] = {}
+        for row in self._groups:
+            key = (row["from_ns"], row["attempt"], row["comm_id"])
+            kind, ranks = members.setdefault(key, (row["kind"], []))
+            if row["rank"] not in ranks:
+                ranks.append(row["rank"])
+        by_host: dict[tuple[int, int, str], list[CommGroup]] = {}
+        for (from_ns, attempt, comm_id), (kind, ranks) in members.items():
+            group = CommGroup(comm_id, _kind(kind), tuple(ranks))
+            # One announcement serves: all members say the same.
+            by_host.setdefault((from_ns, attempt, self.host_of(ranks[0])), []).append(group)
+        return [
+            Groups(self.job_at(from_ns, attempt), host, from_ns, tuple(groups))
+            for (from_ns, attempt, host), groups in sorted(by_host.items())
+        ]
+
+
+def _kind(word: str) -> GroupKind:
+    return GroupKind(word) if word in set(GroupKind) else GroupKind.OTHER
+
+
+def _announced(recording: Recording, table: str) -> list[dict[str, Any]]:
+    """Rows of topology or groups as dicts, with defaults filled in, in order of ``from_ns``."""
+    columns = recording.tables.get(table)
+    if columns is None:
+        return []
+    manifest = recording.manifest
+    lists = {name: _to_list(column) for name, column in columns.items()}
+    count = len(lists["rank"])
+    defaults: dict[str, Any] = dict.fromkeys(_INTS, -1) | dict.fromkeys(_TEXTS, "")
+    rows = []
+    for index in range(count):
+        row = defaults | {name: values[index] for name, values in lists.items()}
+        if row["rank"] < 0:
+            text = f"{row['rank']}: must not be negative"
+            raise RecordingError(f"{table}.parquet", text, column="rank", row=index)
+        if table == "topology" and not row["host"]:
+            raise RecordingError("topology.parquet", "'': must name a host", column="host", row=index)
+        row["from_ns"] = max(row.get("from_ns", -1), manifest.start_ns)
+        row["attempt"] = row.get("attempt", -1)
+        if row["attempt"] < 0:
+            row["attempt"] = manifest.attempt
+        rows.append(row)
+    return sorted(rows, key=lambda row: int(row["from_ns"]))
+
+
+def _to_list(column: object) -> list[Any]:
+    if isinstance(column, Text):
+        return column.to_list()
+    return cast(list[Any], cast(NDArray[Any], column).tolist())

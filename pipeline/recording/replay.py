@@ -1,0 +1,131 @@
+"""Replay: a recording through the very operators that judge a running job.
+
+Recording time stands in for the clock: one tick a second, the watermark one lateness
+behind. The same folder gives the same bytes, in whatever order the records arrive
+within the lateness.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import logging
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.recording.reader import read_recording
+from tocsin.pipeline.recording.stream import records_of
+from tocsin.pipeline.recording.tables import Recording
+from tocsin.schemas.records import NS_PER_SECOND, JobRecord
+from tocsin.schemas.verdicts import Verdict
+
+_LOG = logging.getLogger("tocsin.replay")
+_BEFORE_START_NS = 60 * NS_PER_SECOND
+VERDICTS_FILE = "verdicts.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayConfig:
+    """How a recording is replayed.
+
+    Attributes:
+        engine: settings of the engine and its operators.
+        shuffle_seed: deliver in an order shuffled within the lateness; None: in order.
+        repeat_count: how often each record is delivered.
+    """
+
+    engine: EngineConfig = field(default_factory=lambda: EngineConfig(history=None))
+    shuffle_seed: int | None = None
+    repeat_count: int = 1
+
+
+def replay_folder(
+    folder: Path, config: ReplayConfig | None = None, on_second: Callable[[int], None] | None = None
+) -> list[Verdict]:
+    """Replay a folder.
+
+    Args:
+        folder: the recording.
+        config: how.
+        on_second: called with the recording time after each second (progress, real-time pace).
+
+    Raises:
+        RecordingError: the folder is not as the format says.
+    """
+    return list(replay(read_recording(folder), config or ReplayConfig(), on_second))
+
+
+def replay(
+    recording: Recording, config: ReplayConfig, on_second: Callable[[int], None] | None = None
+) -> Iterator[Verdict]:
+    """Replay a recording that is in memory; verdict lines as they come."""
+    engine = EmbeddedEngine(config.engine)
+    yield from drive(engine, recording, config, on_second)
+
+
+def drive(
+    engine: EmbeddedEngine,
+    recording: Recording,
+    config: ReplayConfig,
+    on_second: Callable[[int], None] | None = None,
+) -> Iterator[Verdict]:
+    """Feed an engine second by second; verdict lines as they come."""
+    lateness_ns = config.engine.slices.lateness_ns
+    arrivals = _arrivals(records_of(recording), config, lateness_ns)
+    arrivals = _from(arrivals, recording.manifest.start_ns - _BEFORE_START_NS)
+    held: tuple[int, JobRecord] | None = next(arrivals, None)
+    if held is None:
+        return
+    last_ns = -(-recording.manifest.end_ns // NS_PER_SECOND) * NS_PER_SECOND + lateness_ns
+    tick_ns = (max(recording.manifest.start_ns, held[0]) // NS_PER_SECOND + 1) * NS_PER_SECOND
+    while tick_ns <= last_ns:
+        while held is not None and held[0] < tick_ns:
+            engine.take_record(held[1])
+            held = next(arrivals, None)
+        yield from engine.tick(tick_ns).verdicts
+        if on_second is not None:
+            on_second(tick_ns)
+        tick_ns += NS_PER_SECOND
+
+
+def _from(arrivals: Iterator[tuple[int, JobRecord]], first_ns: int) -> Iterator[tuple[int, JobRecord]]:
+    """Leave out what lies long before the recording: one such time would make hours of empty slices."""
+    skipped_count = 0
+    for arrival_ns, record in arrivals:
+        if record.ts_ns < first_ns:
+            skipped_count += 1
+            continue
+        if skipped_count:
+            _LOG.warning("records before the recording's start are left out", extra={"count": skipped_count})
+            skipped_count = 0
+        yield arrival_ns, record
+
+
+def _arrivals(records: Iterable[JobRecord], config: ReplayConfig, lateness_ns: int) -> Iterator[tuple[int, JobRecord]]:
+    """(arrival time, record), ascending: each record up to a lateness after its event time."""
+    if config.shuffle_seed is None and config.repeat_count == 1:
+        for record in records:
+            yield record.ts_ns, record
+        return
+    order = random.Random(config.shuffle_seed)
+    waiting: list[tuple[int, int, JobRecord]] = []
+    number = 0
+    for record in records:
+        while waiting and waiting[0][0] <= record.ts_ns:
+            arrival_ns, _, ready = heapq.heappop(waiting)
+            yield arrival_ns, ready
+        for _ in range(config.repeat_count):
+            delay_ns = 0 if config.shuffle_seed is None else order.randrange(lateness_ns)
+            heapq.heappush(waiting, (record.ts_ns + delay_ns, number, record))
+            number += 1
+    while waiting:
+        arrival_ns, _, ready = heapq.heappop(waiting)
+        yield arrival_ns, ready
+
+
+def verdict_lines(verdicts: Iterable[Verdict]) -> str:
+    """The text of ``verdicts.jsonl``."""
+    return "".join(json.dumps(verdict.to_line(), ensure_ascii=False) + "\n" for verdict in verdicts)

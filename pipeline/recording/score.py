@@ -1,0 +1,256 @@
+"""Verdicts against truth: precision, recall, false accusations, causes, delays.
+
+The rules are the recording format's: a verdict is judged by its last line; a cancelled or
+degraded one, and one without suspects, accuses nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tocsin.pipeline.recording.manifest import read_manifest, read_truth
+from tocsin.pipeline.recording.reader import read_table
+from tocsin.pipeline.recording.replay import VERDICTS_FILE
+from tocsin.pipeline.recording.tables import HOST_METRICS_TABLE, TOPOLOGY, TableSpec, Text
+from tocsin.schemas.errors import RecordingError
+from tocsin.schemas.records import NS_PER_SECOND
+
+EARLY_NS = 2 * NS_PER_SECOND
+"""A verdict may come this long before the stated onset."""
+AFTER_END_NS = 120 * NS_PER_SECOND
+"""And this long after the fault's end."""
+_DAY_SECONDS = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class FaultScore:
+    """What became of one true fault.
+
+    Attributes:
+        kind: its kind in ``truth.json``; the cause where no kind is given.
+        cause: its cause.
+        delay_seconds: onset to the first line with its suspects; None: missed.
+        cause_right: whether the hit's last line names the cause; None: missed.
+    """
+
+    kind: str
+    cause: str
+    delay_seconds: float | None
+    cause_right: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class FolderScore:
+    """One recording.
+
+    Attributes:
+        faults: one a true fault.
+        false_count: accusations that hit no fault.
+        machine_days: hosts times duration.
+        false_lines: the last lines of the false accusations.
+    """
+
+    faults: tuple[FaultScore, ...]
+    false_count: int
+    machine_days: float
+    false_lines: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(slots=True)
+class Score:
+    """All recordings together (or those of one kind)."""
+
+    hit_count: int = 0
+    missed_count: int = 0
+    false_count: int = 0
+    cause_right_count: int = 0
+    machine_days: float = 0.0
+    delays_seconds: list[float] = field(default_factory=list)
+
+    def take(self, fault: FaultScore) -> None:
+        """Count one fault."""
+        if fault.delay_seconds is None:
+            self.missed_count += 1
+            return
+        self.hit_count += 1
+        self.cause_right_count += bool(fault.cause_right)
+        self.delays_seconds.append(fault.delay_seconds)
+
+    @property
+    def precision(self) -> float | None:
+        """Hits among the accusations, None without any."""
+        return _ratio(self.hit_count, self.hit_count + self.false_count)
+
+    @property
+    def recall(self) -> float | None:
+        """Hits among the faults, None without any."""
+        return _ratio(self.hit_count, self.hit_count + self.missed_count)
+
+    @property
+    def f1(self) -> float | None:
+        """Harmonic mean of both, None without faults and accusations."""
+        return _ratio(2 * self.hit_count, 2 * self.hit_count + self.false_count + self.missed_count)
+
+    @property
+    def cause_accuracy(self) -> float | None:
+        """Right causes among the hits."""
+        return _ratio(self.cause_right_count, self.hit_count)
+
+    @property
+    def false_per_machine_day(self) -> float | None:
+        """False accusations per machine and day."""
+        return self.false_count / self.machine_days if self.machine_days else None
+
+    @property
+    def median_seconds(self) -> float | None:
+        """Median onset to detection."""
+        return statistics.median(self.delays_seconds) if self.delays_seconds else None
+
+    @property
+    def p90_seconds(self) -> float | None:
+        """90 % of the hits were detected within this."""
+        if not self.delays_seconds:
+            return None
+        ordered = sorted(self.delays_seconds)
+        return ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))]
+
+    def to_object(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {
+            "faults": self.hit_count + self.missed_count,
+            "hits": self.hit_count,
+            "missed": self.missed_count,
+            "false_accusations": self.false_count,
+            "precision": self.precision,
+            "recall": self.recall,
+            "f1": self.f1,
+            "false_accusations_per_machine_day": self.false_per_machine_day,
+            "cause_accuracy": self.cause_accuracy,
+            "median_seconds": self.median_seconds,
+            "p90_seconds": self.p90_seconds,
+        }
+
+
+def _ratio(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+def score_folder(folder: Path) -> FolderScore:
+    """Compare ``verdicts.jsonl`` of a folder with its ``truth.json``.
+
+    Raises:
+        RecordingError: one of them is missing or not as the format says.
+    """
+    truth = read_truth(folder)
+    if truth is None:
+        raise RecordingError("truth.json", f"missing in {folder}: nothing to score against")
+    manifest = read_manifest(folder)
+    days = (manifest.end_ns - manifest.start_ns) / NS_PER_SECOND / _DAY_SECONDS
+    return score_lines(read_lines(folder / VERDICTS_FILE), truth["faults"], days * _host_count(folder))
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Read ``verdicts.jsonl``.
+
+    Raises:
+        RecordingError: missing, or a line is no verdict.
+    """
+    if not path.is_file():
+        raise RecordingError(path.name, f"missing in {path.parent}: run 'tocsin replay' first")
+    lines = []
+    for row, text in enumerate(path.read_text("utf-8").splitlines()):
+        if not text.strip():
+            continue
+        try:
+            line = json.loads(text)
+        except ValueError as error:
+            raise RecordingError(path.name, f"no JSON: {error}", row=row) from error
+        for key in ("id", "suspects", "detected_ns", "state", "fault"):
+            if not isinstance(line, dict) or key not in line:
+                raise RecordingError(path.name, "the required field is missing", column=key, row=row)
+        lines.append(line)
+    return lines
+
+
+def _host_count(folder: Path) -> int:
+    """Machines of a recording, as topology or metrics name them; at least one."""
+    for name, spec in (("topology", TOPOLOGY), ("host_metrics", HOST_METRICS_TABLE)):
+        path = folder / f"{name}.parquet"
+        if path.is_file():
+            hosts = read_table(path, TableSpec(name, (spec.column("host"),)))["host"]
+            if isinstance(hosts, Text) and len(hosts):
+                return len(set(hosts.codes.tolist()))
+    return 1
+
+
+def score_lines(
+    lines: Sequence[Mapping[str, Any]], faults: Sequence[Mapping[str, Any]], machine_days: float
+) -> FolderScore:
+    """Judge the verdicts of one recording.
+
+    Args:
+        lines: all verdict lines, in order.
+        faults: the true faults.
+        machine_days: hosts times duration.
+    """
+    hits: dict[int, tuple[float, bool]] = {}
+    false_lines = []
+    for updates in _by_id(lines):
+        last = updates[-1]
+        if last["state"] == "cancelled" or last["fault"] == "degraded" or not last["suspects"]:
+            continue
+        found = _hit(updates, faults)
+        if found is None:
+            false_lines.append(last)
+            continue
+        index, delay_seconds = found
+        right = last.get("cause") == faults[index].get("cause")
+        if index not in hits or delay_seconds < hits[index][0]:
+            hits[index] = (delay_seconds, right)
+    scores = []
+    for index, fault in enumerate(faults):
+        delay, right = hits.get(index, (None, None))
+        cause = str(fault.get("cause", ""))
+        scores.append(FaultScore(str(fault.get("kind") or cause), cause, delay, right))
+    return FolderScore(tuple(scores), len(false_lines), machine_days, tuple(false_lines))
+
+
+def _by_id(lines: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    updates: dict[str, list[Mapping[str, Any]]] = {}
+    for line in lines:
+        updates.setdefault(str(line["id"]), []).append(line)
+    return list(updates.values())
+
+
+def _names(suspects: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+    return frozenset(str(suspect["name"]) for suspect in suspects)
+
+
+def _hit(updates: Sequence[Mapping[str, Any]], faults: Sequence[Mapping[str, Any]]) -> tuple[int, float] | None:
+    """(index of the fault, onset to detection in seconds), None where it hits none."""
+    names = _names(updates[-1]["suspects"])
+    first = next(line for line in updates if _names(line["suspects"]) == names)
+    detected_ns = int(first["detected_ns"])
+    for index, fault in enumerate(faults):
+        if names != _names(fault["suspects"]):
+            continue
+        if fault["onset_ns"] - EARLY_NS <= detected_ns <= fault["end_ns"] + AFTER_END_NS:
+            return index, (detected_ns - int(fault["onset_ns"])) / NS_PER_SECOND
+    return None
+
+
+def add_up(scores: Sequence[FolderScore]) -> tuple[Score, dict[str, Score]]:
+    """All folders: in all, and by kind of fault (``cause`` where it tells more)."""
+    total, kinds = Score(), dict[str, Score]()
+    for score in scores:
+        total.machine_days += score.machine_days
+        total.false_count += score.false_count
+        for fault in score.faults:
+            total.take(fault)
+            kinds.setdefault(fault.cause or fault.kind, Score()).take(fault)
+    return total, dict(sorted(kinds.items()))

@@ -1,0 +1,242 @@
+"""A recording as the records that agents would have sent, in order of event time.
+
+The inverse of what a recorder keeps: rows become frames, batches, events and
+announcements again, cut on the slices that the format's times give (or on those that
+our own recorder noted, so that a replay sees what the live engine saw).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tocsin.pipeline.recording.frames import frames_of, metric_table_of
+from tocsin.pipeline.recording.places import Places
+from tocsin.pipeline.recording.reader import json_payload
+from tocsin.pipeline.recording.tables import NULL_MASKS, Columns, Recording, Text
+from tocsin.schemas._bodies import read_status
+from tocsin.schemas._wire import Header, Kind
+from tocsin.schemas.codec import encode
+from tocsin.schemas.errors import FieldError, RecordingError
+from tocsin.schemas.kinds import EventSource, Severity
+from tocsin.schemas.metrics import BUILTIN_TABLE_ID
+from tocsin.schemas.records import (
+    NS_PER_SECOND,
+    CollectiveBatch,
+    CollectiveRecord,
+    Event,
+    HostStatus,
+    JobRecord,
+    ProbeAnswer,
+    StepBatch,
+    StepRecord,
+    TableAnnouncement,
+)
+from tocsin.schemas.validate import ObjectReader
+
+_Word = TypeVar("_Word", EventSource, Severity)
+_MS = NS_PER_SECOND // 1000
+STEP_VALUES = (
+    "duration_seconds",
+    "data_seconds",
+    "forward_seconds",
+    "backward_seconds",
+    "optimizer_seconds",
+    "communication_seconds",
+    "loss",
+    "grad_norm",
+)
+_COLLECTIVE_DEFAULTS: dict[str, Any] = {
+    "channel": -1,
+    "total_chunks": -1,
+    "gpu_ready": -1,
+    "rdma_transmitted": -1,
+    "rdma_done": -1,
+    "dtype": "",
+    "peer": -1,
+}
+
+
+def records_of(recording: Recording, *, announce: bool = True) -> Iterator[JobRecord]:
+    """All records of a recording, by event time.
+
+    Args:
+        recording: the whole of it, or one span of a running simulation.
+        announce: also topology, groups and metric tables (a later span of the same job need not).
+
+    Raises:
+        RecordingError: a value that no record may hold; names file, column and row.
+    """
+    places = Places(recording)
+    parts: list[Iterable[JobRecord]] = []
+    if announce:
+        parts.append(_announcements(recording, places))
+    tables = recording.tables
+    if "host_metrics" in tables:
+        parts.append(frames_of(recording, places))
+    if "steps" in tables:
+        parts.append(_steps(tables["steps"], places))
+    if "collectives" in tables:
+        parts.append(_collectives(tables["collectives"], places))
+    if "events" in tables:
+        parts.append(_events(tables["events"], places))
+    if "probes" in tables:
+        parts.append(_probes(tables["probes"], places))
+    if "agent_status" in tables:
+        parts.append(_statuses(tables["agent_status"], places))
+    return heapq.merge(*parts, key=lambda record: record.ts_ns)
+
+
+def _announcements(recording: Recording, places: Places) -> list[JobRecord]:
+    found: list[JobRecord] = [*places.topologies(), *places.groups()]
+    table = metric_table_of(recording)
+    if table.table_id != BUILTIN_TABLE_ID:
+        start_ns = recording.manifest.start_ns
+        found.append(TableAnnouncement(places.job_at(start_ns), places.first_host(recording), start_ns, table))
+    return sorted(found, key=lambda record: record.ts_ns)
+
+
+def _batches(columns: Columns, places: Places) -> Iterator[tuple[int, str, NDArray[np.intp]]]:
+    """Rows that travel together: (event time of the batch, host, rows in order)."""
+    ts_ns = _numbers(columns, "ts_ns")
+    ranks = _numbers(columns, "rank")
+    hosts, host_of_row = places.hosts_of(ranks)
+    sent_ns = (ts_ns // NS_PER_SECOND + 1) * NS_PER_SECOND - _MS
+    if "batch_ns" in columns:
+        noted = _numbers(columns, "batch_ns")
+        sent_ns = np.where(noted > 0, noted, sent_ns)
+    attempts = _numbers(columns, "attempt") if "attempt" in columns else np.zeros(len(ts_ns), np.int32)
+    order = np.lexsort((ranks, ts_ns, host_of_row, attempts, sent_ns))
+    keys = np.stack([sent_ns[order], attempts[order], host_of_row[order]])
+    cuts = np.flatnonzero(np.any(np.diff(keys, axis=1) != 0, axis=0)) + 1
+    for rows in np.split(order, cuts):
+        if rows.size:
+            yield int(sent_ns[rows[0]]), hosts[int(host_of_row[rows[0]])], rows
+
+
+def _steps(columns: Columns, places: Places) -> Iterator[StepBatch]:
+    _check_not_negative("steps.parquet", columns, ("rank", "step", "ts_ns"))
+    known = np.isfinite(_numbers(columns, "duration_seconds"))  # a step without its duration says nothing
+    columns = {name: _array(column)[known] for name, column in columns.items()}  # all of them are numbers
+    numbers = [_numbers(columns, name).tolist() for name in ("ts_ns", "rank", "step")]
+    values = [_optional_numbers(columns, name) for name in STEP_VALUES]
+    attempts = _numbers(columns, "attempt") if "attempt" in columns else None
+    for sent_ns, host, rows in _batches(columns, places):
+        order = sorted(rows.tolist(), key=lambda row: (numbers[0][row], numbers[1][row], numbers[2][row]))
+        batch = tuple(
+            StepRecord(numbers[0][row], numbers[1][row], numbers[2][row], *(column[row] for column in values))
+            for row in order
+        )
+        attempt = None if attempts is None else int(attempts[rows[0]])
+        yield StepBatch(places.job_at(sent_ns, attempt), host, sent_ns, batch)
+
+
+def _optional_numbers(columns: Columns, name: str) -> list[float | None]:
+    """A column as floats, None = not measured; loss and gradient norm keep their NaN: it is evidence."""
+    if name not in columns:
+        return [None] * len(_numbers(columns, "ts_ns"))
+    numbers = _numbers(columns, name).astype(np.float64)
+    if name not in NULL_MASKS:
+        absent = np.isnan(numbers)
+    elif NULL_MASKS[name] in columns:
+        absent = _numbers(columns, NULL_MASKS[name])
+    else:
+        absent = np.zeros(len(numbers), bool)
+    values: list[float | None] = numbers.tolist()
+    for row in np.flatnonzero(absent).tolist():
+        values[row] = None
+    return values
+
+
+def _collectives(columns: Columns, places: Places) -> Iterator[CollectiveBatch]:
+    _check_not_negative("collectives.parquet", columns, ("rank", "ts_ns"))
+    lists = {
+        name: _plain_list(columns, name)
+        for name in ("ts_ns", "record", "rank", "comm_id", "op_name", "op_seq", "msg_bytes", "start_ns", "end_ns")
+    }
+    count = len(lists["ts_ns"])
+    for name, default in _COLLECTIVE_DEFAULTS.items():
+        lists[name] = _plain_list(columns, name) if name in columns else [default] * count
+    for sent_ns, host, rows in _batches(columns, places):
+        batch = [CollectiveRecord(**{name: values[row] for name, values in lists.items()}) for row in rows.tolist()]
+        batch.sort(key=lambda row: (row.ts_ns, row.rank, row.comm_id, row.op_seq))
+        yield CollectiveBatch(places.job_at(sent_ns), host, sent_ns, tuple(batch))
+
+
+def _events(columns: Columns, places: Places) -> Iterator[Event]:
+    file = "events.parquet"
+    _check_not_negative(file, columns, ("ts_ns",))
+    payload = columns.get("payload")
+    lists = [_plain_list(columns, name) for name in ("ts_ns", "host", "rank", "source", "name", "severity")]
+    for row, (ts_ns, host, rank, source, name, severity) in enumerate(zip(*lists, strict=True)):
+        body = json_payload(file, row, payload[row]) if isinstance(payload, Text) else {}
+        event = Event(
+            places.job_at(ts_ns),
+            host or places.host_of(rank),
+            ts_ns,
+            max(-1, rank),
+            _word(file, row, "source", source, EventSource),
+            name,
+            _word(file, row, "severity", severity, Severity),
+            body,
+        )
+        try:
+            encode(event)
+        except FieldError as error:
+            raise RecordingError(file, str(error), row=row) from error
+        yield event
+
+
+def _word(file: str, row: int, column: str, word: str, words: type[_Word]) -> _Word:
+    try:
+        return words(word)
+    except ValueError as error:
+        must = " ".join(words)
+        raise RecordingError(file, f"{word!r}: must be one of {must}", column=column, row=row) from error
+
+
+def _probes(columns: Columns, places: Places) -> Iterator[ProbeAnswer]:
+    lists = [_plain_list(columns, name) for name in ("ts_ns", "host", "rank", "request_id", "kind")]
+    payloads = cast(list[bytes], columns["payload"])
+    for row, (ts_ns, host, rank, request_id, kind) in enumerate(zip(*lists, strict=True)):
+        yield ProbeAnswer(places.job_at(ts_ns), host, ts_ns, rank, request_id, kind, payloads[row])
+
+
+def _statuses(columns: Columns, places: Places) -> Iterator[HostStatus]:
+    file = "agent_status.parquet"
+    lists = [_plain_list(columns, name) for name in ("ts_ns", "host", "status")]
+    for row, (ts_ns, host, text) in enumerate(zip(*lists, strict=True)):
+        body = json_payload(file, row, text)
+        job = places.job_at(ts_ns, body.pop("attempt", None))
+        try:
+            yield read_status(Header(Kind.HOST_STATUS, ts_ns, job, host), ObjectReader(body, "status"))
+        except FieldError as error:
+            raise RecordingError(file, str(error), column="status", row=row) from error
+
+
+def _check_not_negative(file: str, columns: Columns, names: Iterable[str]) -> None:
+    for name in names:
+        bad = np.flatnonzero(_numbers(columns, name) < 0)
+        if bad.size:
+            row = int(bad[0])
+            value = _numbers(columns, name)[row]
+            raise RecordingError(file, f"{value}: must not be negative", column=name, row=row)
+
+
+def _numbers(columns: Columns, name: str) -> NDArray[Any]:
+    return _array(columns[name])
+
+
+def _array(column: object) -> NDArray[Any]:
+    return cast(NDArray[Any], column)
+
+
+def _plain_list(columns: Columns, name: str) -> list[Any]:
+    column = columns[name]
+    if isinstance(column, Text):
+        return column.to_list()
+    return cast(list[Any], _array(column).tolist())

@@ -1,0 +1,103 @@
+"""Write a recording folder as the format says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tocsin.pipeline.recording.manifest import manifest_object
+from tocsin.pipeline.recording.reader import AGENT_STATUS, EXTRA_COLUMNS
+from tocsin.pipeline.recording.tables import NULL_MASKS, TABLES, Column, Columns, ColumnSpec, Recording, Text
+from tocsin.schemas.errors import RecordingError
+
+_ARROW = {
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "text": pa.string(),
+    "binary": pa.binary(),
+}
+
+
+def write_recording(folder: Path, recording: Recording) -> None:
+    """Write all files of a recording into a folder that is new or empty.
+
+    Raises:
+        RecordingError: the folder holds something already, or a table lacks a column.
+    """
+    claim_folder(folder)
+    for name, columns in recording.tables.items():
+        write_table(folder / f"{name}.parquet", name, columns)
+    if recording.user_metrics:
+        write_json(folder / "metrics.json", recording.user_metrics)
+    if recording.truth is not None:
+        write_json(folder / "truth.json", recording.truth)
+    # Last: a folder with a manifest is complete.
+    write_json(folder / "manifest.json", manifest_object(recording.manifest))
+
+
+def claim_folder(folder: Path) -> None:
+    """Make the folder; one that holds something is never written over.
+
+    Raises:
+        RecordingError: it cannot be made, or it holds something.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RecordingError(str(folder), f"cannot be made: {error}") from error
+    if any(folder.iterdir()):
+        raise RecordingError(str(folder), "holds something already: name a new or empty folder")
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write one JSON file."""
+    path.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
+
+
+def write_table(path: Path, name: str, columns: Columns) -> None:
+    """Write one table.
+
+    Raises:
+        RecordingError: a required column is missing.
+    """
+    pq.write_table(arrow_table(name, columns), path, compression="zstd")
+
+
+def arrow_table(name: str, columns: Columns) -> pa.Table:
+    """A table with the types of the format; columns that it does not know keep their own.
+
+    Raises:
+        RecordingError: a required column is missing.
+    """
+    spec = TABLES.get(name, AGENT_STATUS)
+    known: dict[str, ColumnSpec] = {c.name: c for c in (*spec.columns, *EXTRA_COLUMNS.get(name, ()))}
+    for column in spec.columns:
+        if column.required and column.name not in columns:
+            raise RecordingError(f"{name}.parquet", "the required column is missing", column=column.name)
+    masks = {name: columns.get(mask) for name, mask in NULL_MASKS.items()}
+    arrays: dict[str, Any] = {
+        key: _arrow_array(known.get(key), value, masks.get(key))
+        for key, value in columns.items()
+        if key not in NULL_MASKS.values()
+    }
+    return pa.table(arrays)
+
+
+def _arrow_array(spec: ColumnSpec | None, column: Column, mask: Column | None = None) -> pa.Array:
+    if isinstance(column, Text):
+        codes = pa.array(column.codes, mask=column.codes < 0)
+        return pa.DictionaryArray.from_arrays(codes, pa.array(list(column.words), pa.string()))
+    if isinstance(column, list):
+        return pa.array(column, pa.binary())
+    if spec is None:
+        return pa.array(column)
+    return pa.array(np.asarray(column).astype(spec.kind, copy=False), _ARROW[spec.kind], mask=mask)

@@ -1,0 +1,162 @@
+"""``tocsin replay FOLDER …``: judge recordings with the operators that judge running jobs."""
+
+import argparse
+import multiprocessing
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tocsin.cli.logs import add_log_arguments, set_up_logs
+from tocsin.schemas.errors import ConfigError, TocsinError
+
+_NS_PER_SECOND = 1_000_000_000
+_BAR_WIDTH = 30
+_REDRAW_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayJob:
+    """One folder to replay; crosses to a worker process.
+
+    Attributes:
+        folder: the recording.
+        verdicts: file to write.
+        shuffle_seed: order within the lateness, None: as recorded.
+        speed: recording seconds per second, 0: as fast as possible.
+        bar: draw a progress bar on stderr.
+    """
+
+    folder: Path
+    verdicts: Path
+    shuffle_seed: int | None
+    speed: float
+    bar: bool = False
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    _add(parser, "folders", "FOLDER", Path, "recording: a folder with a manifest.json", nargs="+")
+    _add(parser, "--jobs", "N", int, "folders replayed side by side", default=1)
+    text = "recording seconds per second (1: real time; default: as fast as it can)"
+    _add(parser, "--speed", "X", float, text, default=0.0)
+    text = "deliver in an order shuffled within the lateness: the verdicts are the same"
+    _add(parser, "--shuffle", "SEED", int, text)
+    text = "one folder only: write there instead of FOLDER/verdicts.jsonl"
+    _add(parser, "--verdicts", "FILE", Path, text)
+    add_log_arguments(parser, default_level="warning")
+
+
+def _add(  # one line an argument
+    parser: argparse.ArgumentParser, name: str, metavar: str, kind: Callable[[str], object], text: str, **more: Any
+) -> None:
+    parser.add_argument(name, metavar=metavar, type=kind, help=text, **more)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Replay every folder; 2 when one of them cannot be read (the others are replayed all the same)."""
+    set_up_logs(args)
+    if args.verdicts is not None and len(args.folders) != 1:
+        raise ConfigError("--verdicts", str(args.verdicts), "used with one folder only")
+    if args.jobs < 1:
+        raise ConfigError("--jobs", args.jobs, "at least 1")
+    if args.speed < 0:
+        raise ConfigError("--speed", args.speed, "0 (as fast as possible) or more")
+    bar = sys.stderr.isatty()
+    alone = len(args.folders) == 1
+    jobs = [
+        ReplayJob(folder, args.verdicts or folder / "verdicts.jsonl", args.shuffle, args.speed, bar and alone)
+        for folder in args.folders
+    ]
+    if alone:
+        return _report([replay_one(jobs[0])])
+    return _report(_many(jobs, min(args.jobs, len(jobs)), bar=bar))
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of one folder.
+
+    Attributes:
+        folder: the recording.
+        line_count: verdict lines written.
+        error: why it could not be replayed, "" = it was.
+    """
+
+    folder: Path
+    line_count: int
+    error: str
+
+
+def _report(results: Sequence[Result]) -> int:
+    for result in results:
+        if result.error:
+            print(f"tocsin replay: {result.folder}: {result.error}", file=sys.stderr)
+    return 2 if any(result.error for result in results) else 0
+
+
+def replay_one(job: ReplayJob) -> Result:
+    """Replay one folder and write its verdicts."""
+    from tocsin.pipeline.recording.reader import read_recording
+    from tocsin.pipeline.recording.replay import ReplayConfig, replay, verdict_lines
+
+    try:
+        recording = read_recording(job.folder)
+        pace = Pace(recording.manifest.start_ns, recording.manifest.end_ns, job)
+        verdicts = list(replay(recording, ReplayConfig(shuffle_seed=job.shuffle_seed), pace.on_second))
+        pace.end()
+        job.verdicts.write_text(verdict_lines(verdicts), "utf-8")
+    except (TocsinError, OSError) as error:
+        return Result(job.folder, 0, str(error))
+    return Result(job.folder, len(verdicts), "")
+
+
+def _many(jobs: Sequence[ReplayJob], worker_count: int, *, bar: bool) -> list[Result]:
+    results = []
+    draw = _bar_of("folders") if bar else None
+    # spawn: the engine's libraries start threads, and fork copies their locks
+    with multiprocessing.get_context("spawn").Pool(worker_count) as pool:
+        for result in pool.imap(replay_one, jobs):
+            results.append(result)
+            if draw is not None:
+                draw(len(results) / len(jobs))
+    if bar:
+        print(file=sys.stderr)
+    return results
+
+
+class Pace:
+    """Keeps to the speed that was asked for, and draws the bar."""
+
+    def __init__(self, start_ns: int, end_ns: int, job: ReplayJob) -> None:
+        """Begin now."""
+        self._start_ns, self._end_ns = start_ns, end_ns
+        self._speed = job.speed
+        self._begun_seconds = self._drawn_seconds = time.monotonic()
+        self._draw = _bar_of(job.folder.name) if job.bar else None
+
+    def on_second(self, now_ns: int) -> None:
+        """One second of the recording is done."""
+        if self._speed:
+            due = self._begun_seconds + (now_ns - self._start_ns) / _NS_PER_SECOND / self._speed
+            time.sleep(max(0.0, due - time.monotonic()))
+        if self._draw is not None and time.monotonic() - self._drawn_seconds >= _REDRAW_SECONDS:
+            self._drawn_seconds = time.monotonic()
+            self._draw((now_ns - self._start_ns) / max(1, self._end_ns - self._start_ns))
+
+    def end(self) -> None:
+        """Leave a whole bar behind."""
+        if self._draw is not None:
+            self._draw(1.0)
+            print(file=sys.stderr)
+
+
+def _bar_of(what: str) -> Callable[[float], None]:
+    def draw(ratio: float) -> None:
+        full = round(_BAR_WIDTH * min(1.0, max(0.0, ratio)))
+        bar = "#" * full + "." * (_BAR_WIDTH - full)
+        print(f"\r{what} [{bar}] {min(1.0, ratio):4.0%}", end="", file=sys.stderr, flush=True)
+
+    return draw
