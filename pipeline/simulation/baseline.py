@@ -7,6 +7,7 @@ scatter; a host whose score stays above the threshold for three windows is accus
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,7 +51,7 @@ class Accusation:
     detected_ns: int
 
 
-def accusations(recording: Recording, config: BaselineConfig = BaselineConfig()) -> list[Accusation]:  # noqa: B008  # frozen
+def accusations(recording: Recording, config: BaselineConfig = BaselineConfig()) -> list[Accusation]:  # frozen
     """The hosts that the plain detector accuses, each once, in order of time."""
     scores, hosts = streak_scores(recording, config)
     return first_above(scores, hosts, recording.manifest.start_ns, config)
@@ -107,21 +108,20 @@ def _stages(topology: Columns | None, hosts: tuple[str, ...]) -> NDArray[np.int6
 def _scores(means: Floats, stages: NDArray[np.int64], config: BaselineConfig) -> Floats:
     """(windows, hosts): how far each host is from its peers, beyond its usual distance; 0 without samples."""
     scores = np.zeros(means.shape)
+    lead = config.bias_count + config.streak_count
+    if len(means) <= lead:
+        return scores
     floor = config.floor_ratio * max(float(np.nanmax(np.abs(means), initial=0.0)), 1e-9)
-    history = np.lib.stride_tricks.sliding_window_view
     for stage in np.unique(stages):
         own = stages == stage
         if int(own.sum()) < 3:
             continue
-        with np.errstate(all="ignore"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # windows without any sample are NaN and stay so
             deviation = means[:, own] - np.nanmedian(means[:, own], axis=1, keepdims=True)
-            past = history(deviation, config.bias_count, axis=0)
-            bias = np.zeros_like(deviation)
-            lead = config.bias_count + config.streak_count
-            bias[lead - 1 :] = np.nanmedian(past[: len(deviation) - lead + 1], axis=-1)
-            rest = np.abs(deviation - bias)
+            past = np.lib.stride_tricks.sliding_window_view(deviation, config.bias_count, axis=0)
+            bias = np.nanmedian(past[: len(deviation) - lead], axis=-1)
+            rest = np.abs(deviation[lead:] - bias)
             scatter = 1.4826 * np.nanmedian(rest, axis=1, keepdims=True)
-            z = rest / np.maximum(scatter, floor)
-        z[: lead - 1] = 0.0
-        scores[:, own] = np.nan_to_num(z)
+        scores[lead:, own] = np.nan_to_num(rest / np.fmax(scatter, floor))
     return scores
