@@ -157,6 +157,11 @@ class _Run:
             yield Recording(manifest, tables, truth=self._case.truth())
 
 
+def case_seed(seed: int, index: int) -> int:
+    """The seed of the case with this index in a set; sets of different seeds share no case."""
+    return int(np.random.SeedSequence([seed, index]).generate_state(1)[0])
+
+
 def draw_case(
     seed: int,
     hosts: int | tuple[int, int] = (4, 64),
@@ -182,6 +187,8 @@ def draw_case(
     low, high = (hosts, hosts) if isinstance(hosts, int) else hosts
     if low < 2 or high < low:
         raise ConfigError("hosts", hosts, "a number from 2 up, or a range of such numbers")
+    if duration_seconds is not None and not 0.0 < duration_seconds < float("inf"):
+        raise ConfigError("duration_seconds", duration_seconds, "above 0 and finite")
     draw = Draw(np.random.SeedSequence([seed, 1, ranges == "held"]), ranges)
     fault = draw.weighted(SHARES) if kind is None else kind
     host_count = low if low == high else round(draw.log_uniform(low, high))

@@ -110,7 +110,8 @@ def nic_dropout(site: Site) -> Plan:
     env = Envelope(site.onset_seconds)
     manner = draw.weighted({"spin": 0.5, "exit": 0.5})
     parts = [*halt(site, "exit" if manner == "exit" else "spin"), *told]
-    parts += symptoms(site, {"cpu": 0.5, "gpu": 0.3, "throughput": 0.7, "pfc": 0.1, "memory": 0.3}, env)
+    shares = {"cpu": 0.5, "gpu": 0.3, "throughput": 0.7, "pfc": 0.1, "memory": 0.3}
+    parts += symptoms(site, shares, env, at_least_one=manner == "spin")
     return fault(site, "fail_stop" if manner == "exit" else "hang", "nic_dropout", parts, NEVER_SECONDS)
 
 
@@ -172,7 +173,7 @@ def gpu_execution_error(site: Site) -> Plan:
         slow, env = _slow_kernels(site, site.draw.pick(("kernel", "clock")))
         return fault(site, mode, "gpu_execution_error", [slow, *symptoms(site, shares, env), *told])
     parts = halt(site, "spin" if mode == "hang" else "exit")
-    parts += symptoms(site, shares, Envelope(site.onset_seconds))
+    parts += symptoms(site, shares, Envelope(site.onset_seconds), at_least_one=mode == "hang")
     return fault(site, mode, "gpu_execution_error", [*parts, *told], NEVER_SECONDS)
 
 

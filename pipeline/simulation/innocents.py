@@ -43,7 +43,7 @@ def checkpoint(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
     return [Break(first + index * period, "checkpoint", length, writers, longer, announced) for index in range(count)]
 
 
-def evaluation(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
+def evaluation(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:  # noqa: ARG001  # an Innocent
     """Everybody computes forward only for a while."""
     announced = draw.chance(0.6)
     length = draw.log_band(8.0, 150.0)
@@ -154,7 +154,7 @@ def workload_change(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
     return parts
 
 
-def odd_host(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
+def odd_host(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:  # noqa: ARG001  # an Innocent
     """A host has always been different: more CPU, less power, another firmware."""
     parts: list[Part] = []
     always = Envelope(-1e9)

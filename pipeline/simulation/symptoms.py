@@ -103,12 +103,13 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
 """Minder's metric families."""
 
 
-def symptoms(site: Site, shares: Mapping[str, float], env: Envelope) -> list[Part]:
+def symptoms(site: Site, shares: Mapping[str, float], env: Envelope, *, at_least_one: bool = False) -> list[Part]:
     """Families that move with this fault beyond what the physics moves, each in its share of the cases."""
     draw, parts = site.draw, list[Part]()
-    for family, share in shares.items():
-        if not draw.chance(share):
-            continue
+    moved = [family for family, share in shares.items() if draw.chance(share)]
+    if at_least_one and not moved:
+        moved = [draw.weighted(dict(shares))]
+    for family in moved:
         late = Envelope(env.onset_seconds + draw.log_uniform(0.5, 15.0), env.end_seconds, env.rise_seconds, env.shape)
         for metric in FAMILIES[family]:
             if family == "pfc":

@@ -50,6 +50,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "tocsin.cli.flight_recorder",
             "read PyTorch Flight Recorder dumps: who stands behind",
         ),
+        "simulate": ("tocsin.cli.simulate", "make recordings of jobs with faults, and the truth about them"),
         "replay": ("tocsin.cli.replay", "judge recordings with the operators that judge running jobs"),
         "score": ("tocsin.cli.score", "compare the verdicts of recordings with their truth"),
         "migrate": ("tocsin.cli.migrate", "bring the incident database to this version's tables"),

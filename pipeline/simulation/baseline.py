@@ -1,0 +1,127 @@
+"""The plain detector that every table shows beside ours: if it scores well, the data is too easy.
+
+Each host's metrics (mean of its GPUs) over 10 s, against the median of the hosts of
+the same pipeline stage, its own usual deviation removed, in units of the peers'
+scatter; a host whose score stays above the threshold for three windows is accused.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tocsin.pipeline.recording.tables import METRIC_NAMES, Columns, Recording, Text
+from tocsin.schemas.records import NS_PER_SECOND
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineConfig:
+    """The plain detector's settings.
+
+    Attributes:
+        z_threshold: alarm line.
+        window_seconds: samples are averaged over this.
+        streak_count: windows in a row.
+        bias_count: past windows that the own deviation is taken from.
+        floor_ratio: least scatter, relative to the metric's largest value.
+    """
+
+    z_threshold: float = 7.0
+    window_seconds: float = 10.0
+    streak_count: int = 3
+    bias_count: int = 12
+    floor_ratio: float = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Accusation:
+    """A host that was accused.
+
+    Attributes:
+        host: its name.
+        detected_ns: end of the window that completed the streak.
+    """
+
+    host: str
+    detected_ns: int
+
+
+def accusations(recording: Recording, config: BaselineConfig = BaselineConfig()) -> list[Accusation]:  # frozen
+    """The hosts that the plain detector accuses, each once, in order of time."""
+    scores, hosts = streak_scores(recording, config)
+    return first_above(scores, hosts, recording.manifest.start_ns, config)
+
+
+def first_above(scores: Floats, hosts: tuple[str, ...], start_ns: int, config: BaselineConfig) -> list[Accusation]:
+    """Each host's first streak above the threshold."""
+    above = scores >= config.z_threshold
+    window_ns = round(config.window_seconds * NS_PER_SECOND)
+    firsts = {hosts[index]: int(above[:, index].argmax()) for index in np.flatnonzero(above.any(axis=0))}
+    found = [Accusation(host, start_ns + (window + 1) * window_ns) for host, window in firsts.items()]
+    return sorted(found, key=lambda one: (one.detected_ns, one.host))
+
+
+def streak_scores(recording: Recording, config: BaselineConfig) -> tuple[Floats, tuple[str, ...]]:
+    """(windows, hosts): the lowest score of the last windows, of the metric where that is highest."""
+    table = recording.tables["host_metrics"]
+    host = table["host"]
+    assert isinstance(host, Text)  # noqa: S101  # for the type checker: the format says so
+    window_ns = round(config.window_seconds * NS_PER_SECOND)
+    ts = np.asarray(table["ts_ns"]) - recording.manifest.start_ns
+    window_count = int((recording.manifest.end_ns - recording.manifest.start_ns) // window_ns)
+    inside = (ts >= 0) & (ts < window_count * window_ns)
+    cell = (ts[inside] // window_ns) * len(host.words) + host.codes[inside]
+    shape = (window_count, len(host.words))
+    stages = _stages(recording.tables.get("topology"), host.words)
+    best = np.zeros(shape)
+    for name in METRIC_NAMES:
+        if name in table:
+            means = _window_means(np.asarray(table[name])[inside], cell, shape)
+            scores = _scores(means, stages, config)
+            streak = np.lib.stride_tricks.sliding_window_view(scores, config.streak_count, axis=0).min(axis=-1)
+            best[config.streak_count - 1 :] = np.maximum(best[config.streak_count - 1 :], streak)
+    return best, host.words
+
+
+def _window_means(values: NDArray[np.float32], cell: NDArray[np.int64], shape: tuple[int, int]) -> Floats:
+    there = ~np.isnan(values)
+    sums = np.bincount(cell[there], values[there].astype(np.float64), shape[0] * shape[1])
+    counts = np.bincount(cell[there], minlength=shape[0] * shape[1])
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan).reshape(shape)
+
+
+def _stages(topology: Columns | None, hosts: tuple[str, ...]) -> NDArray[np.int64]:
+    """The pipeline stage of each host, 0 where nobody knows."""
+    stages = np.zeros(len(hosts), np.int64)
+    if topology is not None and isinstance(topology["host"], Text):
+        place = {name: index for index, name in enumerate(hosts)}
+        for name, stage in zip(topology["host"].to_list(), np.asarray(topology["pp"]).tolist(), strict=True):
+            stages[place[name]] = stage
+    return stages
+
+
+def _scores(means: Floats, stages: NDArray[np.int64], config: BaselineConfig) -> Floats:
+    """(windows, hosts): how far each host is from its peers, beyond its usual distance; 0 without samples."""
+    scores = np.zeros(means.shape)
+    lead = config.bias_count + config.streak_count
+    if len(means) <= lead:
+        return scores
+    floor = config.floor_ratio * max(float(np.nanmax(np.abs(means), initial=0.0)), 1e-9)
+    for stage in np.unique(stages):
+        own = stages == stage
+        if int(own.sum()) < 3:
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # windows without any sample are NaN and stay so
+            deviation = means[:, own] - np.nanmedian(means[:, own], axis=1, keepdims=True)
+            past = np.lib.stride_tricks.sliding_window_view(deviation, config.bias_count, axis=0)
+            bias = np.nanmedian(past[: len(deviation) - lead], axis=-1)
+            rest = np.abs(deviation[lead:] - bias)
+            scatter = 1.4826 * np.nanmedian(rest, axis=1, keepdims=True)
+        scores[lead:, own] = np.nan_to_num(rest / np.fmax(scatter, floor))
+    return scores
