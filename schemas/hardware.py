@@ -81,6 +81,9 @@ def _ecc(payload: Mapping[str, Any]) -> HardwareMeaning | None:
         return None
     where = "host memory" if _text(payload, "device") == "host_memory" else "GPU memory"
     if _text(payload, "kind") == "uncorrected":
+        if payload.get("at_start") is True:  # since the driver was loaded, perhaps weeks ago
+            text = f"{count} uncorrected errors of {where} before the agent came"
+            return HardwareMeaning("ecc_error", "degraded", accuses=False, text=text)
         return HardwareMeaning("ecc_error", "fail_stop", accuses=True, text=f"{count} uncorrected errors of {where}")
     return HardwareMeaning("ecc_error", "degraded", accuses=False, text=f"{count} corrected errors of {where}")
 

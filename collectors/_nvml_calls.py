@@ -1,0 +1,101 @@
+"""Asks NVML: what a card does not have is no sample, a card that is gone is said, the rest is counted."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+ALL_LINKS: Final = 0xFFFF_FFFF
+"""Scope of a field: the sum over all NVLinks."""
+_NOT_AVAILABLE: Final = frozenset({0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF})
+"""NVML's blank in unsigned values."""
+RETRY_NS: Final = 300_000_000_000
+
+_UNINITIALIZED, _NOT_SUPPORTED, _NO_PERMISSION, _FUNCTION_NOT_FOUND = 1, 3, 4, 13
+_ABSENT: Final = frozenset({2, _NOT_SUPPORTED, _NO_PERMISSION, 6, _FUNCTION_NOT_FOUND, 21, 25, 26, 27})
+"""Invalid argument (a link or sensor that this card has not), not supported, not found, no data, not ready."""
+_LASTING: Final = frozenset({_NOT_SUPPORTED, _NO_PERMISSION, _FUNCTION_NOT_FOUND, 2, 25, 26})
+_LOST: Final = frozenset({15, 28})  # GPU is lost, GPU not found
+_DRIVER_GONE: Final = frozenset({_UNINITIALIZED, 9, 18})  # uninitialised, driver not loaded, version mismatch
+_VALUE_FIELDS: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+
+
+class GpuLostError(Exception):
+    """NVML says that this GPU does not answer any more."""
+
+
+class DriverGoneError(Exception):
+    """NVML has to be opened anew: the driver was unloaded or replaced."""
+
+
+def number(value: object) -> float | None:
+    """Return a value, None where NVML gave a blank.
+
+    >>> number(300), number(0xFFFFFFFF), number(float("nan"))
+    (300.0, None, None)
+    """
+    if not isinstance(value, int | float) or value in _NOT_AVAILABLE or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+class Asker:
+    """The calls of one GPU. Remembers for five minutes what the card cannot do."""
+
+    def __init__(self, library: Any, handle: Any, skipped: Counter[str]) -> None:
+        """Ask ``library`` (pynvml, or what behaves like it) about ``handle``."""
+        self.library = library
+        self.handle = handle
+        self._skipped = skipped
+        self._cannot: dict[tuple[object, ...], int] = {}
+        self.now_ns = 0
+
+    def ask(self, name: str, *arguments: object) -> Any:
+        """Return what the function says, None where this card has no such thing.
+
+        Raises:
+            GpuLostError: the GPU is lost.
+            DriverGoneError: the driver is.
+        """
+        key = (name, *(item for item in arguments if isinstance(item, int | tuple)))  # ctypes has no hash
+        if self._cannot.get(key, 0) > self.now_ns:
+            return None
+        function = getattr(self.library, name, None)
+        if function is None:  # an older nvidia-ml-py
+            self._cannot[key] = self.now_ns + RETRY_NS
+            return None
+        try:
+            return function(self.handle, *arguments)
+        except self.library.NVMLError as error:
+            self.note(error, key)
+            return None
+
+    def note(self, error: Any, key: tuple[object, ...] = ()) -> None:
+        """Take an error: raise what concerns the whole GPU or driver, remember what lasts, count what is odd."""
+        code = getattr(error, "value", -1)
+        if code in _LOST:
+            raise GpuLostError(str(error)) from error
+        if code in _DRIVER_GONE:
+            raise DriverGoneError(str(error)) from error
+        if code in _LASTING and key:
+            self._cannot[key] = self.now_ns + RETRY_NS
+        if code not in _ABSENT:
+            self._skipped[f"nvml_error_{code}"] += 1
+
+    def fields(self, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, int], float]:
+        """Return (field, scope) -> value, of those that this card has."""
+        if not wanted:
+            return {}
+        values = self.ask("nvmlDeviceGetFieldValues", wanted)
+        found: dict[tuple[int, int], float] = {}
+        for asked, item in zip(wanted, values or (), strict=False):
+            if item.nvmlReturn in _LOST:
+                raise GpuLostError("GPU is lost")
+            if item.nvmlReturn or not 0 <= item.valueType < len(_VALUE_FIELDS):
+                continue
+            value = number(getattr(item.value, _VALUE_FIELDS[item.valueType]))
+            if value is not None:
+                found[asked] = value
+        return found

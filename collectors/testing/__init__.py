@@ -1,0 +1,1 @@
+"""Stand-ins for what a training host has, for the tests of this project and of others."""

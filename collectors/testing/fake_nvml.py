@@ -1,0 +1,361 @@
+"""An NVML without a GPU, that answers as the documentation says.
+
+Where pynvml raises, this raises an ``NVMLError`` with the same code; what a card does not
+support is an error and not a zero; field values carry a code each; GPM needs two samples.
+Names and numbers are pynvml's own (``tests/collectors/test_fake_nvml.py`` compares them).
+"""
+
+# ruff: noqa: N802, N815  # the names are NVML's
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+UNAVAILABLE_U32 = 0xFFFF_FFFF
+ALL_LINKS = 0xFFFF_FFFF
+
+
+class NVMLError(Exception):
+    """What NVML raises; ``value`` is its code."""
+
+    def __init__(self, value: int) -> None:
+        """Keep the code."""
+        super().__init__(f"NVML error {value}")
+        self.value = value
+
+
+@dataclass(slots=True)
+class FakeGpu:
+    """One GPU: set what it shall say.
+
+    Attributes:
+        uuid: its key.
+        pci: bus address as NVML writes it (eight digits of domain, upper case).
+        power_milliwatts: and so on: what the getters return, in NVML's own units.
+        fields: (field, scope) -> value, or an ``NVMLError`` for the code of that field.
+        gpm: GPM metric -> value; empty: a card without GPM.
+        unsupported: names of functions that answer "not supported".
+        lost: every call answers "GPU is lost".
+        xids: waiting XID events.
+    """
+
+    uuid: str
+    pci: str
+    index: int = 0
+    architecture: int = 9
+    power_milliwatts: int = 650_000
+    temperature_celsius: int = 61
+    sm_clock_megahertz: int = 1_755
+    memory_used_bytes: int = 60 << 30
+    util_percent: int = 97
+    memory_util_percent: int = 40
+    reasons_mask: int = 0
+    gen: int = 5
+    width: int = 16
+    max_gen: int = 5
+    max_width: int = 16
+    ecc_corrected_count: int = 0
+    ecc_uncorrected_count: int = 0
+    remapped_rows: tuple[int, int, int, int] = (0, 0, 0, 0)
+    nvlinks: list[int] = field(default_factory=lambda: [1] * 18)
+    fields: dict[tuple[int, int], float | NVMLError] = field(default_factory=dict)
+    gpm: dict[int, float] = field(default_factory=dict)
+    pcie_kilobytes_per_second: int = 1_000
+    pids: tuple[int, ...] = ()
+    unsupported: set[str] = field(default_factory=set)
+    errors: dict[str, int] = field(default_factory=dict)
+    lost: bool = False
+
+
+class _Unhashable:
+    """As ctypes' objects are."""
+
+    __hash__ = None  # type: ignore[assignment]  # as ctypes does
+
+
+class _Sample(_Unhashable):
+    def __init__(self) -> None:
+        self.values: dict[int, float] | None = None
+        self.freed = False
+
+
+class _GpmMetricsGet:
+    def __init__(self) -> None:
+        self.version = 0
+        self.numMetrics = 0
+        self.sample1: Any = None
+        self.sample2: Any = None
+        self.metrics = [SimpleNamespace(metricId=0, nvmlReturn=0, value=0.0) for _ in range(64)]
+
+
+class FakeNvml:
+    """In place of the module pynvml."""
+
+    NVMLError: ClassVar[type[NVMLError]] = NVMLError
+    c_nvmlGpmMetricsGet_t: ClassVar[type[_GpmMetricsGet]] = _GpmMetricsGet
+    NVML_GPM_METRICS_GET_VERSION = 1
+    NVML_TEMPERATURE_GPU = 0
+    NVML_CLOCK_SM = 1
+    NVML_MEMORY_ERROR_TYPE_CORRECTED = 0
+    NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
+    NVML_VOLATILE_ECC = 0
+    NVML_PCIE_UTIL_TX_BYTES = 0
+    NVML_PCIE_UTIL_RX_BYTES = 1
+    nvmlMemory_v2 = 0x02000028
+    nvmlEventTypeXidCriticalError = 0x8
+    _VALUE_TYPE_DOUBLE, _VALUE_TYPE_U64 = 0, 3
+
+    def __init__(self, gpus: list[FakeGpu], init_error: int = 0) -> None:
+        """Hold these GPUs; ``init_error``: ``nvmlInit`` raises this code."""
+        self.gpus = gpus
+        self.init_error = init_error
+        self.is_open = False
+        self.calls = 0
+        self._events: deque[tuple[FakeGpu, int]] = deque()
+        self._registered: set[str] = set()
+
+    def raise_xid(self, index: int, code: int) -> None:
+        """Let a GPU raise an XID; it is seen where the GPU was registered."""
+        if self.gpus[index].uuid in self._registered:
+            self._events.append((self.gpus[index], code))
+
+    # --- library ---------------------------------------------------------------------------------
+
+    def nvmlInit(self) -> None:
+        """Open."""
+        if self.init_error:
+            raise NVMLError(self.init_error)
+        self.is_open = True
+
+    def nvmlShutdown(self) -> None:
+        """Close."""
+        self._check_open()
+        self.is_open = False
+
+    def nvmlDeviceGetCount(self) -> int:
+        """Return how many GPUs there are."""
+        self._check_open()
+        return len(self.gpus)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> FakeGpu:
+        """Return a GPU; one that is lost has no handle."""
+        self._check_open()
+        if not 0 <= index < len(self.gpus):
+            raise NVMLError(2)
+        return self._gpu(self.gpus[index], "nvmlDeviceGetHandleByIndex")
+
+    def _check_open(self) -> None:
+        self.calls += 1
+        if not self.is_open:
+            raise NVMLError(1)
+
+    def _gpu(self, gpu: FakeGpu, name: str) -> FakeGpu:
+        self._check_open()
+        if gpu.lost:
+            raise NVMLError(15)
+        if name in gpu.unsupported:
+            raise NVMLError(3)
+        if name in gpu.errors:
+            raise NVMLError(gpu.errors[name])
+        return gpu
+
+    # --- identity --------------------------------------------------------------------------------
+
+    def nvmlDeviceGetUUID(self, handle: FakeGpu) -> str:
+        """Return the UUID."""
+        return self._gpu(handle, "nvmlDeviceGetUUID").uuid
+
+    def nvmlDeviceGetPciInfo(self, handle: FakeGpu) -> Any:
+        """Return the bus address."""
+        return SimpleNamespace(busId=self._gpu(handle, "nvmlDeviceGetPciInfo").pci)
+
+    def nvmlDeviceGetArchitecture(self, handle: FakeGpu) -> int:
+        """Return the architecture's number."""
+        return self._gpu(handle, "nvmlDeviceGetArchitecture").architecture
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: FakeGpu) -> list[Any]:
+        """Return the processes."""
+        gpu = self._gpu(handle, "nvmlDeviceGetComputeRunningProcesses")
+        return [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in gpu.pids]
+
+    # --- levels ----------------------------------------------------------------------------------
+
+    def nvmlDeviceGetPowerUsage(self, handle: FakeGpu) -> int:
+        """Return milliwatts."""
+        return self._gpu(handle, "nvmlDeviceGetPowerUsage").power_milliwatts
+
+    def nvmlDeviceGetTemperature(self, handle: FakeGpu, sensor: int) -> int:
+        """Return degrees Celsius."""
+        gpu = self._gpu(handle, "nvmlDeviceGetTemperature")
+        if sensor != self.NVML_TEMPERATURE_GPU:
+            raise NVMLError(2)
+        return gpu.temperature_celsius
+
+    def nvmlDeviceGetClockInfo(self, handle: FakeGpu, kind: int) -> int:
+        """Return megahertz."""
+        del kind
+        return self._gpu(handle, "nvmlDeviceGetClockInfo").sm_clock_megahertz
+
+    def nvmlDeviceGetMemoryInfo(self, handle: FakeGpu, version: int | None = None) -> Any:
+        """Return bytes; the second version knows the driver's own share."""
+        name = "nvmlDeviceGetMemoryInfo_v2" if version else "nvmlDeviceGetMemoryInfo"
+        gpu = self._gpu(handle, name)
+        return SimpleNamespace(used=gpu.memory_used_bytes, total=80 << 30)
+
+    def nvmlDeviceGetUtilizationRates(self, handle: FakeGpu) -> Any:
+        """Return percentages."""
+        gpu = self._gpu(handle, "nvmlDeviceGetUtilizationRates")
+        return SimpleNamespace(gpu=gpu.util_percent, memory=gpu.memory_util_percent)
+
+    def nvmlDeviceGetPcieThroughput(self, handle: FakeGpu, counter: int) -> int:
+        """Return kilobytes a second."""
+        del counter
+        return self._gpu(handle, "nvmlDeviceGetPcieThroughput").pcie_kilobytes_per_second
+
+    def nvmlDeviceGetFieldValues(self, handle: FakeGpu, wanted: Any) -> list[Any]:
+        """Return one value a field, each with its own code."""
+        gpu = self._gpu(handle, "nvmlDeviceGetFieldValues")
+        found = []
+        for item in wanted:
+            key = item if isinstance(item, tuple) else (item, 0)
+            value = gpu.fields.get(key, NVMLError(3))
+            code = value.value if isinstance(value, NVMLError) else 0
+            plain = 0 if isinstance(value, NVMLError) else value
+            kind = self._VALUE_TYPE_DOUBLE if isinstance(plain, float) else self._VALUE_TYPE_U64
+            union = SimpleNamespace(dVal=plain, ullVal=plain)
+            found.append(SimpleNamespace(fieldId=key[0], scopeId=key[1], nvmlReturn=code, valueType=kind, value=union))
+        return found
+
+    # --- GPM -------------------------------------------------------------------------------------
+
+    def nvmlGpmQueryDeviceSupport(self, handle: FakeGpu) -> Any:
+        """Return whether the card has GPM."""
+        return SimpleNamespace(isSupportedDevice=int(bool(self._gpu(handle, "nvmlGpmQueryDeviceSupport").gpm)))
+
+    def nvmlGpmSampleAlloc(self) -> _Sample:
+        """Make room for a sample."""
+        self._check_open()
+        return _Sample()
+
+    def nvmlGpmSampleFree(self, sample: _Sample) -> None:
+        """Give it back."""
+        self._check_open()
+        sample.freed = True
+
+    def nvmlGpmSampleGet(self, handle: FakeGpu, sample: _Sample) -> _Sample:
+        """Take a sample."""
+        gpu = self._gpu(handle, "nvmlGpmSampleGet")
+        if not gpu.gpm:
+            raise NVMLError(3)
+        sample.values = dict(gpu.gpm)
+        return sample
+
+    def nvmlGpmMetricsGet(self, request: _GpmMetricsGet) -> _GpmMetricsGet:
+        """Compute the metrics between two samples."""
+        self._check_open()
+        first, second = request.sample1.values, request.sample2.values
+        if request.version != self.NVML_GPM_METRICS_GET_VERSION or first is None or second is None:
+            raise NVMLError(2)
+        for metric in request.metrics[: request.numMetrics]:
+            metric.nvmlReturn = 0 if metric.metricId in second else 3
+            metric.value = second.get(metric.metricId, 0.0)
+        return request
+
+    # --- states ----------------------------------------------------------------------------------
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: FakeGpu) -> int:
+        """Return the mask."""
+        return self._gpu(handle, "nvmlDeviceGetCurrentClocksEventReasons").reasons_mask
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: FakeGpu) -> int:
+        """Return the mask (the older name)."""
+        return self._gpu(handle, "nvmlDeviceGetCurrentClocksThrottleReasons").reasons_mask
+
+    def nvmlDeviceGetCurrPcieLinkGeneration(self, handle: FakeGpu) -> int:
+        """Return the generation."""
+        return self._gpu(handle, "nvmlDeviceGetCurrPcieLinkGeneration").gen
+
+    def nvmlDeviceGetCurrPcieLinkWidth(self, handle: FakeGpu) -> int:
+        """Return the lanes."""
+        return self._gpu(handle, "nvmlDeviceGetCurrPcieLinkWidth").width
+
+    def nvmlDeviceGetMaxPcieLinkGeneration(self, handle: FakeGpu) -> int:
+        """Return what card and slot can do."""
+        return self._gpu(handle, "nvmlDeviceGetMaxPcieLinkGeneration").max_gen
+
+    def nvmlDeviceGetMaxPcieLinkWidth(self, handle: FakeGpu) -> int:
+        """Return what card and slot can do."""
+        return self._gpu(handle, "nvmlDeviceGetMaxPcieLinkWidth").max_width
+
+    def nvmlDeviceGetRemappedRows(self, handle: FakeGpu) -> tuple[int, int, int, int]:
+        """Return (corrected, uncorrected, pending, failure)."""
+        return self._gpu(handle, "nvmlDeviceGetRemappedRows").remapped_rows
+
+    def nvmlDeviceGetTotalEccErrors(self, handle: FakeGpu, kind: int, counter: int) -> int:
+        """Return a count."""
+        del counter
+        gpu = self._gpu(handle, "nvmlDeviceGetTotalEccErrors")
+        corrected = kind == self.NVML_MEMORY_ERROR_TYPE_CORRECTED
+        return gpu.ecc_corrected_count if corrected else gpu.ecc_uncorrected_count
+
+    def nvmlDeviceGetNvLinkState(self, handle: FakeGpu, link: int) -> int:
+        """Return 1 where the link is active."""
+        gpu = self._gpu(handle, "nvmlDeviceGetNvLinkState")
+        if link >= len(gpu.nvlinks):
+            raise NVMLError(2 if gpu.nvlinks else 3)
+        return gpu.nvlinks[link]
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def nvmlEventSetCreate(self) -> object:
+        """Make a set."""
+        self._check_open()
+        return _Unhashable()
+
+    def nvmlEventSetFree(self, event_set: object) -> None:
+        """Give it back."""
+        del event_set
+        self._check_open()
+        self._registered.clear()
+
+    def nvmlDeviceGetSupportedEventTypes(self, handle: FakeGpu) -> int:
+        """Return the mask."""
+        self._gpu(handle, "nvmlDeviceGetSupportedEventTypes")
+        return self.nvmlEventTypeXidCriticalError
+
+    def nvmlDeviceRegisterEvents(self, handle: FakeGpu, types: int, event_set: object) -> None:
+        """Tell of this GPU's events from now on."""
+        del types, event_set
+        self._registered.add(self._gpu(handle, "nvmlDeviceRegisterEvents").uuid)
+
+    def nvmlEventSetWait_v2(self, event_set: object, timeout_milliseconds: int) -> Any:
+        """Return one event; a fake cannot wait, so a timeout comes at once."""
+        del event_set, timeout_milliseconds
+        self._check_open()
+        if not self._events:
+            raise NVMLError(10)
+        gpu, code = self._events.popleft()
+        return SimpleNamespace(device=gpu, eventType=self.nvmlEventTypeXidCriticalError, eventData=code)
+
+
+def hopper(index: int) -> FakeGpu:
+    """Return an H100 at work: GPM, 18 NVLinks, ECC."""
+    gpm = {1: 96.0, 2: 88.0, 5: 45.0, 10: 38.0, 11: 0.0, 12: 6.0, 13: 2.0, 20: 900.0, 21: 1100.0, 60: 9e4, 61: 9e4}
+    uuid = f"GPU-{index:08x}-fa4e-4a4e-8a4e-00000000fa4e"
+    errors: dict[tuple[int, int], float | NVMLError] = {(number, 0): 0 for number in (38, 45, 52, 59, 230)}
+    return FakeGpu(uuid, f"00000000:{0x19 + 0x11 * index:02X}:00.0", index, gpm=gpm, fields=errors)
+
+
+def ampere(index: int) -> FakeGpu:
+    """Return an A100: no GPM, counters for its links."""
+    gpu = hopper(index)
+    gpu.architecture, gpu.gen, gpu.max_gen, gpu.gpm, gpu.nvlinks = 7, 4, 4, {}, [1] * 12
+    gpu.fields.update({(138, ALL_LINKS): 0, (139, ALL_LINKS): 0, (197, 0): 0, (198, 0): 0})
+    return gpu
+
+
+def fake_host(count: int = 8) -> FakeNvml:
+    """Return an NVML with so many H100s."""
+    return FakeNvml([hopper(index) for index in range(count)])
