@@ -39,9 +39,6 @@ class PeerConfig:
         suspicious_sigmas: beyond it a window teaches nothing (or nearly so).
         suspicious_rate_ratio: how much slower a level follows a row that deviates.
         relative_floor_ratio: no spread is below this share of the level.
-        max_sigmas: more in one window counts as this much.
-        drift_sigmas: what the cumulative sum subtracts each window.
-        alarm_sum: the cumulative sum's alarm line.
         lone_gpu_ratio: a single GPU's deviation counts so much: the largest of eight is larger by chance.
         idle_ratio: the group's common factor below which the job does not work.
     """
@@ -52,9 +49,6 @@ class PeerConfig:
     suspicious_sigmas: float = 4.0
     suspicious_rate_ratio: float = 0.1
     relative_floor_ratio: float = 0.015
-    max_sigmas: float = 9.0
-    drift_sigmas: float = 3.0
-    alarm_sum: float = 10.0
     lone_gpu_ratio: float = 0.8
     idle_ratio: float = 0.35
 
@@ -152,6 +146,11 @@ def transform(values: FloatArray, scales: Sequence[Scale]) -> FloatArray:
             out = out.copy() if out is values else out
             out[:, index] = np.log1p(np.maximum(values[:, index], 0) / 100.0)
     return out
+
+
+def plain(values: FloatArray, scale: Scale) -> FloatArray:
+    """The inverse of ``transform`` for one metric."""
+    return 100.0 * np.expm1(values) if scale.counted else values
 
 
 def compare(

@@ -64,6 +64,20 @@ class JobPace:
             return self.steps.slowdown_since(onset_ns, now_ns)
         return self.peers.slowdown_since(onset_ns)
 
+    def own_excess_seconds(self, host: str) -> float | None:
+        """How much longer than its peers the slowest rank of a host computes in a step; None: not measured."""
+        return self.steps.own_excess_seconds(host)
+
+    @property
+    def standing_since_ns(self) -> int:
+        """Since when the machines do no work, 0: they work, or nobody knows."""
+        return self.peers.standing_since_ns
+
+    @property
+    def longest_standing_ns(self) -> int:
+        """The longest such time that ended by itself."""
+        return self.peers.longest_standing_ns
+
 
 class JobPipeline:
     """align -> detect -> diagnose -> decide, for one attempt of one job."""

@@ -45,6 +45,8 @@ class Reason(StrEnum):
     """One machine's metrics differ from its peers', and the job's steps are slower since."""
     METRICS_DIFFER = "metrics_differ_for_long"
     """One machine's metrics differ from its peers' for long; there are no steps that show whether it hurts."""
+    DIFFERS_WHILE_JOB_STANDS = "differs_while_job_stands"
+    """The machines of the job stand still, and one of them is not where the others wait."""
     NAN_FIRST_BY_STEP = "nan_first_by_step"
     """This rank was the only one without a number at the first step that had one."""
     NAN_EVERYWHERE = "nan_everywhere"

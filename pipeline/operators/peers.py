@@ -2,50 +2,71 @@
 
 Keyed by (job, metric group): each metric is judged by itself, so that a large job's metrics
 may be spread over workers. Emits one anomaly per machine; ``diagnose`` decides what it means.
+
+Two kinds of evidence are kept apart: what differs while the job works, and what differs while
+it stands (a rank that stopped alone is where the others are not: they spin in a collective).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.models.frames import FrameStack, GpuRow, Grid, stack_frames
-from tocsin.models.peers import PeerConfig, PeerState, Scale, compare, scale_of, slowdown_of_work, transform
+from tocsin.models.peers import PeerConfig, PeerWindow, plain, slowdown_of_work
 from tocsin.models.robust import median
 from tocsin.models.steps import Slowdown
-from tocsin.pipeline.operators.arrays import array_from, array_state
 from tocsin.pipeline.operators.base import pack_state, unpack_state
 from tocsin.pipeline.operators.graph import JobGraph
-from tocsin.schemas.metrics import BUILTIN_TABLE, Metric, MetricTable
+from tocsin.pipeline.operators.peer_rows import (
+    Block,
+    directed,
+    host_rows,
+    largest_by_host,
+    mean_by_host,
+    mean_over_ticks,
+    table_from,
+    table_state,
+)
+from tocsin.pipeline.operators.peer_sums import LOW, Entry, SumConfig, Sums
+from tocsin.schemas.metrics import BUILTIN_TABLE, MetricTable
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import Frame, Slice, TableAnnouncement
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
 DETECTOR = "peers"
 FloatArray = NDArray[np.float32]
-
-ACTIVITY = (
-    "gpu_tensor_active_ratio",
-    "gpu_power_watts",
-    "gpu_sm_active_ratio",
-    "nvlink_bytes_per_second",
-    "gpu_util_ratio",
-)
-"""Metrics that fall when the job does not work."""
+IntArray = NDArray[np.intp]
 
 WORK = (
     "gpu_tensor_active_ratio",
-    "gpu_sm_active_ratio",
     "gpu_dram_active_ratio",
     "nvlink_bytes_per_second",
     "pcie_bytes_per_second",
+    "gpu_sm_active_ratio",
 )
 """Metrics whose mean is work per second: all fall alike when steps take longer (utilization does not: waiting
 kernels spin)."""
+FALLBACK_WORK = ("gpu_power_watts", "gpu_util_ratio", "cpu_util_ratio")
+"""Asked where a recording holds none of them."""
+_STANDING_METRICS = frozenset(
+    {
+        "gpu_util_ratio",
+        "gpu_sm_active_ratio",
+        "gpu_tensor_active_ratio",
+        "gpu_graphics_active_ratio",
+        "gpu_power_watts",
+        "gpu_sm_clock_hertz",
+        "nvlink_bytes_per_second",
+        "rdma_bytes_per_second",
+        "pcie_bytes_per_second",
+    }
+)
+"""What tells a rank that stopped from ranks that wait; CPU and disk are busy where a checkpoint is written."""
 _KEPT_FACTORS = 60
 _BEFORE_COUNT, _AFTER_COUNT = 24, 8
 
@@ -56,38 +77,27 @@ class PeersConfig:
 
     Attributes:
         peers: the comparison.
-        keep_ratio: an alarm goes on while its sum is above this share of the alarm line.
-        max_sum_ratio: the sum stops growing at this multiple of the alarm line, so that a
-            fault that ends is seen to end.
-        jump_ratio: where the common factor moves by more between two windows, the window shows the
+        sums: how evidence adds up while the job works.
+        standing: and while it stands.
+        jump_ratio: where the job's work moves by more between two windows, the window shows the
             clocks' offsets, not the machines.
+        lone_gpu_ratio: a single GPU's deviation counts so much: the largest of eight is larger by chance.
     """
 
     peers: PeerConfig = field(default_factory=PeerConfig)
-    keep_ratio: float = 0.4
-    max_sum_ratio: float = 2.0
+    sums: SumConfig = field(default_factory=SumConfig)
+    standing: SumConfig = field(default_factory=SumConfig)
     jump_ratio: float = 0.35
+    lone_gpu_ratio: float = 0.8
 
 
-@dataclass(slots=True)
-class _Block:
-    """Rows of one kind: hosts by host metrics, hosts by their GPUs' mean, single GPUs."""
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One window: distances and what they were made of."""
 
-    metrics: tuple[Metric, ...]
-    names: list[Any] = field(default_factory=list)
-    state: PeerState = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.state = PeerState.empty(0, len(self.metrics))
-
-    def take_names(self, names: Sequence[Any]) -> None:
-        """Make room for rows that are new."""
-        if list(names) == self.names:
-            return
-        place = {name: row for row, name in enumerate(names)}
-        rows = np.array([place[name] for name in self.names], np.intp)
-        self.state = self.state.grown(rows, len(names))
-        self.names = list(names)
+    sigmas: FloatArray
+    values: Mapping[str, FloatArray]
+    windows: Mapping[str, PeerWindow]
 
 
 class PeerDetector:
@@ -97,38 +107,35 @@ class PeerDetector:
         """Start without history."""
         self._config = config
         self._graph = graph
-        self._table: MetricTable = BUILTIN_TABLE
         self._hosts: list[str] = []
         self._gpus: set[GpuRow] = set()
-        self._make_blocks()
-        self._sum: FloatArray = np.zeros((2, 0, self._metric_count), np.float32)
-        self._since_ns: NDArray[np.int64] = np.zeros((2, 0, self._metric_count), np.int64)
-        self._alarmed: dict[str, bool] = {}
         self._factors: list[list[float]] = []
         """Per window [start_ns, end_ns, the job's factor of each metric of ``WORK``], newest last."""
+        self.work_ratio = 1.0
+        """The job's work per second in the last window over its usual one."""
+        self.standing_since_ns = 0
+        """Since when the job's machines do no work, 0: they work."""
+        self.longest_standing_ns = 0
+        """The longest such time that ended."""
         self.abstained: dict[str, int] = {}
-        self.activity_ratio = 1.0
-        """The job's activity in the last window over its usual one."""
+        self._begin_with(BUILTIN_TABLE)
 
-    def _make_blocks(self) -> None:
-        table = self._table
-        self._blocks = {"host": _Block(table.host), "mean": _Block(table.gpu), "gpu": _Block(table.gpu)}
+    def _begin_with(self, table: MetricTable) -> None:
+        self._table = table
+        self._blocks = {"host": Block(table.host), "mean": Block(table.gpu), "gpu": Block(table.gpu)}
         self._metrics = (*table.host, *table.gpu)
-        self._scales: dict[str, list[Scale]] = {
-            name: [scale_of(metric) for metric in block.metrics] for name, block in self._blocks.items()
-        }
-
-    @property
-    def _metric_count(self) -> int:
-        return len(self._metrics)
+        self._working = Sums(self._config.sums, len(self._metrics))
+        self._standing = Sums(self._config.standing, len(self._metrics))
+        for sums in (self._working, self._standing):
+            sums.grow((), len(self._hosts))
 
     def on_slice(self, data: Slice) -> Sequence[Anomaly]:
         """Take the frames of one metric slice and return which machines differ at its end."""
-        frames = [record for record in data.records if isinstance(record, Frame)]
         for record in data.records:
             if isinstance(record, TableAnnouncement):
                 self.take_table(record.table)
-        frames = [frame for frame in frames if frame.table_id == self._table.table_id]
+        table_id = self._table.table_id
+        frames = [record for record in data.records if isinstance(record, Frame) and record.table_id == table_id]
         if not frames:
             return []
         self._know(frames)
@@ -139,54 +146,63 @@ class PeerDetector:
 
     def take_table(self, table: MetricTable) -> None:
         """The job has metrics of its own: start with them (a table is announced before its frames)."""
-        if table == self._table:
-            return
-        self._table = table
-        self._make_blocks()
-        self._sum = np.zeros((2, len(self._hosts), self._metric_count), np.float32)
-        self._since_ns = np.zeros((2, len(self._hosts), self._metric_count), np.int64)
+        if table != self._table:
+            self._begin_with(table)
 
     def _know(self, frames: Sequence[Frame]) -> None:
-        known = set(self._hosts)
-        new = {frame.host for frame in frames} - known
         for frame in frames:
             self._gpus.update((frame.host, uuid) for uuid in frame.gpu_uuids)
+        new = {frame.host for frame in frames}.difference(self._hosts)
         if not new:
             return
-        hosts = sorted(known | new)
-        rows = [hosts.index(host) for host in self._hosts] if self._hosts else []
-        grown = np.zeros((2, len(hosts), self._metric_count), np.float32)
-        since = np.zeros((2, len(hosts), self._metric_count), np.int64)
-        grown[:, rows], since[:, rows] = self._sum, self._since_ns
-        self._hosts, self._sum, self._since_ns = hosts, grown, since
+        hosts = sorted(new.union(self._hosts))
+        place = {host: row for row, host in enumerate(hosts)}
+        rows = [place[host] for host in self._hosts]
+        for sums in (self._working, self._standing):
+            sums.grow(rows, len(hosts))
+        self._hosts = hosts
 
     def _judge(self, data: Slice, stack: FrameStack) -> list[Anomaly]:
-        rows: dict[str, list[Any]] = {"host": list(stack.hosts), "mean": list(stack.hosts), "gpu": list(stack.gpu_rows)}
-        host_means, gpu_means = _mean(stack.host_values), _mean(stack.gpu_values)
-        of_host = _host_rows(stack)
-        values = {"host": host_means, "mean": _mean_by(gpu_means, of_host, len(stack.hosts)), "gpu": gpu_means}
         groups = self._groups(stack)
-        windows = {}
-        for name, block in self._blocks.items():
-            block.take_names(rows[name])
-            shaped = transform(values[name], self._scales[name])
-            group = groups if name != "gpu" else groups[of_host]
-            windows[name] = compare(shaped, group, block.state, self._scales[name], self._config.peers)
+        seen = self._compare(stack, groups)
         if (groups < 0).all():
             self._abstain(Reason.TOO_FEW_PEERS)
             return []
-        jumped = self._jumped(windows["mean"].factor)
-        self._remember(data, windows["mean"].factor)
-        if self._graph.in_announced_phase(data.start_ns, data.end_ns):
+        announced = self._graph.in_announced_phase(data.start_ns, data.end_ns)
+        jumped = self._follow_work(data, seen.windows["mean"].factor, seen.windows["host"].factor)
+        if announced:
             self._abstain(Reason.ANNOUNCED_PHASE)
-            return self._alarms(data, None)
-        if jumped or self.activity_ratio < self._config.peers.idle_ratio:
-            return self._alarms(data, None)
-        sigmas = self._host_sigmas(windows["host"].sigmas, windows["mean"].sigmas, windows["gpu"].sigmas, of_host)
-        self._add(sigmas, data.start_ns)
-        return self._alarms(data, (sigmas, values, {name: w.expected for name, w in windows.items()}))
+        elif jumped:
+            self._abstain(Reason.NOT_CONTINUOUS)
+        elif self.standing_since_ns:
+            self._standing.add(self._of_standing(seen.sigmas), data.start_ns, data.end_ns)
+        else:
+            self._working.add(seen.sigmas, data.start_ns, data.end_ns)
+        found = [self._anomaly(data, row, self._working, seen) for row in self._working.alarms()]
+        standing = [self._anomaly(data, row, self._standing, seen) for row in self._standing.alarms()]
+        return found + [replace(a, detail={**a.detail, "standing": True}) for a in standing]
 
-    def _groups(self, stack: FrameStack) -> NDArray[np.intp]:
+    def _compare(self, stack: FrameStack, groups: IntArray) -> _Seen:
+        hosts, gpus = list(stack.hosts), list(stack.gpu_rows)
+        of_host = host_rows(stack)
+        gpu_means = mean_over_ticks(stack.gpu_values)
+        values = {
+            "host": mean_over_ticks(stack.host_values),
+            "mean": mean_by_host(gpu_means, of_host, len(hosts)),
+            "gpu": gpu_means,
+        }
+        config = self._config.peers
+        windows = {
+            "host": self._blocks["host"].compare(hosts, values["host"], groups, config),
+            "mean": self._blocks["mean"].compare(hosts, values["mean"], groups, config),
+            "gpu": self._blocks["gpu"].compare(gpus, values["gpu"], groups[of_host], config),
+        }
+        lone = self._config.lone_gpu_ratio * directed(windows["gpu"].sigmas, self._table.gpu)
+        means = np.fmax(directed(windows["mean"].sigmas, self._table.gpu), largest_by_host(lone, of_host, len(hosts)))
+        own = directed(windows["host"].sigmas, self._table.host)
+        return _Seen(np.concatenate([own, means], axis=2).astype(np.float32), values, windows)
+
+    def _groups(self, stack: FrameStack) -> IntArray:
         """Which hosts are compared with each other: those of the same pipeline stages, where they are enough."""
         least = self._config.peers.min_peer_count
         count = len(stack.hosts)
@@ -200,140 +216,108 @@ class PeerDetector:
         index = {key: number for number, key in enumerate(different)}
         return np.array([index[key] for key in keys], np.intp)
 
-    def _jumped(self, factor: FloatArray) -> bool:
-        """Follow the job's activity; whether it moved between the last window and this one."""
-        names = [metric.name for metric in self._blocks["mean"].metrics]
-        columns = [names.index(name) for name in ACTIVITY if name in names]
-        seen = factor[:, columns]
-        seen = seen[np.isfinite(seen)]
-        if not seen.size:
-            return False
-        before, self.activity_ratio = self.activity_ratio, float(np.median(seen))
-        return abs(self.activity_ratio - before) > self._config.jump_ratio
+    def _of_standing(self, sigmas: FloatArray) -> FloatArray:
+        """Only what tells a rank that stopped from ranks that wait."""
+        tells = np.array([metric.name in _STANDING_METRICS for metric in self._metrics])
+        return np.where(tells, sigmas, 0.0).astype(np.float32)
 
-    def _remember(self, data: Slice, factor: FloatArray) -> None:
-        names = [metric.name for metric in self._blocks["mean"].metrics]
-        columns = [names.index(name) for name in WORK if name in names]
-        shares = median(factor[:, columns], 0)
-        ready = bool((self._blocks["mean"].state.seen_count.max(initial=0)) >= self._config.peers.warmup_count)
-        if ready and not self._graph.in_announced_phase(data.start_ns, data.end_ns):
+    # -- the job's work ----------------------------------------------------------------
+
+    def _follow_work(self, data: Slice, gpu_factor: FloatArray, host_factor: FloatArray) -> bool:
+        """Follow the job's work per second; whether it moved between the last window and this one."""
+        shares = self._work_shares(gpu_factor, host_factor)
+        known = shares[np.isfinite(shares)]
+        if not known.size:
+            return False
+        before, self.work_ratio = self.work_ratio, float(np.median(known))
+        ready = float(self._blocks["host"].state.seen_count.max(initial=0)) >= self._config.peers.warmup_count
+        if not ready:
+            return False
+        idle = self.work_ratio < self._config.peers.idle_ratio
+        if not self._graph.in_announced_phase(data.start_ns, data.end_ns):
             self._factors.append([float(data.start_ns), float(data.end_ns), *shares.tolist()])
             del self._factors[:-_KEPT_FACTORS]
+        if idle and not self.standing_since_ns:
+            self.standing_since_ns = data.start_ns
+            return True
+        if not idle and self.standing_since_ns:
+            self.longest_standing_ns = max(self.longest_standing_ns, data.start_ns - self.standing_since_ns)
+            self.standing_since_ns = 0
+            self._standing.clear()
+            return True
+        return abs(self.work_ratio - before) > self._config.jump_ratio
+
+    def _work_shares(self, gpu_factor: FloatArray, host_factor: FloatArray) -> FloatArray:
+        """The job's factor of each metric of ``WORK``, or of the fallback; NaN = no sample."""
+        factors = np.concatenate([host_factor, gpu_factor], axis=1)
+        names = [metric.name for metric in self._metrics]
+        shares = median(factors[:, [names.index(name) for name in WORK]], 0)
+        if not np.isfinite(shares).any():
+            shares[: len(FALLBACK_WORK)] = median(factors[:, [names.index(name) for name in FALLBACK_WORK]], 0)
+        return shares.astype(np.float32)
 
     def slowdown_since(self, onset_ns: int) -> Slowdown | None:
         """How much less work per second the job's machines do since then; None: cannot be told.
 
         Work per second and step time are each other's inverse in a synchronous job.
         """
-        table = np.array(self._factors)
-        if not table.size:
+        if not self._factors:
             return None
+        table = np.array(self._factors)
         before = table[table[:, 1] <= onset_ns][-_BEFORE_COUNT:, 2:]
         after = table[table[:, 0] >= onset_ns][-_AFTER_COUNT:, 2:]
         return slowdown_of_work(before, after)
 
-    def _host_sigmas(
-        self, host: FloatArray, mean: FloatArray, gpu: FloatArray, of_host: NDArray[np.intp]
-    ) -> FloatArray:
-        """Signed distances of hosts, shape (2: high and low, hosts, metrics), >= 0; NaN = no sample."""
-        means = _directed(mean, self._table.gpu)
-        lone = self._config.peers.lone_gpu_ratio * _directed(gpu, self._table.gpu)
-        for side in (0, 1):
-            filled = np.nan_to_num(lone[side], nan=-1.0)
-            top = np.full_like(means[side], -1.0)
-            np.maximum.at(top, of_host, filled)
-            means[side] = np.fmax(means[side], np.where(top >= 0, top, np.nan))
-        return np.concatenate([_directed(host, self._table.host), means], axis=2)
+    # -- what is said ------------------------------------------------------------------
 
-    def _add(self, sigmas: FloatArray, start_ns: int) -> None:
-        config = self._config.peers
-        gain = np.minimum(sigmas, config.max_sigmas) - config.drift_sigmas
-        gain = np.where(np.isfinite(gain), gain, -1.0)
-        risen = (self._sum <= 0) & (gain > 0)
-        self._since_ns[risen] = start_ns
-        limit = self._config.max_sum_ratio * config.alarm_sum
-        self._sum = np.clip(self._sum + gain, 0, limit).astype(np.float32)
-
-    def _alarms(self, data: Slice, seen: Any) -> list[Anomaly]:
-        line = self._config.peers.alarm_sum
-        best = self._sum.max(axis=(0, 2)) / line
-        found = []
-        for row, host in enumerate(self._hosts):
-            keep = self._config.keep_ratio if self._alarmed.get(host) else 1.0
-            self._alarmed[host] = bool(best[row] >= keep)
-            if self._alarmed[host]:
-                found.append(self._anomaly(data, row, seen))
-        return found
-
-    def _anomaly(self, data: Slice, row: int, seen: Any) -> Anomaly:
-        line = self._config.peers.alarm_sum
-        sums = self._sum[:, row]
-        hot = np.argwhere(sums >= 0.5 * line)
-        if not hot.size:
-            hot = np.argwhere(sums == sums.max())
-        order = sorted(map(tuple, hot.tolist()), key=lambda entry: (-float(sums[entry]), entry))
-        metrics = [
-            {
-                "metric": self._metrics[column].name,
-                "direction": "low" if side else "high",
-                "score": round(float(sums[side, column]) / line, 4),
-                "since_ns": int(self._since_ns[side, row, column]),
-                **self._numbers(seen, row, side, column),
-            }
-            for side, column in order
-        ]
-        alarmed = [m for m in metrics if m["score"] >= 1.0] or metrics[:1]
+    def _anomaly(self, data: Slice, row: int, sums: Sums, seen: _Seen) -> Anomaly:
+        entries = sums.of_host(row)
+        alarmed = [entry for entry in entries if entry.score >= 1.0] or entries[:1]
         return Anomaly(
             job=data.job,
             slice_end_ns=data.end_ns,
             component=Component(ComponentKind.HOST, self._hosts[row]),
-            metric=str(metrics[0]["metric"]),
-            start_ns=min(int(m["since_ns"]) for m in alarmed),
-            end_ns=data.end_ns,
-            score=float(metrics[0]["score"]),
+            metric=self._metrics[entries[0].column].name,
+            start_ns=min(entry.since_ns for entry in alarmed),
+            end_ns=max(entry.last_ns for entry in entries),
+            score=entries[0].score,
             detector=DETECTOR,
-            detail={"metrics": metrics},
+            detail={"metrics": [self._described(entry, row, seen) for entry in entries]},
         )
 
-    def _numbers(self, seen: Any, row: int, side: int, column: int) -> dict[str, float]:
-        """What the window showed: sigmas, value and expected value, where there is a window."""
-        if seen is None:
-            return {}
-        sigmas, values, expected = seen
-        name, index = ("host", column) if column < len(self._table.host) else ("mean", column - len(self._table.host))
-        found = {
-            "sigmas": float(sigmas[side, row, column]),
-            "value": float(values[name][row, index]),
-            "expected": float(expected[name][row, index]),
+    def _described(self, entry: Entry, row: int, seen: _Seen) -> dict[str, Any]:
+        of_host = len(self._table.host)
+        name, column = ("host", entry.column) if entry.column < of_host else ("mean", entry.column - of_host)
+        scale = self._blocks[name].scales[column]
+        numbers = {
+            "sigmas": float(seen.sigmas[entry.side, row, entry.column]),
+            "value": float(seen.values[name][row, column]),
+            "expected": float(plain(seen.windows[name].expected[row, column], scale)),
         }
-        return {key: round(value, 4) for key, value in found.items() if np.isfinite(value)}
+        return {
+            "metric": self._metrics[entry.column].name,
+            "direction": "low" if entry.side == LOW else "high",
+            "score": round(entry.score, 4),
+            "since_ns": entry.since_ns,
+            **{key: float(f"{value:.5g}") for key, value in numbers.items() if np.isfinite(value)},
+        }
 
     def _abstain(self, reason: Reason) -> None:
         self.abstained[reason.value] = self.abstained.get(reason.value, 0) + 1
 
     def snapshot(self) -> dict[str, bytes]:
-        """State in one part per block, and one for the sums."""
-        parts = {
-            f"peers_{name}": pack_state(
-                {
-                    "names": [list(n) if isinstance(n, tuple) else n for n in block.names],
-                    "level": array_state(block.state.level),
-                    "own_spread": array_state(block.state.own_spread),
-                    "seen_count": array_state(block.state.seen_count),
-                    "spread": array_state(block.state.spread),
-                }
-            )
-            for name, block in self._blocks.items()
-        }
+        """State in one part per kind of rows, and one for the rest."""
+        parts = {f"peers_{name}": pack_state(block.to_state()) for name, block in self._blocks.items()}
         parts["peers"] = pack_state(
             {
-                "table": _table_state(self._table),
+                "table": table_state(self._table),
                 "hosts": self._hosts,
                 "gpus": sorted(map(list, self._gpus)),
-                "sum": array_state(self._sum),
-                "since_ns": array_state(self._since_ns),
-                "alarmed": sorted(self._alarmed.items()),
-                "activity_ratio": self.activity_ratio,
+                "working": self._working.to_state(),
+                "standing": self._standing.to_state(),
+                "work_ratio": self.work_ratio,
+                "standing_since_ns": self.standing_since_ns,
+                "longest_standing_ns": self.longest_standing_ns,
                 "factors": self._factors,
                 "abstained": self.abstained,
             }
@@ -343,62 +327,15 @@ class PeerDetector:
     def restore(self, parts: Mapping[str, bytes]) -> None:
         """Take back what ``snapshot`` gave."""
         state = unpack_state(parts, "peers")
-        self._table = _table_from(state["table"])
-        self._make_blocks()
         self._hosts = state["hosts"]
         self._gpus = {(host, uuid) for host, uuid in state["gpus"]}
-        self._sum, self._since_ns = array_from(state["sum"]), array_from(state["since_ns"])
-        self._alarmed = dict(map(tuple, state["alarmed"]))
-        self.activity_ratio = state["activity_ratio"]
+        self._begin_with(table_from(state["table"]))
+        self._working.load_state(state["working"])
+        self._standing.load_state(state["standing"])
+        self.work_ratio = state["work_ratio"]
+        self.standing_since_ns = state["standing_since_ns"]
+        self.longest_standing_ns = state["longest_standing_ns"]
         self._factors = state["factors"]
         self.abstained = state["abstained"]
         for name, block in self._blocks.items():
-            own = unpack_state(parts, f"peers_{name}")
-            block.names = [tuple(n) if isinstance(n, list) else n for n in own["names"]]
-            arrays = (array_from(own[key]) for key in ("level", "own_spread", "seen_count", "spread"))
-            block.state = PeerState(*arrays)
-
-
-def _table_state(table: MetricTable) -> dict[str, Any]:
-    def lists(metrics: Sequence[Metric]) -> list[list[Any]]:
-        return [[m.name, m.scope, m.low, m.high, m.bad] for m in metrics]
-
-    return {"table_id": table.table_id, "gpu": lists(table.gpu), "host": lists(table.host)}
-
-
-def _table_from(state: Mapping[str, Any]) -> MetricTable:
-    return MetricTable(
-        state["table_id"], tuple(Metric(*m) for m in state["gpu"]), tuple(Metric(*m) for m in state["host"])
-    )
-
-
-def _mean(values: FloatArray) -> FloatArray:
-    """Mean over ticks without the missing ones, shape (rows, metrics)."""
-    known = np.isfinite(values)
-    count = known.sum(axis=2)
-    total = np.where(known, values, 0).sum(axis=2)
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan).astype(np.float32)
-
-
-def _host_rows(stack: FrameStack) -> NDArray[np.intp]:
-    """For each GPU row the row of its host."""
-    place = {host: row for row, host in enumerate(stack.hosts)}
-    return np.array([place[host] for host, _ in stack.gpu_rows], np.intp)
-
-
-def _mean_by(values: FloatArray, of_host: NDArray[np.intp], host_count: int) -> FloatArray:
-    """Mean over the GPUs of each host."""
-    known = np.isfinite(values)
-    total = np.zeros((host_count, values.shape[1]), np.float64)
-    count = np.zeros((host_count, values.shape[1]), np.float64)
-    np.add.at(total, of_host, np.where(known, values, 0))
-    np.add.at(count, of_host, known)
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan).astype(np.float32)
-
-
-def _directed(sigmas: FloatArray, metrics: Sequence[Metric]) -> FloatArray:
-    """Split into (high, low), each >= 0, zero where that side is not bad; shape (2, rows, metrics)."""
-    high = np.array([metric.bad != "low" for metric in metrics], np.float32)
-    low = np.array([metric.bad != "high" for metric in metrics], np.float32)
-    found: FloatArray = np.stack([np.maximum(sigmas, 0) * high, np.maximum(-sigmas, 0) * low]).astype(np.float32)
-    return found
+            block.load_state(unpack_state(parts, f"peers_{name}"))

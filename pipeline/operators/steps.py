@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
+from tocsin.models.robust import median
 from tocsin.models.steps import (
     JobChange,
     SlowConfig,
@@ -146,6 +147,20 @@ class StepDetector:
         seconds = np.array([row[0] for row in self._history])
         ends_ns = np.array(self._history_ns, np.int64)
         return find_slowdown(seconds, ends_ns, onset_ns, now_ns)
+
+    def own_excess_seconds(self, host: str) -> float | None:
+        """How much longer than its peers a host's slowest rank computes in the newest steps; None: not measured."""
+        if not self._window:
+            return None
+        ranks, table = table_of(self._window[-self._config.short_count :])
+        own = table[0] - table[1]
+        roles = np.array([self._graph.stage_of(rank) for rank in ranks])
+        found = []
+        for column, rank in enumerate(ranks):
+            if self._graph.host_of(rank) == host:
+                peers = own[:, roles == roles[column]]
+                found.append(float(median((own[:, column] - median(peers, 1))[None, :], 1)[0]))
+        return max((value for value in found if np.isfinite(value)), default=None)
 
     def on_slice(self, data: Slice) -> Sequence[Anomaly]:
         """Take the steps of one second and return what looks wrong at its end."""

@@ -33,37 +33,116 @@ class MachineRules:
         lasting_ns: without step records the deviation must last so long.
         before_onset_ns: steps may have become slower this long before the metrics showed it (a
             metric slice).
+        cpu_lasting_ns: a CPU that alone differs must do so for so long: daemons run for 10 s.
+        standing_ns: patience with machines that stand (an unannounced checkpoint).
+        learned_factor: patience is at least this many times the longest such time that ended.
+        max_patience_ns: learned patience ends here.
     """
 
     max_host_ratio: float = 0.125
     first_by_ns: int = 10 * NS_PER_SECOND
     lasting_ns: int = 40 * NS_PER_SECOND
     before_onset_ns: int = 5 * NS_PER_SECOND
+    cpu_lasting_ns: int = 15 * NS_PER_SECOND
+    standing_ns: int = 25 * NS_PER_SECOND
+    learned_factor: float = 1.5
+    max_patience_ns: int = 600 * NS_PER_SECOND
+
+
+_FAMILIES: dict[str, str] = {
+    "cpu_util_ratio": "cpu",
+    "gpu_temperature_celsius": "temperature",
+    "memory_used_ratio": "memory",
+    "gpu_memory_used_bytes": "memory",
+    "disk_used_ratio": "disk",
+    "tcp_bytes_per_second": "tcp",
+    "ecn_packets_per_second": "congestion",
+    "cnp_packets_per_second": "congestion",
+    "pfc_tx_packets_per_second": "link",
+    "rdma_bytes_per_second": "link",
+    "nvlink_bytes_per_second": "link",
+    "pcie_bytes_per_second": "link",
+    "pcie_usage_ratio": "link",
+    "gpu_power_watts": "power",
+    "gpu_sm_clock_hertz": "power",
+}
+"""Metrics that move together; all others of a GPU are "activity", a user's own is a family of its own."""
+_SILENT_FAMILIES = frozenset({"temperature", "memory", "disk", "tcp", "congestion"})
+"""They differ between healthy machines for many reasons: alone they accuse nobody."""
+_OWN_SHARE_RATIO = 0.3
+"""From this share of the steps' growth on, a machine's own time explains it."""
+
+
+def _families(anomaly: Anomaly) -> set[str]:
+    """Families of the metrics that are beyond their alarm line."""
+    found = set()
+    for metric in anomaly.detail["metrics"]:
+        if metric["score"] >= 1.0:
+            name = str(metric["metric"])
+            found.add(_FAMILIES.get(name, "activity" if name.startswith("gpu_") else name))
+    return found
 
 
 def find_machine(
     graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules
 ) -> tuple[list[Finding], list[Reason]]:
     """Explain the peer anomalies that hold now; reasons where one is not worth a verdict."""
-    anomalies = [anomaly for anomaly in anomalies if not _is_soft(anomaly)]
-    if not anomalies:
-        return [], []
-    chosen = _single_out(graph, anomalies, rules)
+    standing = [anomaly for anomaly in anomalies if anomaly.detail.get("standing")]
+    if standing:
+        return _stopped_alone(graph, now_ns, standing, pace, rules)
+    telling = [anomaly for anomaly in anomalies if _families(anomaly) - _SILENT_FAMILIES]
+    if not telling:
+        return [], [Reason.NO_IMPACT] if anomalies else []
+    chosen = _single_out(graph, telling, rules)
     if not chosen:
         return [], [Reason.AMBIGUOUS]
     onset_ns = min(anomaly.start_ns for anomaly in chosen)
     slowdown = pace.slowdown_since(onset_ns - rules.before_onset_ns, now_ns)
     if slowdown is None and now_ns - onset_ns < rules.lasting_ns:
         return [], [Reason.NOT_CONTINUOUS]
-    return [_finding(graph, chosen, onset_ns, slowdown)], []
+    hurts = slowdown is None or (slowdown.is_certain and _explains(chosen, slowdown, pace))
+    weak = all(_families(anomaly) - _SILENT_FAMILIES == {"cpu"} for anomaly in chosen)
+    if hurts and weak and max(anomaly.end_ns for anomaly in chosen) - onset_ns < rules.cpu_lasting_ns:
+        return [], [Reason.NOT_CONTINUOUS]
+    return [_finding(graph, chosen, onset_ns, slowdown, hurts=hurts)], []
 
 
-_SOFT_METRICS = frozenset({"gpu_temperature_celsius", "memory_used_ratio", "disk_used_ratio", "gpu_memory_used_bytes"})
-"""They differ between healthy machines for many reasons: alone they accuse nobody."""
+def _explains(chosen: Sequence[Anomaly], slowdown: Slowdown, pace: Pace) -> bool:
+    """Whether what these hosts show can be why the steps are slower: their own time, or a link of theirs."""
+    if slowdown.ratio == float("inf") or any("link" in _families(anomaly) for anomaly in chosen):
+        return True
+    excesses = [pace.own_excess_seconds(anomaly.component.name) for anomaly in chosen]
+    known = [excess for excess in excesses if excess is not None]
+    growth = slowdown.step_seconds - slowdown.before_seconds
+    return not known or max(known) >= _OWN_SHARE_RATIO * growth
 
 
-def _is_soft(anomaly: Anomaly) -> bool:
-    return all(metric["metric"] in _SOFT_METRICS for metric in anomaly.detail["metrics"] if metric["score"] >= 1.0)
+def _stopped_alone(
+    graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules
+) -> tuple[list[Finding], list[Reason]]:
+    """The machines stand, and one of them is not where the others are."""
+    since_ns = pace.standing_since_ns
+    patience_ns = max(rules.standing_ns, int(rules.learned_factor * pace.longest_standing_ns))
+    patience_ns = min(patience_ns, rules.max_patience_ns)
+    if not since_ns or now_ns - since_ns < patience_ns:
+        return [], [Reason.WITHIN_PATIENCE]
+    chosen = _single_out(graph, anomalies, rules)
+    if len(chosen) != 1:
+        return [], [Reason.AMBIGUOUS]
+    metrics = chosen[0].detail["metrics"]
+    text = f"the machines do no work for {(now_ns - since_ns) / 1e9:.0f} s"
+    stands = Evidence("peers", "work", 1.0, since_ns, now_ns, text)
+    evidence = (*(_evidence(chosen[0], metric) for metric in metrics[:_SHOWN_METRICS]), stands)
+    finding = Finding(
+        FaultKind.HANG,
+        "unknown",
+        (Suspect(chosen[0].component),),
+        since_ns,
+        0.75,
+        Reason.DIFFERS_WHILE_JOB_STANDS,
+        evidence,
+    )
+    return [finding], []
 
 
 def _single_out(graph: JobGraph, anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomaly]:
@@ -95,8 +174,9 @@ def _common_leaf(graph: JobGraph, anomalies: Sequence[Anomaly]) -> Component | N
     return Component(ComponentKind.LEAF, leaf) if leaf else None
 
 
-def _finding(graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, slowdown: Slowdown | None) -> Finding:
-    hurts = slowdown is None or slowdown.is_certain
+def _finding(
+    graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, slowdown: Slowdown | None, *, hurts: bool
+) -> Finding:
     metrics = [metric for anomaly in chosen for metric in anomaly.detail["metrics"]]
     suspects = [Suspect(anomaly.component) for anomaly in chosen]
     evidence = [_evidence(anomaly, metric) for anomaly in chosen for metric in anomaly.detail["metrics"]]

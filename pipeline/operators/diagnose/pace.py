@@ -18,3 +18,17 @@ class Pace(Protocol):
     def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
         """How much longer the steps take since then; None: the steps cannot tell."""
         ...
+
+    def own_excess_seconds(self, host: str) -> float | None:
+        """How much longer than its peers the slowest rank of a host computes in a step; None: not measured."""
+        ...
+
+    @property
+    def standing_since_ns(self) -> int:
+        """Since when the machines do no work, as their metrics show it, 0: they work, or nobody knows."""
+        ...
+
+    @property
+    def longest_standing_ns(self) -> int:
+        """The longest such time that ended by itself."""
+        ...

@@ -1,0 +1,110 @@
+"""Rows of the peer detector: hosts by their own metrics, hosts by their GPUs' mean, single GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tocsin.models.frames import FrameStack
+from tocsin.models.peers import PeerConfig, PeerState, PeerWindow, Scale, compare, scale_of, transform
+from tocsin.pipeline.operators.arrays import array_from, array_state
+from tocsin.schemas.metrics import Metric, MetricTable
+
+FloatArray = NDArray[np.float32]
+IntArray = NDArray[np.intp]
+
+
+@dataclass(slots=True)
+class Block:
+    """Rows of one kind and what was learned of them."""
+
+    metrics: tuple[Metric, ...]
+    names: list[Any] = field(default_factory=list)
+    scales: list[Scale] = field(init=False)
+    state: PeerState = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.scales = [scale_of(metric) for metric in self.metrics]
+        self.state = PeerState.empty(0, len(self.metrics))
+
+    def compare(self, names: Sequence[Any], values: FloatArray, groups: IntArray, config: PeerConfig) -> PeerWindow:
+        """Compare one window's means, shape (rows, metrics), and learn from them."""
+        if list(names) != self.names:
+            place = {name: row for row, name in enumerate(names)}
+            self.state = self.state.grown(np.array([place[name] for name in self.names], np.intp), len(names))
+            self.names = list(names)
+        return compare(transform(values, self.scales), groups, self.state, self.scales, config)
+
+    def to_state(self) -> dict[str, Any]:
+        """JSON-able state."""
+        return {
+            "names": [list(name) if isinstance(name, tuple) else name for name in self.names],
+            "level": array_state(self.state.level),
+            "own_spread": array_state(self.state.own_spread),
+            "seen_count": array_state(self.state.seen_count),
+            "spread": array_state(self.state.spread),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``to_state`` gave."""
+        self.names = [tuple(name) if isinstance(name, list) else name for name in state["names"]]
+        self.state = PeerState(*(array_from(state[key]) for key in ("level", "own_spread", "seen_count", "spread")))
+
+
+def mean_over_ticks(values: FloatArray) -> FloatArray:
+    """Mean without the missing ticks, shape (rows, metrics)."""
+    known = np.isfinite(values)
+    count = known.sum(axis=2)
+    total = np.where(known, values, 0).sum(axis=2)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan).astype(np.float32)
+
+
+def host_rows(stack: FrameStack) -> IntArray:
+    """For each GPU row the row of its host."""
+    place = {host: row for row, host in enumerate(stack.hosts)}
+    return np.array([place[host] for host, _ in stack.gpu_rows], np.intp)
+
+
+def mean_by_host(values: FloatArray, of_host: IntArray, host_count: int) -> FloatArray:
+    """Mean over the GPUs of each host."""
+    known = np.isfinite(values)
+    total = np.zeros((host_count, values.shape[1]), np.float64)
+    count = np.zeros((host_count, values.shape[1]), np.float64)
+    np.add.at(total, of_host, np.where(known, values, 0))
+    np.add.at(count, of_host, known)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan).astype(np.float32)
+
+
+def directed(sigmas: FloatArray, metrics: Sequence[Metric]) -> FloatArray:
+    """Split into (high, low), each >= 0, zero where that side is not bad; shape (2, rows, metrics)."""
+    high = np.array([metric.bad != "low" for metric in metrics], np.float32)
+    low = np.array([metric.bad != "high" for metric in metrics], np.float32)
+    found: FloatArray = np.stack([np.maximum(sigmas, 0) * high, np.maximum(-sigmas, 0) * low]).astype(np.float32)
+    return found
+
+
+def largest_by_host(values: FloatArray, of_host: IntArray, host_count: int) -> FloatArray:
+    """Largest of each host's GPUs, shape (2, hosts, metrics), NaN where none has a sample."""
+    top = np.full((2, host_count, values.shape[2]), -1.0, np.float32)
+    for side in (0, 1):
+        np.maximum.at(top[side], of_host, np.nan_to_num(values[side], nan=-1.0))
+    return np.where(top >= 0, top, np.nan).astype(np.float32)
+
+
+def table_state(table: MetricTable) -> dict[str, Any]:
+    """A metric table as JSON-able state."""
+
+    def lists(metrics: Sequence[Metric]) -> list[list[Any]]:
+        return [[m.name, m.scope, m.low, m.high, m.bad] for m in metrics]
+
+    return {"table_id": table.table_id, "gpu": lists(table.gpu), "host": lists(table.host)}
+
+
+def table_from(state: Mapping[str, Any]) -> MetricTable:
+    """Take back what ``table_state`` gave."""
+    gpu, host = (tuple(Metric(*metric) for metric in state[scope]) for scope in ("gpu", "host"))
+    return MetricTable(state["table_id"], gpu, host)

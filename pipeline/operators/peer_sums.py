@@ -1,0 +1,141 @@
+"""Cumulative sums of distances: strong evidence soon, weak evidence late, a jitter never."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tocsin.pipeline.operators.arrays import array_from, array_state
+
+FloatArray = NDArray[np.float32]
+HIGH, LOW = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class SumConfig:
+    """Settings.
+
+    Attributes:
+        max_sigmas: more in one window counts as this much.
+        drift_sigmas: what each window subtracts: less than this is no evidence.
+        alarm_sum: the alarm line.
+        limit_ratio: the sum stops growing at this multiple of the alarm line: a fault that ends is
+            seen to end.
+        keep_ratio: an alarm goes on while its sum is above this share of the alarm line.
+        window_seconds: of these settings; a longer window counts for as many as fit in ...
+        max_window_factor: ... up to so many.
+    """
+
+    max_sigmas: float = 9.0
+    drift_sigmas: float = 3.0
+    alarm_sum: float = 10.0
+    limit_ratio: float = 1.4
+    keep_ratio: float = 0.4
+    window_seconds: float = 5.0
+    max_window_factor: float = 2.5
+
+
+class Sums:
+    """Sums of hosts x metrics, for values that are too high and too low."""
+
+    def __init__(self, config: SumConfig, metric_count: int) -> None:
+        """No host yet."""
+        self._config = config
+        self._total: FloatArray = np.zeros((2, 0, metric_count), np.float32)
+        self._since_ns: NDArray[np.int64] = np.zeros((2, 0, metric_count), np.int64)
+        self._last_ns: NDArray[np.int64] = np.zeros((2, 0, metric_count), np.int64)
+        self._alarmed: NDArray[np.bool_] = np.zeros(0, bool)
+
+    def grow(self, rows: Sequence[int], host_count: int) -> None:
+        """Host i has moved to ``rows[i]`` of ``host_count``."""
+        metric_count = self._total.shape[2]
+        for name in ("_total", "_since_ns", "_last_ns"):
+            old = getattr(self, name)
+            new = np.zeros((2, host_count, metric_count), old.dtype)
+            new[:, list(rows)] = old
+            setattr(self, name, new)
+        alarmed = np.zeros(host_count, bool)
+        alarmed[list(rows)] = self._alarmed
+        self._alarmed = alarmed
+
+    def clear(self) -> None:
+        """Forget all evidence."""
+        self._total[:] = 0
+        self._alarmed[:] = False
+
+    def add(self, sigmas: FloatArray, start_ns: int, end_ns: int) -> None:
+        """Add one window.
+
+        Args:
+            sigmas: distances >= 0, shape (2: high, low; hosts, metrics), NaN = no sample.
+            start_ns: begin of the window.
+            end_ns: its end.
+        """
+        config = self._config
+        seconds = (end_ns - start_ns) / 1e9
+        weight = min(config.max_window_factor, max(1.0, seconds / config.window_seconds))
+        gain = weight * (np.minimum(sigmas, config.max_sigmas) - config.drift_sigmas)
+        gain = np.where(np.isfinite(gain), gain, -1.0)
+        self._since_ns[(self._total <= 0) & (gain > 0)] = start_ns
+        self._last_ns[gain > 0] = end_ns
+        limit = config.limit_ratio * config.alarm_sum
+        self._total = np.clip(self._total + gain, 0, limit).astype(np.float32)
+
+    def alarms(self) -> list[int]:
+        """Hosts (rows) with an alarm, one that goes on included."""
+        best = self._total.max(axis=(0, 2), initial=0) / self._config.alarm_sum
+        self._alarmed = best >= np.where(self._alarmed, self._config.keep_ratio, 1.0)
+        return [int(row) for row in np.flatnonzero(self._alarmed)]
+
+    def of_host(self, row: int) -> list[Entry]:
+        """What deviates on one host, strongest first: all that counts at least half of an alarm."""
+        scores = self._total[:, row] / self._config.alarm_sum
+        hot = np.argwhere(scores >= min(0.5, float(scores.max())))
+        entries = [
+            Entry(
+                int(column),
+                int(side),
+                float(scores[side, column]),
+                int(self._since_ns[side, row, column]),
+                int(self._last_ns[side, row, column]),
+            )
+            for side, column in hot
+        ]
+        return sorted(entries, key=lambda entry: (-entry.score, entry.column, entry.side))
+
+    def to_state(self) -> dict[str, Any]:
+        """JSON-able state."""
+        return {
+            "total": array_state(self._total),
+            "since_ns": array_state(self._since_ns),
+            "last_ns": array_state(self._last_ns),
+            "alarmed": array_state(self._alarmed),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take back what ``to_state`` gave."""
+        self._total, self._since_ns = array_from(state["total"]), array_from(state["since_ns"])
+        self._last_ns, self._alarmed = array_from(state["last_ns"]), array_from(state["alarmed"])
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One metric that deviates.
+
+    Attributes:
+        column: which metric.
+        side: ``HIGH`` or ``LOW``.
+        score: sum over the alarm line.
+        since_ns: begin of its first window.
+        last_ns: end of the last window that added to it.
+    """
+
+    column: int
+    side: int
+    score: float
+    since_ns: int
+    last_ns: int
