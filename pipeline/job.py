@@ -69,6 +69,11 @@ class JobPace:
         return self.steps.own_excess_seconds(host)
 
     @property
+    def work_is_known(self) -> bool:
+        """Whether metrics show the machines' work."""
+        return self.peers.work_is_known
+
+    @property
     def standing_since_ns(self) -> int:
         """Since when the machines do no work, 0: they work, or nobody knows."""
         return self.peers.standing_since_ns

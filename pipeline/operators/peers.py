@@ -57,16 +57,12 @@ _STANDING_METRICS = frozenset(
     {
         "gpu_util_ratio",
         "gpu_sm_active_ratio",
-        "gpu_tensor_active_ratio",
         "gpu_graphics_active_ratio",
         "gpu_power_watts",
-        "gpu_sm_clock_hertz",
-        "nvlink_bytes_per_second",
-        "rdma_bytes_per_second",
-        "pcie_bytes_per_second",
     }
 )
-"""What tells a rank that stopped from ranks that wait; CPU and disk are busy where a checkpoint is written."""
+"""What tells a rank that stopped from ranks that wait in a spinning kernel; CPU, disk and PCIe are busy where a
+checkpoint is written."""
 _KEPT_FACTORS = 60
 _BEFORE_COUNT, _AFTER_COUNT = 24, 8
 
@@ -79,6 +75,7 @@ class PeersConfig:
         peers: the comparison.
         sums: how evidence adds up while the job works.
         standing: and while it stands.
+        standing_share_ratio: while the job stands, a host differs from this share of its usual level on.
         jump_ratio: where the job's work moves by more between two windows, the window shows the
             clocks' offsets, not the machines.
         lone_gpu_ratio: a single GPU's deviation counts so much: the largest of eight is larger by chance.
@@ -87,6 +84,7 @@ class PeersConfig:
     peers: PeerConfig = field(default_factory=PeerConfig)
     sums: SumConfig = field(default_factory=SumConfig)
     standing: SumConfig = field(default_factory=SumConfig)
+    standing_share_ratio: float = 0.3
     jump_ratio: float = 0.35
     lone_gpu_ratio: float = 0.8
 
@@ -175,7 +173,7 @@ class PeerDetector:
         elif jumped:
             self._abstain(Reason.NOT_CONTINUOUS)
         elif self.standing_since_ns:
-            self._standing.add(self._of_standing(seen.sigmas), data.start_ns, data.end_ns)
+            self._standing.add(self._of_standing(seen), data.start_ns, data.end_ns)
         else:
             self._working.add(seen.sigmas, data.start_ns, data.end_ns)
         found = [self._anomaly(data, row, self._working, seen) for row in self._working.alarms()]
@@ -216,12 +214,22 @@ class PeerDetector:
         index = {key: number for number, key in enumerate(different)}
         return np.array([index[key] for key in keys], np.intp)
 
-    def _of_standing(self, sigmas: FloatArray) -> FloatArray:
-        """Only what tells a rank that stopped from ranks that wait."""
-        tells = np.array([metric.name in _STANDING_METRICS for metric in self._metrics])
-        return np.where(tells, sigmas, 0.0).astype(np.float32)
+    def _of_standing(self, seen: _Seen) -> FloatArray:
+        """Only what tells a rank that stopped from ranks that wait: a large part of the usual level."""
+        of_host = len(self._table.host)
+        tells = np.array([metric.name in _STANDING_METRICS for metric in self._metrics[of_host:]])
+        level = self._blocks["mean"].state.level
+        far = np.abs(seen.values["mean"] - seen.windows["mean"].expected) >= self._config.standing_share_ratio * level
+        sigmas = np.zeros_like(seen.sigmas)
+        sigmas[:, :, of_host:] = np.where(far & tells, seen.sigmas[:, :, of_host:], 0.0)
+        return sigmas
 
     # -- the job's work ----------------------------------------------------------------
+
+    @property
+    def work_is_known(self) -> bool:
+        """Whether there are metrics that show the machines' work, and their usual level is learned."""
+        return bool(self._factors)
 
     def _follow_work(self, data: Slice, gpu_factor: FloatArray, host_factor: FloatArray) -> bool:
         """Follow the job's work per second; whether it moved between the last window and this one."""

@@ -35,6 +35,8 @@ class MachineRules:
             metric slice).
         cpu_lasting_ns: a CPU that alone differs must do so for so long: daemons run for 10 s.
         standing_ns: patience with machines that stand (an unannounced checkpoint).
+        sure_standing_ns: what is said of machines that stand is confirmed after this (or twice the patience).
+        sure_ns: what the metrics alone say is confirmed when they have said it for so long.
         learned_factor: patience is at least this many times the longest such time that ended.
         max_patience_ns: learned patience ends here.
     """
@@ -45,6 +47,8 @@ class MachineRules:
     before_onset_ns: int = 5 * NS_PER_SECOND
     cpu_lasting_ns: int = 15 * NS_PER_SECOND
     standing_ns: int = 25 * NS_PER_SECOND
+    sure_standing_ns: int = 60 * NS_PER_SECOND
+    sure_ns: int = 40 * NS_PER_SECOND
     learned_factor: float = 1.5
     max_patience_ns: int = 600 * NS_PER_SECOND
 
@@ -104,7 +108,7 @@ def find_machine(
     weak = all(_families(anomaly) - _SILENT_FAMILIES == {"cpu"} for anomaly in chosen)
     if hurts and weak and max(anomaly.end_ns for anomaly in chosen) - onset_ns < rules.cpu_lasting_ns:
         return [], [Reason.NOT_CONTINUOUS]
-    return [_finding(graph, chosen, onset_ns, slowdown, hurts=hurts)], []
+    return [_finding(graph, chosen, onset_ns, slowdown, hurts=hurts, sure_ns=rules.sure_ns)], []
 
 
 def _explains(chosen: Sequence[Anomaly], slowdown: Slowdown, pace: Pace) -> bool:
@@ -126,6 +130,7 @@ def _stopped_alone(
     patience_ns = min(patience_ns, rules.max_patience_ns)
     if not since_ns or now_ns - since_ns < patience_ns:
         return [], [Reason.WITHIN_PATIENCE]
+    stands_ns = now_ns - since_ns
     chosen = _single_out(graph, anomalies, rules)
     if len(chosen) != 1:
         return [], [Reason.AMBIGUOUS]
@@ -141,6 +146,7 @@ def _stopped_alone(
         0.75,
         Reason.DIFFERS_WHILE_JOB_STANDS,
         evidence,
+        tentative=stands_ns < max(rules.sure_standing_ns, 2 * patience_ns),
     )
     return [finding], []
 
@@ -151,12 +157,11 @@ def _single_out(graph: JobGraph, anomalies: Sequence[Anomaly], rules: MachineRul
     ordered = sorted(anomalies, key=lambda anomaly: (anomaly.start_ns, anomaly.component.name))
     if len(ordered) == 1:
         return ordered
-    first, second = ordered[0], ordered[1]
-    if second.start_ns - first.start_ns >= rules.first_by_ns:
-        return [first]
     strongest = sorted(anomalies, key=lambda anomaly: -_strength(anomaly))
     if _strength(strongest[0]) >= 2 * _strength(strongest[1]):
         return [strongest[0]]
+    if len(ordered) == 2 and ordered[1].start_ns - ordered[0].start_ns >= rules.first_by_ns:  # a pair
+        return [ordered[0]]
     if len(ordered) <= few and _common_leaf(graph, ordered) is not None:
         return ordered
     return []
@@ -175,7 +180,7 @@ def _common_leaf(graph: JobGraph, anomalies: Sequence[Anomaly]) -> Component | N
 
 
 def _finding(
-    graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, slowdown: Slowdown | None, *, hurts: bool
+    graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, slowdown: Slowdown | None, *, hurts: bool, sure_ns: int
 ) -> Finding:
     metrics = [metric for anomaly in chosen for metric in anomaly.detail["metrics"]]
     suspects = [Suspect(anomaly.component) for anomaly in chosen]
@@ -198,6 +203,7 @@ def _finding(
         tuple(evidence[:_SHOWN_METRICS] + evidence[-1:] if len(evidence) > _SHOWN_METRICS else evidence),
         common=_common_leaf(graph, chosen) if len(chosen) > 1 else None,
         seen_ns=max(anomaly.end_ns for anomaly in chosen),
+        tentative=max(anomaly.end_ns for anomaly in chosen) - onset_ns < sure_ns,
     )
 
 

@@ -93,7 +93,7 @@ class Diagnose:
             findings.extend(hang)
             reasons.extend(hang_reasons)
         if stop is None:
-            lost, lost_reasons = find_silence(self._graph, now_ns, median_step_ns, self._config.silence)
+            lost, lost_reasons = find_silence(self._graph, now_ns, pace, self._config.silence)
             if stop_reason is None and not self._waits.agrees(lost):
                 # The peers stand, but it is not these hosts that they wait for.
                 lost, lost_reasons = [], lost_reasons | dict.fromkeys(silent, Reason.MONITORING_LOST)

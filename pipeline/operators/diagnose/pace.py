@@ -24,6 +24,11 @@ class Pace(Protocol):
         ...
 
     @property
+    def work_is_known(self) -> bool:
+        """Whether metrics show the machines' work."""
+        ...
+
+    @property
     def standing_since_ns(self) -> int:
         """Since when the machines do no work, as their metrics show it, 0: they work, or nobody knows."""
         ...

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tocsin.pipeline.operators.diagnose.common import suspects_of
+from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas.reasons import Reason
@@ -25,6 +26,7 @@ class SilenceConfig:
         silent_after_ns: ... and this much time beyond.
         stalled_after_ns: the peers made no step for this long (or three of their steps, if longer).
         same_time_ns: the silence began within this of the peers' last progress.
+        metrics_margin_ns: metrics show the end of work this much less exactly than steps.
         max_suspect_ratio: more hosts silent together are no machine fault.
     """
 
@@ -32,6 +34,7 @@ class SilenceConfig:
     silent_after_ns: int = NS_PER_SECOND
     stalled_after_ns: int = 8 * NS_PER_SECOND
     same_time_ns: int = 7 * NS_PER_SECOND
+    metrics_margin_ns: int = 10 * NS_PER_SECOND
     max_suspect_ratio: float = 0.25
 
 
@@ -53,7 +56,7 @@ def silent_hosts(graph: JobGraph, now_ns: int, config: SilenceConfig) -> list[st
 
 
 def find_silence(
-    graph: JobGraph, now_ns: int, median_step_ns: int, config: SilenceConfig
+    graph: JobGraph, now_ns: int, pace: Pace, config: SilenceConfig
 ) -> tuple[list[Finding], dict[str, Reason]]:
     """What the silence of hosts means.
 
@@ -74,9 +77,16 @@ def find_silence(
             return [], dict.fromkeys(silent, Reason.MONITORING_LOST)
         return [_job_silent(graph, silent)], {}
     progress_ns = max((facts.last_step_ns for facts in graph.ranks.values() if facts.host in speaking), default=0)
+    median_step_ns = pace.median_step_ns
     patience = max(config.stalled_after_ns, 3 * median_step_ns)
     if progress_ns == 0:
-        return [], dict.fromkeys(silent, Reason.NO_HOOK)
+        # No steps: the peers' metrics tell whether they still work.
+        progress_ns = pace.standing_since_ns
+        if not pace.work_is_known:
+            return [], dict.fromkeys(silent, Reason.NO_HOOK)
+        if not progress_ns:
+            return [], dict.fromkeys(silent, Reason.MONITORING_LOST)
+        median_step_ns = config.metrics_margin_ns
     if now_ns - progress_ns < patience:
         return [], dict.fromkeys(silent, Reason.MONITORING_LOST)
     if graph.in_announced_phase(progress_ns, now_ns):
