@@ -273,4 +273,4 @@ def slowdown_of_work(before: NDArray[np.float64], after: NDArray[np.float64]) ->
     line = max(_MIN_FALL_RATIO, _FALL_SIGMAS * float(np.median(noise)) / float(np.sqrt(after.shape[0])))
     stands = fall > 0.9
     ratio = float("inf") if stands else 1.0 / max(1.0 - fall, 0.05) - 1.0
-    return Slowdown(ratio, fall >= line, 1.0 + ratio, 1.0)
+    return Slowdown(ratio, fall >= line, fall < line / 3, 1.0 + ratio, 1.0)

@@ -15,6 +15,7 @@ After "who is slowest, step after step" of the straggler study (What-if, OSDI'25
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -361,21 +362,26 @@ class Slowdown:
     Attributes:
         ratio: growth of the median step time; infinity: it makes no steps any more.
         is_certain: the growth is beyond the noise of the steps.
+        is_gone: there is no growth to speak of.
         step_seconds: median step time since then (of those seen), NaN: none.
         before_seconds: median step time before.
     """
 
     ratio: float
     is_certain: bool
+    is_gone: bool
     step_seconds: float
     before_seconds: float
 
 
-_BEFORE_COUNT = 60
-_AFTER_COUNT = 10
-_MIN_SLOWDOWN_RATIO = 0.03
+_BEFORE_COUNT = 200
+_AFTER_COUNT = 100
+_INDEPENDENT_COUNT = 40
+"""Step times are correlated: a hundred of them tell no more than so many."""
+_MIN_SLOWDOWN_RATIO = 0.02
 """Less is the drift of a healthy job."""
-_CERTAIN_SIGMAS = 3.0
+_CERTAIN_SIGMAS = 3.5
+_RECENT_COUNT = 8
 _OVERDUE_FACTOR = 2.5
 """A step that takes so many times as long as the others: the job stands, or nearly so."""
 
@@ -402,10 +408,12 @@ def find_slowdown(seconds: FloatArray, ends_ns: IntArray, onset_ns: int, now_ns:
     # A step that was under way at the onset counts: half of it or more lies behind.
     after = seconds[(begins_ns + ends_ns) // 2 >= onset_ns][-_AFTER_COUNT:]
     if overdue:
-        return Slowdown(float("inf"), True, float("nan"), usual)
+        return Slowdown(float("inf"), True, False, float("nan"), usual)
     if not after.size:
         return None
     found = float(np.median(after))
     ratio = found / max(usual, 1e-6) - 1
-    line = max(_MIN_SLOWDOWN_RATIO, _CERTAIN_SIGMAS * noise / float(np.sqrt(after.size)))
-    return Slowdown(ratio, ratio >= line, found, usual)
+    line = max(_MIN_SLOWDOWN_RATIO, _CERTAIN_SIGMAS * noise / math.sqrt(min(after.size, _INDEPENDENT_COUNT)))
+    recent = float(np.median(after[-_RECENT_COUNT:])) / max(usual, 1e-6) - 1
+    gone = min(ratio, recent) < max(_MIN_SLOWDOWN_RATIO / 2, noise / math.sqrt(min(after.size, _RECENT_COUNT)))
+    return Slowdown(ratio, ratio >= line, gone and recent < line, found, usual)

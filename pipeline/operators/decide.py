@@ -87,6 +87,8 @@ class Decide:
         lines: list[Verdict] = []
         for finding in findings:
             incident = self._match(finding)
+            if incident is None and finding.only_holds:
+                continue
             if incident is None:
                 lines.extend(self._open(finding, now_ns))
             else:
@@ -135,7 +137,8 @@ class Decide:
         verdict = incident.verdict
         if not _explains_better(finding, incident):
             stands = finding.fault in _STANDSTILL and not finding.suspects
-            if (_same_suspects(finding, verdict) and not _harmless_now(finding, verdict)) or stands:
+            over = _smaller(finding, verdict) and finding.is_harmless
+            if (_same_suspects(finding, verdict) and not over) or stands:
                 incident.held_ns = now_ns
             return []
         moved = not _same_suspects(finding, verdict)
@@ -260,8 +263,8 @@ def _same_fault(verdict: Verdict, finding: Finding) -> bool:
     return verdict.fault is finding.fault and not verdict.suspects and not finding.suspects
 
 
-def _harmless_now(finding: Finding, verdict: Verdict) -> bool:
-    """What hurt the job hurts it no more: that ends an incident, it does not make it a smaller one."""
+def _smaller(finding: Finding, verdict: Verdict) -> bool:
+    """A fault that hurts does not become one that does not: either it stands, or it is over."""
     return finding.fault is FaultKind.DEGRADED and verdict.fault is not FaultKind.DEGRADED
 
 
@@ -275,7 +278,7 @@ def _explains_better(finding: Finding, incident: _Incident) -> bool:
     verdict = incident.verdict
     if _same_suspects(finding, verdict):
         weaker = incident.certain and not finding.certain
-        return not weaker and not _harmless_now(finding, verdict)
+        return not weaker and not _smaller(finding, verdict)
     if not finding.suspects:
         # The first death was named, then everybody died of their own: somebody ended the whole job.
         return finding.reason is Reason.PROGRAM_ERROR_EVERYWHERE and verdict.fault is FaultKind.FAIL_STOP

@@ -23,6 +23,8 @@ class Finding:
         certain: the evidence cannot go away by waiting (a process is dead): no second look is
             needed before an action is proposed.
         tentative: it may be said, and is never confirmed as long as it is so.
+        is_harmless: what it says hurts nobody (any more): it ends an incident that did.
+        only_holds: it opens no verdict, but one that is open stands.
         is_soft: nobody is drained for it, however long it lasts.
         common: the component that several suspects share.
     """
@@ -38,5 +40,7 @@ class Finding:
     common: Component | None = None
     is_soft: bool = False
     tentative: bool = False
+    is_harmless: bool = False
+    only_holds: bool = False
     seen_ns: int = 0
     """The newest input that shows it, 0: the slice that it is found in. It holds, but is not confirmed, beyond."""

@@ -91,9 +91,10 @@ def find_machine(
     graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules
 ) -> tuple[list[Finding], list[Reason]]:
     """Explain the peer anomalies that hold now; reasons where one is not worth a verdict."""
-    standing = [anomaly for anomaly in anomalies if anomaly.detail.get("standing")]
-    if standing:
-        return _stopped_alone(graph, now_ns, standing, pace, rules)
+    if pace.standing_since_ns:
+        standing = [anomaly for anomaly in anomalies if anomaly.detail.get("standing")]
+        found, reasons = _stopped_alone(graph, now_ns, standing, pace, rules)
+        return [*found, still_standing(pace, now_ns)], reasons
     telling = [anomaly for anomaly in anomalies if _families(anomaly) - _SILENT_FAMILIES]
     if not telling:
         return [], [Reason.NO_IMPACT] if anomalies else []
@@ -121,6 +122,15 @@ def _explains(chosen: Sequence[Anomaly], slowdown: Slowdown, pace: Pace) -> bool
     return not known or max(known) >= _OWN_SHARE_RATIO * growth
 
 
+def still_standing(pace: Pace, now_ns: int) -> Finding:
+    """The machines stand: whoever was named for it stays named."""
+    since_ns = pace.standing_since_ns
+    text = f"the machines do no work for {(now_ns - since_ns) / 1e9:.0f} s"
+    evidence = Evidence("peers", "work", 1.0, since_ns, now_ns, text)
+    reason = Reason.JOB_STALLED_UNEXPLAINED
+    return Finding(FaultKind.HANG, "unknown", (), since_ns, 0.5, reason, (evidence,), only_holds=True)
+
+
 def _stopped_alone(
     graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules
 ) -> tuple[list[Finding], list[Reason]]:
@@ -131,13 +141,12 @@ def _stopped_alone(
     if not since_ns or now_ns - since_ns < patience_ns:
         return [], [Reason.WITHIN_PATIENCE]
     stands_ns = now_ns - since_ns
-    chosen = _single_out(graph, anomalies, rules)
+    chosen = _single_out(graph, anomalies, rules) if anomalies else []
     if len(chosen) != 1:
         return [], [Reason.AMBIGUOUS]
     metrics = chosen[0].detail["metrics"]
-    text = f"the machines do no work for {(now_ns - since_ns) / 1e9:.0f} s"
-    stands = Evidence("peers", "work", 1.0, since_ns, now_ns, text)
-    evidence = (*(_evidence(chosen[0], metric) for metric in metrics[:_SHOWN_METRICS]), stands)
+    stands = still_standing(pace, now_ns).evidence
+    evidence = (*(_evidence(chosen[0], metric) for metric in metrics[:_SHOWN_METRICS]), *stands)
     finding = Finding(
         FaultKind.HANG,
         "unknown",
@@ -204,6 +213,7 @@ def _finding(
         common=_common_leaf(graph, chosen) if len(chosen) > 1 else None,
         seen_ns=max(anomaly.end_ns for anomaly in chosen),
         tentative=max(anomaly.end_ns for anomaly in chosen) - onset_ns < sure_ns,
+        is_harmless=slowdown is not None and slowdown.is_gone,
     )
 
 
