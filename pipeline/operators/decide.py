@@ -108,6 +108,9 @@ class Decide:
 
     def _open(self, finding: Finding, now_ns: int) -> list[Verdict]:
         verdict_id = verdict_id_of(self._job, finding.suspects, finding.fault, finding.onset_ns)
+        if verdict_id in self._closed and finding.fault is FaultKind.DEGRADED:
+            # What is left of an incident that hurt is another one: the old id keeps its last word.
+            verdict_id = verdict_id_of(self._job, finding.suspects, finding.fault, now_ns)
         seen_ns = finding.seen_ns or now_ns
         last_update, closed_seen_ns = self._closed.pop(verdict_id, [-1, -1])
         if seen_ns <= closed_seen_ns:
@@ -135,11 +138,14 @@ class Decide:
 
     def _hold(self, incident: _Incident, finding: Finding, now_ns: int) -> list[Verdict]:
         verdict = incident.verdict
+        if _same_suspects(finding, verdict) and finding.cause == "unknown" and finding.fault is verdict.fault:
+            finding = replace(finding, cause=verdict.cause)  # why is not forgotten because it is not shown again
         if not _explains_better(finding, incident):
             stands = finding.fault in _STANDSTILL and not finding.suspects
             over = _smaller(finding, verdict) and finding.is_harmless
             if (_same_suspects(finding, verdict) and not over) or stands:
                 incident.held_ns = now_ns
+                incident.seen_ns = max(incident.seen_ns, finding.seen_ns)
             return []
         moved = not _same_suspects(finding, verdict)
         changed = moved or (finding.cause, finding.fault) != (verdict.cause, verdict.fault)

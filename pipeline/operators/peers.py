@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.models.frames import FrameStack, GpuRow, Grid, stack_frames
-from tocsin.models.peers import PeerConfig, PeerWindow, plain, slowdown_of_work
+from tocsin.models.peers import PeerConfig, PeerWindow, plain, slowdown_of_work, transform
 from tocsin.models.robust import median
 from tocsin.models.steps import Slowdown
 from tocsin.pipeline.operators.base import pack_state, unpack_state
@@ -59,11 +59,16 @@ _STANDING_METRICS = frozenset(
         "gpu_sm_active_ratio",
         "gpu_graphics_active_ratio",
         "gpu_power_watts",
+        "pfc_tx_packets_per_second",
+        "cnp_packets_per_second",
     }
 )
 """What tells a rank that stopped from ranks that wait in a spinning kernel; CPU, disk and PCIe are busy where a
 checkpoint is written."""
+_LOUD_LOG = 0.7
+"""Log of packets (see ``transform``): a hundred a second where there should be none."""
 _KEPT_FACTORS = 60
+_MOVE_COUNT = 24
 _BEFORE_COUNT, _AFTER_COUNT = 24, 8
 
 
@@ -78,6 +83,7 @@ class PeersConfig:
         standing_share_ratio: while the job stands, a host differs from this share of its usual level on.
         jump_ratio: where the job's work moves by more between two windows, the window shows the
             clocks' offsets, not the machines.
+        jump_factor: ... and by so many times its usual move (steps longer than a window).
         lone_gpu_ratio: a single GPU's deviation counts so much: the largest of eight is larger by chance.
     """
 
@@ -86,6 +92,7 @@ class PeersConfig:
     standing: SumConfig = field(default_factory=SumConfig)
     standing_share_ratio: float = 0.3
     jump_ratio: float = 0.35
+    jump_factor: float = 2.5
     lone_gpu_ratio: float = 0.8
 
 
@@ -115,6 +122,7 @@ class PeerDetector:
         """Since when the job's machines do no work, 0: they work."""
         self.longest_standing_ns = 0
         """The longest such time that ended."""
+        self._usual_move = 0.0
         self.abstained: dict[str, int] = {}
         self._begin_with(BUILTIN_TABLE)
 
@@ -216,13 +224,15 @@ class PeerDetector:
 
     def _of_standing(self, seen: _Seen) -> FloatArray:
         """Only what tells a rank that stopped from ranks that wait: a large part of the usual level."""
-        of_host = len(self._table.host)
-        tells = np.array([metric.name in _STANDING_METRICS for metric in self._metrics[of_host:]])
-        level = self._blocks["mean"].state.level
-        far = np.abs(seen.values["mean"] - seen.windows["mean"].expected) >= self._config.standing_share_ratio * level
-        sigmas = np.zeros_like(seen.sigmas)
-        sigmas[:, :, of_host:] = np.where(far & tells, seen.sigmas[:, :, of_host:], 0.0)
-        return sigmas
+        far = []
+        for name in ("host", "mean"):
+            block = self._blocks[name]
+            distance = np.abs(transform(seen.values[name], block.scales) - seen.windows[name].expected)
+            counted = np.array([scale.counted for scale in block.scales])
+            line = np.where(counted, _LOUD_LOG, self._config.standing_share_ratio * np.abs(block.state.level))
+            tells = np.array([metric.name in _STANDING_METRICS for metric in block.metrics])
+            far.append((distance >= line) & tells)
+        return np.where(np.concatenate(far, axis=1), seen.sigmas, 0.0).astype(np.float32)
 
     # -- the job's work ----------------------------------------------------------------
 
@@ -253,7 +263,10 @@ class PeerDetector:
             self.standing_since_ns = 0
             self._standing.clear()
             return True
-        return abs(self.work_ratio - before) > self._config.jump_ratio
+        moved = abs(self.work_ratio - before)
+        jumped = moved > max(self._config.jump_ratio, self._config.jump_factor * self._usual_move)
+        self._usual_move += (min(moved, 3 * self._usual_move + 0.05) - self._usual_move) / _MOVE_COUNT
+        return jumped
 
     def _work_shares(self, gpu_factor: FloatArray, host_factor: FloatArray) -> FloatArray:
         """The job's factor of each metric of ``WORK``, or of the fallback; NaN = no sample."""
@@ -324,6 +337,7 @@ class PeerDetector:
                 "working": self._working.to_state(),
                 "standing": self._standing.to_state(),
                 "work_ratio": self.work_ratio,
+                "usual_move": self._usual_move,
                 "standing_since_ns": self.standing_since_ns,
                 "longest_standing_ns": self.longest_standing_ns,
                 "factors": self._factors,
@@ -341,6 +355,7 @@ class PeerDetector:
         self._working.load_state(state["working"])
         self._standing.load_state(state["standing"])
         self.work_ratio = state["work_ratio"]
+        self._usual_move = state["usual_move"]
         self.standing_since_ns = state["standing_since_ns"]
         self.longest_standing_ns = state["longest_standing_ns"]
         self._factors = state["factors"]
