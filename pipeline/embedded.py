@@ -71,6 +71,8 @@ class EmbeddedEngine:
         self._on_job = on_job
         self._lock = threading.Lock()
         self._now_ns: int | None = None
+        self.taps: list[Callable[[Turn], None]] = []
+        """Called with each turn after the operators: recorders."""
         self.counters: Counter[str] = Counter()
         self.late_by_host: Counter[tuple[JobKey, str]] = Counter()
         self.verdicts_by_reason: Counter[tuple[str, str]] = Counter()
@@ -124,6 +126,8 @@ class EmbeddedEngine:
             for turn in turns:
                 result = self._pipeline(turn.job, turn.end_ns, verdicts).on_turn(turn)
                 self._remember(turn, result.health)
+                for tap in self.taps:
+                    tap(turn)
                 verdicts.extend(result.verdicts)
                 health.extend((turn.job, entry) for entry in result.health)
                 anomalies.extend(result.anomalies)
@@ -160,6 +164,11 @@ class EmbeddedEngine:
         for job in [job for job in self._pipelines if job not in known]:
             del self._pipelines[job]
             self._histories.pop(job, None)
+
+    def untap(self, tap: Callable[[Turn], None]) -> None:
+        """Call a tap no more; when this returns it is not being called either."""
+        with self._lock:
+            self.taps.remove(tap)
 
     def history(self, job: JobKey) -> JobHistory | None:
         """The numbers behind a job's verdicts."""

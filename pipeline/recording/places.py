@@ -102,17 +102,16 @@ class Places:
 
     def groups(self) -> list[Groups]:
         """One announcement per host and time: the groups that its ranks belong to."""
-        members: dict[tuple[int, int, str], tuple[str, list[int]]] = {}
+        members: dict[tuple[int, int, str, str], tuple[str, dict[int, None]]] = {}
         for row in self._groups:
-            key = (row["from_ns"], row["attempt"], row["comm_id"])
-            kind, ranks = members.setdefault(key, (row["kind"], []))
-            if row["rank"] not in ranks:
-                ranks.append(row["rank"])
+            key = (row["from_ns"], row["attempt"], row["comm_id"], row.get("host", ""))
+            kind, ranks = members.setdefault(key, (row["kind"], {}))
+            ranks[row["rank"]] = None
         by_host: dict[tuple[int, int, str], list[CommGroup]] = {}
-        for (from_ns, attempt, comm_id), (kind, ranks) in members.items():
+        for (from_ns, attempt, comm_id, host), (kind, ranks) in members.items():
             group = CommGroup(comm_id, _kind(kind), tuple(ranks))
-            # One announcement serves: all members say the same.
-            by_host.setdefault((from_ns, attempt, self.host_of(ranks[0])), []).append(group)
+            # Where nobody says who announced it one announcement serves: all members say the same.
+            by_host.setdefault((from_ns, attempt, host or self.host_of(group.ranks[0])), []).append(group)
         return [
             Groups(self.job_at(from_ns, attempt), host, from_ns, tuple(groups))
             for (from_ns, attempt, host), groups in sorted(by_host.items())

@@ -30,6 +30,8 @@ from tocsin.schemas.errors import RecordingError
 EXTRA_COLUMNS: Mapping[str, tuple[ColumnSpec, ...]] = {
     "steps": (ColumnSpec("batch_ns", "int64", required=False, nullable=True),),
     "collectives": (ColumnSpec("batch_ns", "int64", required=False, nullable=True),),
+    "events": (ColumnSpec("attempt", "int32", required=False, nullable=True),),
+    "groups": (ColumnSpec("host", "text", required=False, nullable=True),),
     "topology": (
         ColumnSpec("world_size", "int32", required=False, nullable=True),
         ColumnSpec("pid", "int64", required=False, nullable=True),

@@ -172,10 +172,11 @@ def _events(columns: Columns, places: Places) -> Iterator[Event]:
     _check_not_negative(file, columns, ("ts_ns",))
     payload = columns.get("payload")
     lists = [_plain_list(columns, name) for name in ("ts_ns", "host", "rank", "source", "name", "severity")]
+    attempts = _numbers(columns, "attempt") if "attempt" in columns else None
     for row, (ts_ns, host, rank, source, name, severity) in enumerate(zip(*lists, strict=True)):
         body = json_payload(file, row, payload[row]) if isinstance(payload, Text) else {}
         event = Event(
-            places.job_at(ts_ns),
+            places.job_at(ts_ns, None if attempts is None else int(attempts[row])),
             host or places.host_of(rank),
             ts_ns,
             max(-1, rank),

@@ -76,22 +76,14 @@ def find_silence(
             # Agents that said good-bye: the monitoring was taken down, the last ones without a word.
             return [], dict.fromkeys(silent, Reason.MONITORING_LOST)
         return [_job_silent(graph, silent)], {}
-    progress_ns = max((facts.last_step_ns for facts in graph.ranks.values() if facts.host in speaking), default=0)
-    median_step_ns = pace.median_step_ns
-    patience = max(config.stalled_after_ns, 3 * median_step_ns)
-    if progress_ns == 0:
-        # No steps: the peers' metrics tell whether they still work.
-        progress_ns = pace.standing_since_ns
-        if not pace.work_is_known:
-            return [], dict.fromkeys(silent, Reason.NO_HOOK)
-        if not progress_ns:
-            return [], dict.fromkeys(silent, Reason.MONITORING_LOST)
-        median_step_ns = config.metrics_margin_ns
-    if now_ns - progress_ns < patience:
+    progress = _progress_of(graph, speaking, pace, config)
+    if isinstance(progress, Reason):
+        return [], dict.fromkeys(silent, progress)
+    progress_ns, margin = progress
+    if now_ns - progress_ns < max(config.stalled_after_ns, 3 * pace.median_step_ns):
         return [], dict.fromkeys(silent, Reason.MONITORING_LOST)
     if graph.in_announced_phase(progress_ns, now_ns):
         return [], dict.fromkeys(silent, Reason.ANNOUNCED_PHASE)
-    margin = config.same_time_ns + median_step_ns
     guilty = [host for host in silent if abs(progress_ns - graph.hosts[host].last_seen_ns) <= margin]
     reasons = {host: Reason.MONITORING_LOST for host in silent if host not in guilty}
     if not guilty or len(speaking) + len(guilty) < 2:  # a lone host has no peers to confirm it
@@ -99,6 +91,18 @@ def find_silence(
     if len(guilty) > max(1.0, config.max_suspect_ratio * len(graph.hosts)):
         return [], reasons | dict.fromkeys(guilty, Reason.AMBIGUOUS)
     return [_unreachable(graph, guilty, progress_ns, now_ns)], reasons
+
+
+def _progress_of(graph: JobGraph, speaking: set[str], pace: Pace, config: SilenceConfig) -> tuple[int, int] | Reason:
+    """When the speaking hosts last made progress, and how exactly that is known; the reason where it is not."""
+    steps_ns = max((facts.last_step_ns for facts in graph.ranks.values() if facts.host in speaking), default=0)
+    if steps_ns:
+        return steps_ns, config.same_time_ns + pace.median_step_ns
+    if not pace.work_is_known:
+        return Reason.NO_HOOK
+    # No steps: their metrics tell whether they still work.
+    standing_ns = pace.standing_since_ns
+    return (standing_ns, config.same_time_ns + config.metrics_margin_ns) if standing_ns else Reason.MONITORING_LOST
 
 
 def _unreachable(graph: JobGraph, guilty: list[str], progress_ns: int, now_ns: int) -> Finding:

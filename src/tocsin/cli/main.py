@@ -51,6 +51,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "read PyTorch Flight Recorder dumps: who stands behind",
         ),
         "simulate": ("tocsin.cli.simulate", "make recordings of jobs with faults, and the truth about them"),
+        "record": ("tocsin.cli.record", "record a job of the running engine into a folder"),
         "replay": ("tocsin.cli.replay", "judge recordings with the operators that judge running jobs"),
         "score": ("tocsin.cli.score", "compare the verdicts of recordings with their truth"),
         "migrate": ("tocsin.cli.migrate", "bring the incident database to this version's tables"),

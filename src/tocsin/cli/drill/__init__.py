@@ -38,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="M",
         help="with --kind none: train so long, with checkpoints and evaluations",
     )
+    text = "make a recording of each drill below this folder: FOLDER/JOB"
+    parser.add_argument("--record", type=Path, metavar="FOLDER", help=text)
     parser.add_argument("--keep", action="store_true", help="keep the work folder: logs, stderr, spools, incidents")
     parser.add_argument("--demo", action="store_true", help="show it: step rates, the strike, the verdict, the rows")
     parser.add_argument("--plain", action="store_true", help="plain lines also on a terminal")

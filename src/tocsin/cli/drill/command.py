@@ -25,8 +25,10 @@ def run(args: argparse.Namespace) -> int:
         return demo.run(args)
     lines = PlainLines()
     lines.say("starting the engine and the ranks' forkserver (torch takes some seconds)")
-    with DrillGround(lines, data_folder=None, keep=args.keep) as ground:
+    with DrillGround(lines, data_folder=None, keep=args.keep, record_folder=args.record) as ground:
         results = run_all(ground, plans_of(args), lambda result: lines.say(report.result_line(result)))
+        if args.record is not None:
+            lines.say(f"recorded: {args.record} (tocsin replay, tocsin score)")
         if args.keep:
             lines.say(f"kept: {ground.processes.folder}")
     return _finish(args, results, lines)

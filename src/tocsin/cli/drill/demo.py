@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     with _display(plain=args.plain) as display:
         watcher = _Watcher(display)
         display.say("starting the engine and the ranks (torch takes some seconds)")
-        with DrillGround(watcher, data_folder=data, keep=args.keep) as ground:
+        with DrillGround(watcher, data_folder=data, keep=args.keep, record_folder=args.record) as ground:
             watcher.ground = ground
             result = ground.run(plan)
             rows = _rows(data)

@@ -16,6 +16,7 @@ from tocsin.cli.drill.judge import Answer, Heard, accused, is_live, judge
 from tocsin.cli.drill.launcher import Job, warm_up
 from tocsin.cli.drill.plan import Plan
 from tocsin.cli.drill.processes import ProcessGroup
+from tocsin.cli.drill.recording import DrillRecording
 from tocsin.cli.drill.result import Result
 from tocsin.cli.drill.strike import Strike
 
@@ -52,14 +53,18 @@ class Onlooker(Protocol):
 class DrillGround:
     """The engine, the forkserver and the process group that serve all drills of a run."""
 
-    def __init__(self, onlooker: Onlooker, *, data_folder: Path | None, keep: bool) -> None:
+    def __init__(
+        self, onlooker: Onlooker, *, data_folder: Path | None, keep: bool, record_folder: Path | None = None
+    ) -> None:
         """Start the engine and the forkserver; ``ready`` waits for them.
 
         Args:
             onlooker: who watches.
             data_folder: where incidents go; None: into the work folder.
             keep: leave the work folder behind.
+            record_folder: each drill becomes a recording below it, named by its job; None: none.
         """
+        self._record_folder = record_folder
         self.onlooker = onlooker
         self.processes = ProcessGroup(keep_folder=keep)
         self._count = 0
@@ -93,9 +98,15 @@ class DrillGround:
         """
         self._count += 1
         job = Job(plan, f"{plan.kind.name.replace('_', '-')}-{self._count}", self.processes)
+        recording = None
+        if self._record_folder is not None:
+            recording = DrillRecording(self.engine.client, self._record_folder / job.job_id, job.job_id)
         try:
             job.start(self._context, self.engine.listen)
-            return self._run_job(plan, job)
+            result = self._run_job(plan, job)
+            if recording is not None:
+                recording.tell(result, recording.end())
+            return result
         finally:
             job.stop()
 
