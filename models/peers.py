@@ -59,12 +59,14 @@ class Scale:
 
     Attributes:
         floor: no spread is below this, in units of the metric (after ``counted``).
+        low: nothing below this is expected.
         counted: rates of rare packets: log1p(value / 100) instead of the value, and differences instead of
             ratios.
     """
 
     floor: float
     counted: bool = False
+    low: float = 0.0
 
 
 def scale_of(metric: Metric) -> Scale:
@@ -84,9 +86,10 @@ def scale_of(metric: Metric) -> Scale:
     ):
         if name.endswith(suffix):
             return Scale(floor)
+    low = -np.inf if metric.low is None else metric.low
     if metric.low is not None and metric.high is not None:
-        return Scale(0.01 * (metric.high - metric.low))
-    return Scale(0.0)
+        return Scale(0.01 * (metric.high - metric.low), low=low)
+    return Scale(0.0, low=low)
 
 
 @dataclass(slots=True)
@@ -178,7 +181,8 @@ def compare(
         factor[rows] = median(ratio, 0)
         shift[rows] = median(values[rows] - level[rows], 0)
     expected = np.where(additive, level + shift, level * factor)
-    expected = np.where(np.isfinite(expected), expected, level + shift).astype(np.float32)
+    expected = np.where(np.isfinite(expected), expected, level + shift)
+    expected = np.maximum(expected, [scale.low for scale in scales]).astype(np.float32)
     rest = values - expected
     sigma = _sigma(rest, expected, groups, (state, floors, additive), config)
     ready = state.seen_count >= config.warmup_count

@@ -113,7 +113,7 @@ class JobPipeline:
             self.graph.take(metrics.records)
             health.extend(self.align.on_slice(metrics))
             if self._judges:
-                self._metric_anomalies = tuple(self.peers.on_slice(metrics))
+                self._metric_anomalies = tuple(self.peers.on_slice(metrics, self.steps.median_step_ns))
         self.graph.take(turn.fast.records)
         if not self._judges:
             return TurnResult((), tuple(health))

@@ -35,7 +35,7 @@ from tocsin.pipeline.operators.peer_rows import (
 from tocsin.pipeline.operators.peer_sums import LOW, Entry, SumConfig, Sums
 from tocsin.schemas.metrics import BUILTIN_TABLE, MetricTable
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import Frame, Slice, TableAnnouncement
+from tocsin.schemas.records import NS_PER_SECOND, Frame, Slice, TableAnnouncement
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
 DETECTOR = "peers"
@@ -81,6 +81,7 @@ class PeersConfig:
         sums: how evidence adds up while the job works.
         standing: and while it stands.
         standing_share_ratio: while the job stands, a host differs from this share of its usual level on.
+        standing_after_ns: machines that do no work for so long (and one and a half steps) stand.
         jump_ratio: where the job's work moves by more between two windows, the window shows the
             clocks' offsets, not the machines.
         jump_factor: ... and by so many times its usual move (steps longer than a window).
@@ -91,6 +92,7 @@ class PeersConfig:
     sums: SumConfig = field(default_factory=SumConfig)
     standing: SumConfig = field(default_factory=SumConfig)
     standing_share_ratio: float = 0.3
+    standing_after_ns: int = 8 * NS_PER_SECOND
     jump_ratio: float = 0.35
     jump_factor: float = 2.5
     lone_gpu_ratio: float = 0.8
@@ -123,6 +125,7 @@ class PeerDetector:
         self.longest_standing_ns = 0
         """The longest such time that ended."""
         self._usual_move = 0.0
+        self._idle_since_ns = 0
         self.abstained: dict[str, int] = {}
         self._begin_with(BUILTIN_TABLE)
 
@@ -135,8 +138,13 @@ class PeerDetector:
         for sums in (self._working, self._standing):
             sums.grow((), len(self._hosts))
 
-    def on_slice(self, data: Slice) -> Sequence[Anomaly]:
-        """Take the frames of one metric slice and return which machines differ at its end."""
+    def on_slice(self, data: Slice, step_ns: int = 0) -> Sequence[Anomaly]:
+        """Take the frames of one metric slice and return which machines differ at its end.
+
+        Args:
+            data: one metric slice.
+            step_ns: the job's step time, 0: not known. Pauses within a step are no standstill.
+        """
         for record in data.records:
             if isinstance(record, TableAnnouncement):
                 self.take_table(record.table)
@@ -148,7 +156,7 @@ class PeerDetector:
         tick_ns = frames[0].tick_ns
         grid = Grid(data.start_ns, tick_ns, max(1, (data.end_ns - data.start_ns) // tick_ns))
         stack = stack_frames(frames, self._table, grid, hosts=self._hosts, gpu_rows=sorted(self._gpus))
-        return self._judge(data, stack)
+        return self._judge(data, stack, step_ns)
 
     def take_table(self, table: MetricTable) -> None:
         """The job has metrics of its own: start with them (a table is announced before its frames)."""
@@ -168,14 +176,14 @@ class PeerDetector:
             sums.grow(rows, len(hosts))
         self._hosts = hosts
 
-    def _judge(self, data: Slice, stack: FrameStack) -> list[Anomaly]:
+    def _judge(self, data: Slice, stack: FrameStack, step_ns: int) -> list[Anomaly]:
         groups = self._groups(stack)
         seen = self._compare(stack, groups)
         if (groups < 0).all():
             self._abstain(Reason.TOO_FEW_PEERS)
             return []
         announced = self._graph.in_announced_phase(data.start_ns, data.end_ns)
-        jumped = self._follow_work(data, seen.windows["mean"].factor, seen.windows["host"].factor)
+        jumped = self._follow_work(data, seen.windows["mean"].factor, seen.windows["host"].factor, step_ns)
         if announced:
             self._abstain(Reason.ANNOUNCED_PHASE)
         elif jumped:
@@ -241,8 +249,8 @@ class PeerDetector:
         """Whether there are metrics that show the machines' work, and their usual level is learned."""
         return bool(self._factors)
 
-    def _follow_work(self, data: Slice, gpu_factor: FloatArray, host_factor: FloatArray) -> bool:
-        """Follow the job's work per second; whether it moved between the last window and this one."""
+    def _follow_work(self, data: Slice, gpu_factor: FloatArray, host_factor: FloatArray, step_ns: int) -> bool:
+        """Follow the job's work per second; whether this window shows a change, not a state."""
         shares = self._work_shares(gpu_factor, host_factor)
         known = shares[np.isfinite(shares)]
         if not known.size:
@@ -255,13 +263,16 @@ class PeerDetector:
         if not self._graph.in_announced_phase(data.start_ns, data.end_ns):
             self._factors.append([float(data.start_ns), float(data.end_ns), *shares.tolist()])
             del self._factors[:-_KEPT_FACTORS]
-        if idle and not self.standing_since_ns:
-            self.standing_since_ns = data.start_ns
-            return True
-        if not idle and self.standing_since_ns:
+        if idle:
+            self._idle_since_ns = self._idle_since_ns or data.start_ns
+            if data.end_ns - self._idle_since_ns >= self._config.standing_after_ns + int(1.5 * step_ns):
+                self.standing_since_ns = self._idle_since_ns
+            return not self.standing_since_ns  # the first windows show the clocks' offsets, or a pause within a step
+        if self.standing_since_ns:
             self.longest_standing_ns = max(self.longest_standing_ns, data.start_ns - self.standing_since_ns)
-            self.standing_since_ns = 0
             self._standing.clear()
+        was_idle, self._idle_since_ns, self.standing_since_ns = bool(self._idle_since_ns), 0, 0
+        if was_idle:
             return True
         moved = abs(self.work_ratio - before)
         jumped = moved > max(self._config.jump_ratio, self._config.jump_factor * self._usual_move)
@@ -338,6 +349,7 @@ class PeerDetector:
                 "standing": self._standing.to_state(),
                 "work_ratio": self.work_ratio,
                 "usual_move": self._usual_move,
+                "idle_since_ns": self._idle_since_ns,
                 "standing_since_ns": self.standing_since_ns,
                 "longest_standing_ns": self.longest_standing_ns,
                 "factors": self._factors,
@@ -356,6 +368,7 @@ class PeerDetector:
         self._standing.load_state(state["standing"])
         self.work_ratio = state["work_ratio"]
         self._usual_move = state["usual_move"]
+        self._idle_since_ns = state["idle_since_ns"]
         self.standing_since_ns = state["standing_since_ns"]
         self.longest_standing_ns = state["longest_standing_ns"]
         self._factors = state["factors"]

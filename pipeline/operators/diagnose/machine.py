@@ -33,9 +33,11 @@ class MachineRules:
         lasting_ns: without step records the deviation must last so long.
         before_onset_ns: steps may have become slower this long before the metrics showed it (a
             metric slice).
-        cpu_lasting_ns: a CPU that alone differs must do so for so long: daemons run for 10 s.
+        cpu_lasting_ns: a CPU that alone differs must do so for so long: daemons run for 10 s; twice as
+            long where no rank's own time shows that it matters.
         standing_ns: patience with machines that stand (an unannounced checkpoint).
         sure_standing_ns: what is said of machines that stand is confirmed after this (or twice the patience).
+        fresh_ns: what a machine showed longer ago confirms nothing.
         sure_ns: what the metrics alone say is confirmed when they have said it for so long.
         learned_factor: patience is at least this many times the longest such time that ended.
         max_patience_ns: learned patience ends here.
@@ -45,9 +47,10 @@ class MachineRules:
     first_by_ns: int = 10 * NS_PER_SECOND
     lasting_ns: int = 40 * NS_PER_SECOND
     before_onset_ns: int = 5 * NS_PER_SECOND
-    cpu_lasting_ns: int = 15 * NS_PER_SECOND
+    cpu_lasting_ns: int = 13 * NS_PER_SECOND
     standing_ns: int = 25 * NS_PER_SECOND
-    sure_standing_ns: int = 60 * NS_PER_SECOND
+    sure_standing_ns: int = 90 * NS_PER_SECOND
+    fresh_ns: int = 15 * NS_PER_SECOND
     sure_ns: int = 40 * NS_PER_SECOND
     learned_factor: float = 1.5
     max_patience_ns: int = 600 * NS_PER_SECOND
@@ -107,7 +110,9 @@ def find_machine(
         return [], [Reason.NOT_CONTINUOUS]
     hurts = slowdown is None or (slowdown.is_certain and _explains(chosen, slowdown, pace))
     weak = all(_families(anomaly) - _SILENT_FAMILIES == {"cpu"} for anomaly in chosen)
-    if hurts and weak and max(anomaly.end_ns for anomaly in chosen) - onset_ns < rules.cpu_lasting_ns:
+    shown = pace.own_excess_seconds(chosen[0].component.name) is not None
+    lasting_ns = rules.cpu_lasting_ns if shown else 2 * rules.cpu_lasting_ns
+    if hurts and weak and max(anomaly.end_ns for anomaly in chosen) - onset_ns < lasting_ns:
         return [], [Reason.NOT_CONTINUOUS]
     return [_finding(graph, chosen, onset_ns, slowdown, hurts=hurts, sure_ns=rules.sure_ns)], []
 
@@ -141,6 +146,8 @@ def _stopped_alone(
     if not since_ns or now_ns - since_ns < patience_ns:
         return [], [Reason.WITHIN_PATIENCE]
     stands_ns = now_ns - since_ns
+    # What begins later than the standstill is not why it began.
+    anomalies = [anomaly for anomaly in anomalies if anomaly.start_ns <= since_ns + rules.standing_ns]
     chosen = _single_out(graph, anomalies, rules) if anomalies else []
     if len(chosen) != 1:
         return [], [Reason.AMBIGUOUS]
@@ -155,7 +162,8 @@ def _stopped_alone(
         0.75,
         Reason.DIFFERS_WHILE_JOB_STANDS,
         evidence,
-        tentative=stands_ns < max(rules.sure_standing_ns, 2 * patience_ns),
+        tentative=stands_ns < max(rules.sure_standing_ns, 2 * patience_ns)
+        or now_ns - chosen[0].end_ns > rules.fresh_ns,
     )
     return [finding], []
 

@@ -26,6 +26,7 @@ class SilenceConfig:
         silent_after_ns: ... and this much time beyond.
         stalled_after_ns: the peers made no step for this long (or three of their steps, if longer).
         same_time_ns: the silence began within this of the peers' last progress.
+        long_silence_ns: a host that falls silent while the job stands anyway is accused after this.
         metrics_margin_ns: metrics show the end of work this much less exactly than steps.
         max_suspect_ratio: more hosts silent together are no machine fault.
     """
@@ -34,6 +35,7 @@ class SilenceConfig:
     silent_after_ns: int = NS_PER_SECOND
     stalled_after_ns: int = 8 * NS_PER_SECOND
     same_time_ns: int = 7 * NS_PER_SECOND
+    long_silence_ns: int = 45 * NS_PER_SECOND
     metrics_margin_ns: int = 10 * NS_PER_SECOND
     max_suspect_ratio: float = 0.25
 
@@ -84,7 +86,13 @@ def find_silence(
         return [], dict.fromkeys(silent, Reason.MONITORING_LOST)
     if graph.in_announced_phase(progress_ns, now_ns):
         return [], dict.fromkeys(silent, Reason.ANNOUNCED_PHASE)
-    guilty = [host for host in silent if abs(progress_ns - graph.hosts[host].last_seen_ns) <= margin]
+    guilty = [
+        host
+        for host in silent
+        if abs(progress_ns - graph.hosts[host].last_seen_ns) <= margin
+        # The job stood already (a checkpoint): it would have gone on by now.
+        or now_ns - config.long_silence_ns >= graph.hosts[host].last_seen_ns > progress_ns
+    ]
     reasons = {host: Reason.MONITORING_LOST for host in silent if host not in guilty}
     if not guilty or len(speaking) + len(guilty) < 2:  # a lone host has no peers to confirm it
         return [], reasons
