@@ -1,6 +1,7 @@
 """What the agent costs: CPU and memory of the real process with eight busy ranks and all collectors on.
 
-The GPUs are the fake NVML's eight (their calls cost no driver time), the RDMA ports eight of a
+The GPUs are the eight of a stub of the driver's library under the real nvidia-ml-py (without a C
+compiler: those of the fake NVML): their calls cost no driver time. The RDMA ports eight of a
 tree written here, the kernel log a file that gets lines, the exporter a page of this process.
 ``python -m tests.bench.bench_agent 10`` measures ten seconds instead of a minute.
 """
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from tests.collectors.nvml_stub import build
 from tests.collectors.peer import EnginePeer, FakeHook, wait_until
 
 SECONDS = 60.0
@@ -32,7 +34,9 @@ def main(seconds: float = SECONDS) -> None:
         peer = EnginePeer(Path(folder) / "engine")
         _write_sys(Path(folder) / "sys")
         (Path(folder) / "kern.log").write_text("")
-        agent = subprocess.Popen(_command(folder, peer, page), env=os.environ)
+        stub = build(Path(folder))
+        command, env = _command(folder, peer, page), {**os.environ, "LD_LIBRARY_PATH": folder if stub else ""}
+        agent = subprocess.Popen([*command, "--nvml", "auto" if stub else f"fake:{RANKS}"], env=env)
         try:
             wait_until((Path(folder) / "agent").exists)
             hooks = [FakeHook(Path(folder) / "agent", rank) for rank in range(RANKS)]
@@ -50,7 +54,8 @@ def main(seconds: float = SECONDS) -> None:
         records, size = len(peer.frames), sum(map(len, peer.frames))
         peer.close()
     print(f"{RANKS} ranks, {STEPS_A_SECOND} steps/s each, {COLLECTIVES_A_STEP} collectives a step, {wall:.0f} s")
-    print("collectors: host, disk, process, nvml (fake, 8 GPUs), rdma (8 ports), kernel_log, prometheus (2,600 lines)")
+    gpus = f"{RANKS} GPUs: {'nvidia-ml-py over a stub library' if stub else 'the fake NVML'}"
+    print(f"collectors: host, disk, process, nvml ({gpus}), rdma ({RANKS} ports), kernel_log, prometheus (2,600 lines)")
     print(
         f"datagrams {sent / wall:.0f} /s, records {records / wall:.1f} /s, {size / wall / 1e3:.1f} kB/s to the engine"
     )
@@ -63,7 +68,6 @@ def _command(folder: str, peer: EnginePeer, page: str) -> list[str]:
         "--engine": f"unix:{peer.path}",
         "--socket": f"{folder}/agent",
         "--spool-dir": f"{folder}/spool",
-        "--nvml": f"fake:{RANKS}",
         "--sys-root": f"{folder}/sys",
         "--kmsg-path": f"{folder}/kern.log",
         "--prometheus": page,

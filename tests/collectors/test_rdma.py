@@ -17,9 +17,9 @@ from tocsin.schemas.infiniband import parse_counter, parse_rate_gbps, parse_stat
 SECOND = 10**9
 
 
-def port(sys: Path, device: str = "mlx5_0", number: str = "1", **files: object) -> Path:
+def port(sys: Path, device: str = "mlx5_0", /, **files: object) -> Path:
     """Write a port; ``counters__x`` stands for ``counters/x``."""
-    folder = sys / "class" / "infiniband" / device / "ports" / number
+    folder = sys / "class" / "infiniband" / device / "ports" / "1"
     defaults = {"state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": "400 Gb/sec (4X NDR)"}
     for name, text in {**defaults, **files}.items():
         path = folder / name.replace("__", "/")
@@ -72,10 +72,10 @@ def test_counters_of_words_become_bytes_of_both_directions(tmp_path: Path) -> No
 
 def test_roce_counts_marks_and_notifications(tmp_path: Path) -> None:
     names = ("np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled")
-    port(tmp_path, **{f"hw_counters__{name}": 0 for name in names})
+    port(tmp_path, "mlx5_0", **{f"hw_counters__{name}": 0 for name in names})
     found = collector(tmp_path)
     look(found, 1)
-    port(tmp_path, **{f"hw_counters__{name}": value for name, value in zip(names, (50, 30, 12), strict=True)})
+    port(tmp_path, "mlx5_0", **{f"hw_counters__{name}": value for name, value in zip(names, (50, 30, 12), strict=True)})
     assert look(found, 2).host == {"ecn_packets_per_second": 50.0, "cnp_packets_per_second": 42.0}
 
 
