@@ -13,11 +13,10 @@ from tocsin.schemas.records import NS_PER_SECOND
 
 HOST: Final = ""
 """In place of a GPU's UUID: the machine itself."""
-MAX_SERIES: Final = 20_000
+MAX_SERIES: Final = 50_000
 _LIMITS: Final = {metric.name: metric for metric in (*GPU_METRICS, *HOST_METRICS)}
 _SLACK: Final = 0.02
 """Rates of the CPU's modes are not read at one moment: their sum may be a little above 1."""
-_Series = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class Columns:
@@ -27,8 +26,9 @@ class Columns:
         """Count into ``skipped`` what is out of range."""
         self._mapping = mapping
         self._skipped = skipped
-        self._last: dict[_Series, tuple[float, int]] = {}
-        self._rates: dict[_Series, float | None] = {}
+        self._last: dict[str, tuple[float, int]] = {}
+        self._rates: dict[str, float | None] = {}
+        self._matches: dict[tuple[int, str], bool] = {}
         self._by_name: Mapping[str, Sequence[PageSample]] = {}
         self._now_ns = 0
 
@@ -37,8 +37,9 @@ class Columns:
     ) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
         """Return the host's columns, and those of each GPU."""
         self._by_name, self._now_ns, self._rates = by_name, now_ns, {}
-        if len(self._last) > MAX_SERIES:  # an exporter whose labels never stay the same
+        if len(self._last) + len(self._matches) > MAX_SERIES:  # an exporter whose labels never stay the same
             self._last.clear()
+            self._matches.clear()
         host: dict[str, float] = {}
         gpus: dict[str, dict[str, float]] = defaultdict(dict)
         for column, terms in self._mapping.columns.items():
@@ -76,7 +77,7 @@ class Columns:
         series: dict[str, list[float | None]] = defaultdict(list)
         for sample in self._by_name[name]:
             owner = sample.labels.get(self._mapping.gpu_label, "") if is_gpu else HOST
-            if (is_gpu and not owner) or not _matches(term, sample):
+            if (is_gpu and not owner) or not self._match(term, sample):
                 continue
             series[owner].append(self._rate(sample) if term.kind == "counter" else sample.value)
         result: dict[str, float] = {}
@@ -90,7 +91,7 @@ class Columns:
 
     def _rate(self, sample: PageSample) -> float | None:
         """Return a counter's rate; None for its first value, and where it went back."""
-        key = (sample.name, tuple(sorted(sample.labels.items())))
+        key = sample.series
         if key not in self._rates:  # the same series may stand in several terms
             before, self._last[key] = self._last.get(key), (sample.value, self._now_ns)
             if before is None or sample.value < before[0] or self._now_ns <= before[1]:
@@ -99,6 +100,13 @@ class Columns:
                 self._rates[key] = (sample.value - before[0]) * NS_PER_SECOND / (self._now_ns - before[1])
         return self._rates[key]
 
-
-def _matches(term: Term, sample: PageSample) -> bool:
-    return all(pattern.fullmatch(sample.labels.get(label, "")) for label, pattern in term.labels.items())
+    def _match(self, term: Term, sample: PageSample) -> bool:
+        if not term.labels:
+            return True
+        key = (id(term), sample.series)
+        found = self._matches.get(key)
+        if found is None:
+            labels = sample.labels
+            found = all(pattern.fullmatch(labels.get(label, "")) for label, pattern in term.labels.items())
+            self._matches[key] = found
+        return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import http.client
 import logging
 import urllib.request
@@ -17,7 +18,7 @@ from tocsin.schemas import events
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.pci import normal_pci
 from tocsin.schemas.prometheus_mapping import BUILTIN_MAPPING, PrometheusMapping
-from tocsin.schemas.prometheus_page import PageSample, is_blank, parse_page
+from tocsin.schemas.prometheus_page import PageParser, PageSample, is_blank
 from tocsin.schemas.records import EventSource, Severity
 from tocsin.schemas.xid import meaning_of_xid
 
@@ -68,7 +69,7 @@ class PrometheusCollector:
         self.skipped: Counter[str] = Counter()
         self._config = config
         self._fetch = fetch or _fetch
-        self._wanted = config.mapping.names()
+        self._parser = PageParser(config.mapping.names())
         self._columns = Columns(config.mapping, self.skipped)
         self._xids: dict[str, int] = {}
         self._said_malformed = False
@@ -95,7 +96,7 @@ class PrometheusCollector:
             raise CollectorError(f"{url} cannot be scraped: {error}") from error
         if len(data) > MAX_PAGE_BYTES:
             raise CollectorError(f"{url} is larger than {MAX_PAGE_BYTES >> 20} MiB: name fewer metrics in the exporter")
-        page = parse_page(data.decode("utf-8", "replace"), self._wanted)
+        page = self._parser.parse(data.decode("utf-8", "replace"))
         if page.malformed:
             self.skipped["malformed"] += len(page.malformed)
             if not self._said_malformed:
@@ -129,10 +130,14 @@ def _xid(code: int, uuid: str, pci: str) -> Sighting:
     return Sighting(events.XID, EventSource.KERNEL, severity, payload)
 
 
+@functools.cache
+def _opener() -> urllib.request.OpenerDirector:
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
 def _fetch(url: str) -> bytes:
     """Return a page's bytes; no proxy: the exporter is on this host, or near."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     request = urllib.request.Request(url, headers={"Accept": "text/plain;version=0.0.4"})  # noqa: S310  # http(s) only, see __init__
-    with opener.open(request, timeout=TIMEOUT_SECONDS) as response:
+    with _opener().open(request, timeout=TIMEOUT_SECONDS) as response:
         data: bytes = response.read(MAX_PAGE_BYTES + 1)
         return data
