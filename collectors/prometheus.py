@@ -19,8 +19,8 @@ from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.pci import normal_pci
 from tocsin.schemas.prometheus_mapping import BUILTIN_MAPPING, PrometheusMapping
 from tocsin.schemas.prometheus_page import PageParser, PageSample, is_blank
-from tocsin.schemas.records import EventSource, Severity
-from tocsin.schemas.xid import meaning_of_xid
+from tocsin.schemas.records import EventSource
+from tocsin.schemas.xid import meaning_of_xid, severity_of
 
 log = logging.getLogger(__name__)
 
@@ -126,8 +126,7 @@ class PrometheusCollector:
 def _xid(code: int, uuid: str, pci: str) -> Sighting:
     payload: dict[str, Any] = {"code": code, "pci": normal_pci(pci), "uuid": uuid, "via": "prometheus"}
     meaning = meaning_of_xid(code)
-    severity = Severity.FATAL if meaning.is_fatal else Severity.ERROR if meaning.accuses else Severity.WARNING
-    return Sighting(events.XID, EventSource.KERNEL, severity, payload)
+    return Sighting(events.XID, EventSource.KERNEL, severity_of(meaning), payload)
 
 
 @functools.cache
