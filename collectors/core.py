@@ -320,8 +320,8 @@ class AgentCore:
         job = sighting.job
         if job is None:
             about = ranks_of_event(sighting.payload, self.jobs.values())
-            for key, rank in about or [(key, sighting.rank) for key in self.keys()]:
-                self._event(key, rank, now.stamp_ns, sighting)
+            for key, number in about or [(key, sighting.rank) for key in self.keys()]:
+                self._event(key, number, now.stamp_ns, sighting)
             return
         state = self.jobs.get((job.cluster, job.job_id))
         if state is None or state.job != job:

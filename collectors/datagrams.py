@@ -181,6 +181,7 @@ def _hello(fields: _Fields) -> Hello:
         tp=fields.integer("tp", -1, 32767, default=-1),
         reply=fields.text("reply", limit=107, default=""),
         hook_version=fields.text("hook_version", default=""),
+        local_rank=fields.integer("local_rank", -1, 2**31 - 1, default=-1),
     )
 
 

@@ -38,7 +38,8 @@ class GpuPlaces:
 
         In this order: the UUID that its hook announced (CUDA takes a beginning of it, too); the
         GPU on which its process runs, where it is one; the index that its hook announced (true
-        where the process sees the host's own numbering).
+        where the process sees the host's own numbering); its local rank, where the driver shows
+        no process of anybody (a container hides them) and CUDA_VISIBLE_DEVICES says nothing.
         """
         hello = rank.hello
         if hello is None:
@@ -46,7 +47,8 @@ class GpuPlaces:
         if hello.gpu_uuid:
             full = [uuid for uuid in self._places if uuid.startswith(hello.gpu_uuid)]
             return full[0] if len(full) == 1 else hello.gpu_uuid
-        by_index = self._by_index.get(hello.gpu, "")
+        index = hello.gpu if hello.gpu >= 0 or self._by_pid else hello.local_rank
+        by_index = self._by_index.get(index, "")
         running = self._by_pid.get(rank.pid, set()) if rank.pid else set()
         if len(running) == 1:
             return next(iter(running))

@@ -54,6 +54,7 @@ class Hello:
     tp: int
     reply: str
     hook_version: str
+    local_rank: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from tocsin.collectors.api import CollectorError, GpuPlace, NothingHere, Reading
 from tocsin.schemas import events
 from tocsin.schemas.pci import normal_pci
 from tocsin.schemas.records import NS_PER_SECOND, EventSource, Severity
-from tocsin.schemas.xid import meaning_of_xid
+from tocsin.schemas.xid import meaning_of_xid, severity_of
 
 log = logging.getLogger(__name__)
 
@@ -257,8 +257,7 @@ class NvmlCollector:
         if gpu is not None:
             payload.update(uuid=gpu.uuid, gpu=gpu.index, architecture=gpu.architecture)
         meaning = meaning_of_xid(code, architecture=gpu.architecture if gpu else "")
-        severity = Severity.FATAL if meaning.is_fatal else Severity.ERROR if meaning.accuses else Severity.WARNING
-        return Sighting(events.XID, EventSource.KERNEL, severity, payload)
+        return Sighting(events.XID, EventSource.KERNEL, severity_of(meaning), payload)
 
 
 def _lost(payload: dict[str, Any], why: str) -> Sighting:

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 WORD_BYTES: Final = 4
 """``port_rcv_data`` and ``port_xmit_data`` count words of four bytes, on RoCE ports too."""
 SCAN_NS: Final = 10 * NS_PER_SECOND
+DETAIL_TICKS: Final = 5
+"""Rate and ``link_downed`` ask the card's firmware: read with every fifth sample, and where the state changed."""
 MAX_PORTS: Final = 256
 MAX_SAID: Final = 64
 ACTIVE: Final = "active"
@@ -86,6 +88,7 @@ class RdmaCollector:
         self._folder = f"{config.roots.sys}/class/infiniband"
         self._ports: dict[str, _Port] = {}
         self._scanned_ns = 0
+        self._tick = 0
         self._rates = Rates()
         self._said: set[str] = set()
 
@@ -102,7 +105,12 @@ class RdmaCollector:
             total = self._total(metric, now_ns)
             if total is not None:
                 values[metric] = total
-        sightings = [found for port in self._ports.values() if (found := self._change(port)) is not None]
+        self._tick += 1
+        sightings: list[Sighting] = []
+        for index, port in enumerate(self._ports.values()):
+            found = self._change(port, in_detail=(self._tick + index) % DETAIL_TICKS == 0)
+            if found is not None:
+                sightings.append(found)
         return Reading(host=values, events=tuple(sightings))
 
     def _scan(self, now_ns: int) -> None:
@@ -182,11 +190,11 @@ class RdmaCollector:
 
     # --- states ----------------------------------------------------------------------------------
 
-    def _change(self, port: _Port) -> Sighting | None:
+    def _change(self, port: _Port, *, in_detail: bool) -> Sighting | None:
         """Return an event where the port is not as it was; at start, where it is not active."""
         before = (port.state, port.rate_gbps, port.link_downed)
         first, port.seen = not port.seen, True
-        if not self._look(port):
+        if not self._look(port, in_detail=in_detail or first):
             return None
         after = (port.state, port.rate_gbps, port.link_downed)
         if after == before or (first and port.state == ACTIVE):
@@ -204,8 +212,8 @@ class RdmaCollector:
         }
         return Sighting(events.IB_PORT, EventSource.KERNEL, severity, payload)
 
-    def _look(self, port: _Port) -> bool:
-        """Read state, rate and ``link_downed`` into the port; False where the state cannot be read."""
+    def _look(self, port: _Port, *, in_detail: bool) -> bool:
+        """Read state, and in detail rate and ``link_downed``; False where the state cannot be read."""
         try:
             state = parse_state("state", read_text(f"{port.path}/state"))
         except (FileNotFoundError, NotADirectoryError):
@@ -216,7 +224,10 @@ class RdmaCollector:
             return False
         if port.state == GONE:
             port.counters = _counters_of(port.path)
+        in_detail |= state != port.state
         port.state, port.flaps = state, 0
+        if not in_detail:
+            return True
         for name in ("rate", "phys_state"):
             self._look_at(port, name)
         downed = self._counter(f"{port.path}/counters/link_downed") if port.has_link_downed else None

@@ -18,7 +18,7 @@ from tocsin.schemas import events
 from tocsin.schemas.kinds import Severity
 from tocsin.schemas.kmsg import strip_prefix
 from tocsin.schemas.pci import normal_pci
-from tocsin.schemas.xid import meaning_of_sxid, meaning_of_xid, nvlink_of_payload
+from tocsin.schemas.xid import meaning_of_sxid, meaning_of_xid, nvlink_of_payload, severity_of
 
 MAX_LINE_CHARACTERS: Final = 2_048
 """The kernel's own lines end near 1,000; what is longer is cut."""
@@ -75,8 +75,7 @@ def _xid(found: re.Match[str]) -> KernelFinding:
             payload["recovery_action"] = int(action[1], 16)
     action_number = int(payload.get("recovery_action", -1))
     meaning = meaning_of_xid(code, nvlink=nvlink_of_payload(payload), recovery_action=action_number)
-    severity = Severity.FATAL if meaning.is_fatal else Severity.ERROR if meaning.accuses else Severity.WARNING
-    return KernelFinding(events.XID, severity, payload)
+    return KernelFinding(events.XID, severity_of(meaning), payload)
 
 
 def _nvlink_fields(rest: str) -> dict[str, Any]:

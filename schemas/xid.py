@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tocsin.schemas._xid_table import UNUSED, XIDS
+from tocsin.schemas.kinds import Severity
 from tocsin.schemas.nvlink_errors import NvlinkDecoded, NvlinkInfo, decode_nvlink4, decode_nvlink5
 
 UNKNOWN_BUCKET: Final = "UNKNOWN"
@@ -122,6 +123,11 @@ def meaning_of_sxid(code: int, *, severity: str = "") -> XidMeaning:
     text = f"NVSwitch error {code}, {severity.lower() or 'severity not said'}"
     bucket = "RESET_GPU" if fatal else UNKNOWN_BUCKET
     return XidMeaning(code, "SXID", "nvlink_error", fatal, fatal, text, bucket)
+
+
+def severity_of(meaning: XidMeaning) -> Severity:
+    """Return the severity of the event that tells of a code: fatal, an error where it accuses, else a warning."""
+    return Severity.FATAL if meaning.is_fatal else Severity.ERROR if meaning.accuses else Severity.WARNING
 
 
 def nvlink_of_payload(payload: Mapping[str, Any]) -> NvlinkInfo:

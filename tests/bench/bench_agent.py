@@ -1,15 +1,23 @@
-"""What the agent costs: CPU and memory of the real process with eight busy ranks.
+"""What the agent costs: CPU and memory of the real process with eight busy ranks and all collectors on.
 
+The GPUs are the eight of a stub of the driver's library under the real nvidia-ml-py (without a C
+compiler: those of the fake NVML): their calls cost no driver time. The RDMA ports eight of a
+tree written here, the kernel log a file that gets lines, the exporter a page of this process.
 ``python -m tests.bench.bench_agent 10`` measures ten seconds instead of a minute.
 """
 
+import contextlib
 import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from tests.collectors.nvml_stub import build
 from tests.collectors.peer import EnginePeer, FakeHook, wait_until
 
 SECONDS = 60.0
@@ -22,16 +30,21 @@ GOAL_MEGABYTES = 60.0
 
 def main(seconds: float = SECONDS) -> None:
     """Run the agent with fake ranks; print share of a core and resident memory."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, _exporter() as page:
         peer = EnginePeer(Path(folder) / "engine")
-        agent = subprocess.Popen(_command(folder, peer), env=os.environ)
+        _write_sys(Path(folder) / "sys")
+        (Path(folder) / "kern.log").write_text("")
+        stub = build(Path(folder))
+        command, env = _command(folder, peer, page), {**os.environ, "LD_LIBRARY_PATH": folder if stub else ""}
+        agent = subprocess.Popen([*command, "--nvml", "auto" if stub else f"fake:{RANKS}"], env=env)
         try:
             wait_until((Path(folder) / "agent").exists)
             hooks = [FakeHook(Path(folder) / "agent", rank) for rank in range(RANKS)]
+            log = Path(folder) / "kern.log"
             _say_hello(hooks)
-            _steps(hooks, 2.0)  # the imports and the first hellos are not what a day costs
+            _steps(hooks, log, 2.0)  # the imports and the first hellos are not what a day costs
             before, start = _cpu_seconds(agent.pid), time.monotonic()
-            sent = _steps(hooks, seconds)
+            sent = _steps(hooks, log, seconds)
             wall = time.monotonic() - start
             percent = 100 * (_cpu_seconds(agent.pid) - before) / wall
             megabytes = _rss_megabytes(agent.pid)
@@ -41,6 +54,8 @@ def main(seconds: float = SECONDS) -> None:
         records, size = len(peer.frames), sum(map(len, peer.frames))
         peer.close()
     print(f"{RANKS} ranks, {STEPS_A_SECOND} steps/s each, {COLLECTIVES_A_STEP} collectives a step, {wall:.0f} s")
+    gpus = f"{RANKS} GPUs: {'nvidia-ml-py over a stub library' if stub else 'the fake NVML'}"
+    print(f"collectors: host, disk, process, nvml ({gpus}), rdma ({RANKS} ports), kernel_log, prometheus (2,600 lines)")
     print(
         f"datagrams {sent / wall:.0f} /s, records {records / wall:.1f} /s, {size / wall / 1e3:.1f} kB/s to the engine"
     )
@@ -48,25 +63,81 @@ def main(seconds: float = SECONDS) -> None:
     print(f"RSS {megabytes:.1f} MB (goal {GOAL_MEGABYTES:.0f} MB)")
 
 
-def _command(folder: str, peer: EnginePeer) -> list[str]:
-    flags = {"--engine": f"unix:{peer.path}", "--socket": f"{folder}/agent", "--spool-dir": f"{folder}/spool"}
+def _command(folder: str, peer: EnginePeer, page: str) -> list[str]:
+    flags = {
+        "--engine": f"unix:{peer.path}",
+        "--socket": f"{folder}/agent",
+        "--spool-dir": f"{folder}/spool",
+        "--sys-root": f"{folder}/sys",
+        "--kmsg-path": f"{folder}/kern.log",
+        "--prometheus": page,
+    }
     return [sys.executable, "-m", "tocsin", "agent", *(word for flag in flags.items() for word in flag)]
+
+
+def _write_sys(sys_root: Path) -> None:
+    """Write eight ports with the files of a ConnectX-7, and no network interface."""
+    for number in range(RANKS):
+        port = sys_root / "class" / "infiniband" / f"mlx5_{number}" / "ports" / "1"
+        for name in ("counters/port_rcv_data", "counters/port_xmit_data", "counters/link_downed"):
+            (port / name).parent.mkdir(parents=True, exist_ok=True)
+            (port / name).write_text("230539874932483\n")
+        for name in ("np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled"):
+            (port / "hw_counters").mkdir(exist_ok=True)
+            (port / "hw_counters" / name).write_text("0\n")
+        for name, text in {"state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": "400 Gb/sec (4X NDR)"}.items():
+            (port / name).write_text(f"{text}\n")
+
+
+class _Handler(BaseHTTPRequestHandler):
+    page = b""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.page)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def _exporter() -> Iterator[str]:
+    """Serve a page as large as those of dcgm-exporter and node_exporter together."""
+    lines = [f'DCGM_FI_DEV_GPU_TEMP{{gpu="{n}",UUID="GPU-{n}",Hostname="bench"}} 60' for n in range(RANKS)]
+    lines += [
+        f'node_cpu_seconds_total{{cpu="{n}",mode="{m}"}} 1' for n in range(192) for m in ("idle", "iowait", "user")
+    ]
+    lines += [f'node_of_no_interest_total{{device="d{n}"}} {n}' for n in range(2000)]
+    _Handler.page = "\n".join([*lines, ""]).encode()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/metrics"
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def _say_hello(hooks: list[FakeHook]) -> None:
     groups = [{"comm_id": "world", "kind": "world", "ranks": list(range(RANKS))}]
     for hook in hooks:
-        hook.send("hello", pid=os.getpid(), world_size=RANKS, hook_version="bench")
+        hook.send("hello", pid=os.getpid(), world_size=RANKS, gpu=hook.rank, hook_version="bench")
         hook.send("groups", groups=groups)
 
 
-def _steps(hooks: list[FakeHook], seconds: float) -> int:
-    """Send steps, beats and hellos at the pace of a real job; return the number of datagrams."""
+def _steps(hooks: list[FakeHook], log: Path, seconds: float) -> int:
+    """Send steps, beats and hellos at the pace of a real job; return the number of datagrams.
+
+    The kernel says ten lines a second meanwhile.
+    """
     sent = 0
     start = time.monotonic()
     first = time.time_ns() // 1_000_000
     for step in range(int(seconds * STEPS_A_SECOND)):
         time.sleep(max(0.0, start + step / STEPS_A_SECOND - time.monotonic()))
+        with log.open("a") as file:
+            file.write("[ 1.5] IPv6: ADDRCONF(NETDEV_CHANGE): eth0: link becomes ready\n" * 2)
         for hook in hooks:
             hook.send("step", **_step(first + step))
             sent += 1

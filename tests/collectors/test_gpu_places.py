@@ -43,8 +43,9 @@ def power(frame: Frame) -> list[float]:
         ({"gpu_uuid": UUIDS[1]}, {"gpu_uuid": UUIDS[2]}),
         ({"gpu_uuid": UUIDS[1][:12]}, {"gpu_uuid": UUIDS[2]}),  # CUDA takes a UUID's beginning, too
         ({"gpu": 1}, {"gpu": 2}),
+        ({"local_rank": 1}, {"local_rank": 2}),  # torchrun without CUDA_VISIBLE_DEVICES
     ],
-    ids=["uuid", "prefix", "index"],
+    ids=["uuid", "prefix", "index", "local_rank"],
 )
 def test_a_reading_ends_up_in_the_frame_of_the_job_that_holds_the_gpu(
     bench: Bench, first: dict[str, Any], second: dict[str, Any]
@@ -65,6 +66,16 @@ def test_the_process_on_a_gpu_joins_where_the_hook_knows_no_number(bench: Bench)
     found = frames(bench)
     assert found["a"].gpu_uuids == (UUIDS[3],)
     assert found["b"].gpu_uuids == (UUIDS[0],)
+
+
+def test_a_job_without_a_gpu_gets_none_where_the_driver_shows_who_computes(bench: Bench) -> None:
+    places = {uuid: GpuPlace(p.gpu, p.pci, (4711,) if p.gpu == 0 else ()) for uuid, p in GPUS.items()}
+    bench.hello(0, A, local_rank=0)
+    bench.hook("hello", 0, B, pid=4711, world_size=1, local_rank=0)
+    bench.core.jobs["c", "b"].ranks[0].pid = 4711
+    sample(bench, places=places)
+    found = frames(bench)
+    assert (found["a"].gpu_uuids, found["b"].gpu_uuids) == ((), (UUIDS[0],))
 
 
 def test_the_only_job_gets_all_where_nobody_says_who_holds_what(bench: Bench) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.collectors.peer import wait_until
 from tocsin.collectors.api import NothingHere, Reading, Sighting
-from tocsin.collectors.runner import CollectorRunner, Supervision
+from tocsin.collectors.runner import CollectorRunner, Supervision, checked
 from tocsin.schemas.errors import CollectorError
 from tocsin.schemas.records import EventSource, Severity
 
@@ -155,3 +155,18 @@ def test_numbers_of_any_kind_are_delivered_as_floats() -> None:
     assert runner.report().ok
     assert found == [Reading({"cpu_util_ratio": 1.0}, {"GPU-1": {"gpu_util_ratio": 1.0}}, given.events)]
     assert type(found[0].host["cpu_util_ratio"]) is type(found[0].gpus["GPU-1"]["gpu_util_ratio"]) is float
+
+
+def test_what_a_collector_passed_over_is_shown_and_a_strange_count_is_none() -> None:
+    collector = Collector("c")
+    runner = CollectorRunner(collector, supervision([]))
+    assert runner.skipped() == {}
+    collector.skipped = {"truncated": 3}  # type: ignore[attr-defined]  # a collector may have it
+    assert runner.skipped() == {"truncated": 3}
+    collector.skipped = "nonsense"  # type: ignore[attr-defined]  # the same
+    assert runner.skipped() == {}
+
+
+def test_a_place_that_is_none_is_its_collectors_failure() -> None:
+    with pytest.raises(CollectorError, match="GpuPlace"):
+        checked(Reading(places={"GPU-1": 3}))  # type: ignore[dict-item]  # nonsense on purpose

@@ -54,6 +54,17 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
     _flag(parser, "--proc-root", "TOCSIN_PROC_ROOT", "/proc", "where the host's /proc is")
     _flag(parser, "--sys-root", "TOCSIN_SYS_ROOT", "/sys", "where the host's /sys is")
     _flag(parser, "--disk-path", "TOCSIN_DISK_PATH", "/", "file system whose fill is reported; '': none")
+    text = "NVIDIA GPUs: auto, off, or fake:N (N GPUs that do not exist, for tests)"
+    _flag(parser, "--nvml", "TOCSIN_NVML", "auto", text, kind=_nvml)
+    _flag(parser, "--rdma", "TOCSIN_RDMA", "auto", "InfiniBand and RoCE ports: auto or off", kind=_auto)
+    text = "kernel log: /dev/kmsg or a file that a log daemon writes; '': none"
+    _flag(parser, "--kmsg-path", "TOCSIN_KMSG_PATH", "/dev/kmsg", text)
+    text = "page of an exporter, http(s); may be given several times [env: TOCSIN_PROMETHEUS, separated by blanks]"
+    parser.add_argument("--prometheus", action="append", metavar="URL", help=text)
+    text = "JSON file: which metric of these pages is which column; '': dcgm-exporter and node_exporter"
+    _flag(parser, "--prometheus-mapping", "TOCSIN_PROMETHEUS_MAPPING", "", text)
+    text = "time between two scrapes"
+    _flag(parser, "--prometheus-seconds", "TOCSIN_PROMETHEUS_SECONDS", "5.0", text, kind=_seconds)
     text = "time between two samples of the host's metrics"
     _flag(parser, "--period-seconds", "TOCSIN_PERIOD_SECONDS", "1.0", text, kind=float)
     parser.add_argument(
@@ -86,7 +97,8 @@ def run(args: argparse.Namespace) -> int:
     spool = DiskSpool(args.spool_dir, args.spool_bytes) if args.spool_dir else MemorySpool(args.spool_bytes)
     sink = SocketSink(SinkConfig(args.engine, args.host, __version__), spool, clock, wake)
     config = AgentConfig(core, args.socket, args.metrics_listen)
-    agent = Agent(config, Parts(sink, watcher, (*metric_collectors(args), watcher)), clock, wake)
+    collectors = (*metric_collectors(args), *hardware_collectors(args), watcher)
+    agent = Agent(config, Parts(sink, watcher, collectors), clock, wake)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: agent.stop())
     agent.run()
@@ -109,6 +121,82 @@ def metric_collectors(args: argparse.Namespace) -> list[Collector]:
     if args.disk_path:
         found.append(DiskCollector(args.disk_path, period))
     return found
+
+
+def hardware_collectors(args: argparse.Namespace) -> list[Collector]:
+    """Return the sources of GPUs, network cards, the kernel and others' exporters; one that is absent says so once.
+
+    An agent that poses as a host (the drill) has only those that were asked for: all the hosts
+    that it plays would show the same hardware.
+
+    Raises:
+        ConfigError: a mapping file or an exporter's address cannot be used.
+    """
+    from tocsin.collectors.kernel_log import KernelLogCollector, KernelLogConfig
+    from tocsin.collectors.procfs import Roots
+    from tocsin.collectors.rdma import RdmaCollector, RdmaConfig
+
+    found: list[Collector] = []
+    if args.nvml.startswith("fake:") or (args.nvml == "auto" and not args.pose_pid):
+        found.append(_gpus(args))
+    if args.rdma == "auto" and not args.pose_pid:
+        found.append(RdmaCollector(RdmaConfig(Roots(args.proc_root, args.sys_root), args.period_seconds)))
+    if args.kmsg_path and not args.pose_pid:
+        found.append(KernelLogCollector(KernelLogConfig(args.kmsg_path)))
+    return [*found, *_exporters(args)]
+
+
+def _gpus(args: argparse.Namespace) -> Collector:
+    from tocsin.collectors.nvml import NvmlCollector, NvmlConfig
+
+    library = None
+    if args.nvml.startswith("fake:"):
+        from tocsin.collectors.testing.fake_nvml import fake_host
+
+        library = fake_host(int(args.nvml.removeprefix("fake:")))
+    return NvmlCollector(NvmlConfig(args.period_seconds, library))
+
+
+def _exporters(args: argparse.Namespace) -> list[Collector]:
+    """Return a collector for each page; the module that fetches them costs memory, so only where there is one."""
+    urls = args.prometheus or os.environ.get("TOCSIN_PROMETHEUS", "").split()
+    if not urls:
+        return []
+    from tocsin.collectors.prometheus import PrometheusCollector, PrometheusConfig
+    from tocsin.schemas.errors import ConfigError
+    from tocsin.schemas.prometheus_mapping import BUILTIN_MAPPING, parse_mapping
+
+    mapping, path = BUILTIN_MAPPING, args.prometheus_mapping
+    if path:
+        try:
+            mapping = parse_mapping(Path(path).read_text(encoding="utf-8"), path)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError("prometheus-mapping", path, f"a JSON file that can be read ({error})") from error
+    names = ["prometheus", *(f"prometheus_{number}" for number in range(2, len(urls) + 1))]
+    period = args.prometheus_seconds
+    return [PrometheusCollector(PrometheusConfig(u, mapping, period, n)) for u, n in zip(urls, names, strict=True)]
+
+
+def _nvml(text: str) -> str:
+    number = text.removeprefix("fake:")
+    if text not in {"auto", "off"} and not (
+        number != text and number.isascii() and number.isdigit() and len(number) < 3
+    ):
+        raise argparse.ArgumentTypeError(f"{text!r}: must be auto, off or fake:N")
+    return text
+
+
+def _auto(text: str) -> str:
+    if text not in {"auto", "off"}:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be auto or off")
+    return text
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0.1 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text}: must be 0.1 to 3600 seconds")
+    return seconds
 
 
 def default_spool_folder() -> str:

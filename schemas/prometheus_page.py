@@ -1,0 +1,148 @@
+"""Read a page in Prometheus' text format 0.0.4. Pure; a line that is none is counted, the others count."""
+
+from __future__ import annotations
+
+import math
+import re
+import string
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+MAX_LINE_CHARACTERS: Final = 16_384
+_SERIES: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{(.*)\})?")
+_LABEL: Final = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)')
+_NAME_CHARACTERS: Final = string.ascii_letters + string.digits + "_:"
+MAX_SERIES: Final = 20_000
+_ESCAPE: Final = re.compile(r"\\(.)")
+_DCGM_INT64: Final = 9.223372036854775e18
+_DCGM_FP64: Final = frozenset(140_737_488_355_328.0 + offset for offset in range(4))
+_DCGM_INT32: Final = range(0x7FFFFFF0, 0x7FFFFFF4)
+
+
+class PageSample(NamedTuple):
+    """One line. A tuple: thousands are made a scrape.
+
+    Attributes:
+        name: the metric's name.
+        labels: label -> value.
+        value: any float, NaN and infinities included.
+        series: name and labels as the page writes them: the key of its last value.
+    """
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+    series: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a page says.
+
+    Attributes:
+        samples: the lines that were wanted, in order.
+        malformed: of the wanted lines those that are none: (line number, its beginning).
+    """
+
+    samples: tuple[PageSample, ...]
+    malformed: tuple[tuple[int, str], ...]
+
+
+class PageParser:
+    """Reads pages of one exporter; each scrape shows the same series, so their labels are parsed once."""
+
+    def __init__(self, wanted: Collection[str] | None = None) -> None:
+        """Read only the metrics of these names where they are given (pages hold thousands of others)."""
+        self._wanted = None if wanted is None else frozenset(wanted)
+        self._prefixes = None if wanted is None else tuple(wanted)
+        self._series: dict[str, tuple[str, dict[str, str]] | None] = {}
+
+    def parse(self, text: str) -> Page:
+        """Read a page."""
+        samples: list[PageSample] = []
+        malformed: list[tuple[int, str]] = []
+        prefixes = self._prefixes
+        if len(self._series) > MAX_SERIES:  # an exporter whose labels never stay the same
+            self._series.clear()
+        for number, line in enumerate(text.split("\n"), 1):
+            if not line or line[0] == "#" or (prefixes is not None and not line.startswith(prefixes)):
+                continue
+            if prefixes is None and not line.strip():
+                continue
+            found = self._sample(line)
+            if found is None:
+                malformed.append((number, line[:80]))
+            elif self._wanted is None or found.name in self._wanted:
+                samples.append(found)
+        return Page(tuple(samples), tuple(malformed))
+
+    def _sample(self, line: str) -> PageSample | None:
+        end = line.rfind("}") + 1
+        if not end:  # no labels
+            end = len(line) - len(line.lstrip(_NAME_CHARACTERS))
+        words = line[end:].split()
+        if not 1 <= len(words) <= 2 or "_" in words[0] or len(line) > MAX_LINE_CHARACTERS:
+            return None
+        text = line[:end]
+        series = self._series[text] if text in self._series else self._series.setdefault(text, _series(text))
+        try:
+            value = float(words[0])
+            if len(words) == 2:
+                int(words[1])  # milliseconds
+        except ValueError:
+            return None
+        return None if series is None else PageSample(series[0], series[1], value, text)
+
+
+def parse_page(text: str, wanted: Collection[str] | None = None) -> Page:
+    r"""Read one page.
+
+    >>> parse_page('# HELP a b\na{x="1\\"2"} 3 1700000000000\nb NaN\n', {"a"}).samples[0].labels
+    {'x': '1"2'}
+    >>> parse_page("a 1\na{x} 2\n").malformed
+    ((2, 'a{x} 2'),)
+    """
+    return PageParser(wanted).parse(text)
+
+
+def is_blank(sample: PageSample) -> bool:
+    """Return whether a value stands for "none": NaN, an infinity, or one of DCGM's blanks.
+
+    >>> is_blank(PageSample("DCGM_FI_DEV_MEMORY_TEMP", {}, 9223372036854775794.0))
+    True
+    >>> is_blank(PageSample("node_time_seconds", {}, 2147483632.0))
+    False
+    """
+    value = sample.value
+    if not math.isfinite(value):
+        return True
+    if not sample.name.startswith("DCGM_"):
+        return False
+    return value >= _DCGM_INT64 or value in _DCGM_FP64 or value in _DCGM_INT32
+
+
+def _series(text: str) -> tuple[str, dict[str, str]] | None:
+    """Read ``name{label="value",...}``."""
+    found = _SERIES.fullmatch(text)
+    if found is None:
+        return None
+    labels = _labels(found[2]) if found[2] is not None else {}
+    return None if labels is None else (found[1], labels)
+
+
+def _labels(text: str) -> dict[str, str] | None:
+    labels: dict[str, str] = {}
+    at = 0
+    while at < len(text.rstrip()):
+        found = _LABEL.match(text, at)
+        if found is None:
+            return None
+        value = found[2]
+        labels[found[1]] = _ESCAPE.sub(_unescape, value) if "\\" in value else value
+        at = found.end()
+    return labels
+
+
+def _unescape(found: re.Match[str]) -> str:
+    return "\n" if found[1] == "n" else found[1]
