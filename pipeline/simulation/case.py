@@ -13,7 +13,7 @@ from tocsin.pipeline.simulation.draw import Draw, Half
 from tocsin.pipeline.simulation.faults import FAULTS, SHARES, draw_fault
 from tocsin.pipeline.simulation.innocents import INNOCENTS, draw_innocents
 from tocsin.pipeline.simulation.physics import Span, Timeline
-from tocsin.pipeline.simulation.plan import Happening, Plan, Truth, merged
+from tocsin.pipeline.simulation.plan import Happening, Plan, Stop, Truth, merged
 from tocsin.pipeline.simulation.rows import (
     EventTable,
     MetricRows,
@@ -191,7 +191,7 @@ def draw_case(
         raise ConfigError("duration_seconds", duration_seconds, "above 0 and finite")
     draw = Draw(np.random.SeedSequence([seed, 1, ranges == "held"]), ranges)
     fault = draw.weighted(SHARES) if kind is None else kind
-    host_count = low if low == high else round(draw.log_uniform(low, high))
+    host_count = _host_count(draw, low, high)
     shape = draw_shape(draw, host_count, fault)
     wanted = draw.uniform(600.0, 1500.0) if duration_seconds is None else duration_seconds
     slice_seconds = shape.slice_ns / NS_PER_SECOND
@@ -200,4 +200,20 @@ def draw_case(
     plans = [draw_innocents(draw, shape, length, must=fault if fault in INNOCENTS else None)]
     if fault in FAULTS:
         plans.append(draw_fault(draw, shape, fault, length))
-    return Case(seed, ranges, fault if fault in FAULTS else HEALTHY, shape, merged(plans), slice_count)
+    plan = merged(plans)
+    if duration_seconds is None:  # nobody records a job for long after it has ended
+        slice_count = min(slice_count, int(np.ceil(_over_seconds(draw, plan) / slice_seconds)))
+    return Case(seed, ranges, fault if fault in FAULTS else HEALTHY, shape, plan, slice_count)
+
+
+def _host_count(draw: Draw, low: int, high: int) -> int:
+    """Machines: small jobs as often as large ones, most of them a multiple of four."""
+    count = round(draw.log_uniform(low, high))
+    whole = count // 4 * 4
+    return whole if draw.chance(0.6) and whole >= low else count
+
+
+def _over_seconds(draw: Draw, plan: Plan) -> float:
+    """When the recorder notices that the job is over; 1e9 where it is not."""
+    ends = [stop.at_seconds + stop.peers_lag_seconds + stop.peers_spread_seconds for stop in plan.of(Stop)]
+    return min([1e9, *ends]) + draw.uniform(5.0, 150.0)

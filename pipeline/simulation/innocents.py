@@ -43,6 +43,21 @@ def checkpoint(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
     return [Break(first + index * period, "checkpoint", length, writers, longer, announced) for index in range(count)]
 
 
+def upload(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
+    """One host sends checkpoints away in the background: traffic and CPU for minutes, no slower steps."""
+    hosts = (draw.index(shape.host_count),)
+    period, length = draw.log_band(180.0, 1200.0), draw.log_band(10.0, 150.0)
+    traffic, cpu = draw.log_band(2e7, 2e9), draw.band(0.01, 0.15)
+    parts: list[Part] = []
+    at = draw.uniform(0.0, 1.0) * min(period, seconds)
+    while at < seconds:
+        env = Envelope(at, at + length * draw.uniform(0.8, 1.2))
+        parts.append(Shift("tcp_bytes_per_second", hosts, env, add_value=traffic))
+        parts.append(Shift("cpu_util_ratio", hosts, env, add_value=cpu))
+        at += period
+    return parts
+
+
 def evaluation(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:  # noqa: ARG001  # an Innocent
     """Everybody computes forward only for a while."""
     announced = draw.chance(0.6)
@@ -176,6 +191,7 @@ def side_job(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
         cpu = compute_level(shape, "cpu_util_ratio")
         parts.append(Shift("cpu_util_ratio", hosts, env, add_value=cpu * draw.band(0.05, 0.5)))
         parts.append(Shift("memory_used_ratio", hosts, env, add_value=draw.band(0.0, 0.05)))
+        parts.append(Shift("disk_used_ratio", hosts, Envelope(at), add_value=draw.log_band(0.001, 0.03)))
     return parts
 
 
@@ -192,6 +208,7 @@ INNOCENTS: Mapping[str, Innocent] = {
         function.__name__: function
         for function in (
             checkpoint,
+            upload,
             evaluation,
             jitter,
             garbage_collection,
@@ -212,6 +229,7 @@ INNOCENTS: Mapping[str, Innocent] = {
 
 _SHARES = {
     "checkpoint": 0.5,
+    "upload": 0.15,
     "evaluation": 0.2,
     "jitter": 0.5,
     "garbage_collection": 0.3,

@@ -244,7 +244,7 @@ def draw_shape(draw: Draw, host_count: int, must: str | None = None) -> JobShape
         lost_ratio=draw.log_uniform(1e-4, 0.02) if draw.chance(0.5) or must == "lost_samples" else 0.0,
         metrics=_metric_set(draw),
         step_detail=detail if has_topology else "none",
-        step_ranks_count=gpus if draw.chance(0.8) else 1,
+        step_ranks_count=gpus if draw.chance(0.8) or must == "nan_gradient" else 1,
         has_topology=has_topology,
     )
 

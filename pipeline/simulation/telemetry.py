@@ -271,7 +271,9 @@ class Telemetry:
         kept = np.ones((len(ticks), shape.host_count, 1 + shape.gpus_per_host_count), np.bool_)
         if shape.lost_ratio > 0.0:
             lost = self._rng.random((len(ticks), shape.host_count), dtype=np.float32) < shape.lost_ratio
-            kept[lost] = False
+            what = self._rng.integers(3, size=lost.shape)  # all of the host, its own row, its GPUs
+            kept[lost & (what != 2), 0] = False
+            kept[lost & (what != 1), 1:] = False
         for gap in self._gaps:
             within = (ticks >= gap.begin_seconds) & (ticks < gap.end_seconds)
             if within.any():
