@@ -182,13 +182,7 @@ def draw_case(
     Raises:
         ConfigError: there is no such kind, or there are fewer than two hosts.
     """
-    if kind is not None and kind not in KINDS:
-        raise ConfigError("kind", kind, f"one of {', '.join(KINDS)}")
-    low, high = (hosts, hosts) if isinstance(hosts, int) else hosts
-    if low < 2 or high < low:
-        raise ConfigError("hosts", hosts, "a number from 2 up, or a range of such numbers")
-    if duration_seconds is not None and not 0.0 < duration_seconds < float("inf"):
-        raise ConfigError("duration_seconds", duration_seconds, "above 0 and finite")
+    low, high = _checked(hosts, kind, duration_seconds)
     draw = Draw(np.random.SeedSequence([seed, 1, ranges == "held"]), ranges)
     fault = draw.weighted(SHARES) if kind is None else kind
     host_count = _host_count(draw, low, high)
@@ -206,6 +200,17 @@ def draw_case(
     return Case(seed, ranges, fault if fault in FAULTS else HEALTHY, shape, plan, slice_count)
 
 
+def _checked(hosts: int | tuple[int, int], kind: str | None, duration_seconds: float | None) -> tuple[int, int]:
+    if kind is not None and kind not in KINDS:
+        raise ConfigError("kind", kind, f"one of {', '.join(KINDS)}")
+    low, high = (hosts, hosts) if isinstance(hosts, int) else hosts
+    if low < 2 or high < low:
+        raise ConfigError("hosts", hosts, "a number from 2 up, or a range of such numbers")
+    if duration_seconds is not None and not 0.0 < duration_seconds < float("inf"):
+        raise ConfigError("duration_seconds", duration_seconds, "above 0 and finite")
+    return low, high
+
+
 def _host_count(draw: Draw, low: int, high: int) -> int:
     """Machines: small jobs as often as large ones, most of them a multiple of four."""
     count = round(draw.log_uniform(low, high))
@@ -215,5 +220,5 @@ def _host_count(draw: Draw, low: int, high: int) -> int:
 
 def _over_seconds(draw: Draw, plan: Plan) -> float:
     """When the recorder notices that the job is over; 1e9 where it is not."""
-    ends = [stop.at_seconds + stop.peers_lag_seconds + stop.peers_spread_seconds for stop in plan.of(Stop)]
+    ends: list[float] = [stop.at_seconds + stop.peers_lag_seconds + stop.peers_spread_seconds for stop in plan.of(Stop)]
     return min([1e9, *ends]) + draw.uniform(5.0, 150.0)

@@ -148,7 +148,7 @@ def aoc_error(site: Site) -> Plan:
         period = draw.log_band(10.0, 60.0)
         env = Envelope(site.onset_seconds, site.end_seconds, period, "flicker", draw.band(0.4, 0.9))
     parts: list[Part] = [SlowLink(factor, env)]
-    parts += symptoms(site, {"pfc": 0.75, "throughput": 0.5, "cpu": 0.15}, env)
+    parts += symptoms(site, {"pfc": 0.75, "throughput": 0.5, "cpu": 0.15}, env, at_least_one=True)
     port = {"port": f"mlx5_{site.gpu}/1", "state": "active", "rate_gbps": 400, "link_downed": 1 + draw.index(3)}
     parts += seldom_told(site, 0.3, event(site, "ib_port", port, severity="warning"))
     return fault(site, "fail_slow", "aoc_error", parts)

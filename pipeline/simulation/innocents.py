@@ -37,7 +37,7 @@ def checkpoint(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
         ranks = range(shape.rank_count)
         writers = tuple(rank for rank in ranks if (rank // shape.tp) % shape.dp == 0)
     announced = draw.chance(0.6)
-    longer = length * draw.uniform(1.0, 3.0)
+    longer = min(length * draw.uniform(1.0, 3.0), 100.0)
     first = draw.uniform(0.1, 1.0) * min(period, seconds / 2)
     count = int(max(0.0, seconds - first) / period) + 1
     return [Break(first + index * period, "checkpoint", length, writers, longer, announced) for index in range(count)]

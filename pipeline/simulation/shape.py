@@ -44,6 +44,17 @@ METRIC_SETS: dict[str, tuple[str, ...]] = {
 }
 """Which metrics a site collects, by how it does."""
 
+NEEDED: dict[str, tuple[str, ...]] = {
+    "pcie_downgrade": ("pfc_tx_packets_per_second",),
+    "aoc_error": ("pfc_tx_packets_per_second", "rdma_bytes_per_second"),
+    "nic_dropout": ("pfc_tx_packets_per_second", "rdma_bytes_per_second"),
+    "congestion": ("pfc_tx_packets_per_second",),
+    "packet_burst": ("pfc_tx_packets_per_second",),
+    "thermal_throttle": ("gpu_temperature_celsius", "gpu_sm_clock_hertz"),
+    "warm_host": ("gpu_temperature_celsius",),
+}
+"""Kinds that nothing would show without these metrics."""
+
 
 @dataclass(frozen=True, slots=True)
 class Noise:
@@ -201,20 +212,11 @@ class JobShape:
 
 def draw_shape(draw: Draw, host_count: int, must: str | None = None) -> JobShape:
     """One job of this many hosts; ``must``: a fault kind or disturbance that it has to be able to show."""
-    needs_steps = must in {"nan_gradient", "data_skew"}
-    gpus = draw.weighted({8: 0.8, 4: 0.12, 2: 0.05, 1: 0.03})
-    has_topology = draw.chance(0.85) or needs_steps or must == "stage_load"
-    tp = draw.pick([size for size in (1, 2, 4, 8) if gpus % size == 0])
-    pp = _stage_count(draw, host_count, staged=must == "stage_load") if has_topology else 1
+    gpus, tp, pp, has_topology = _layout(draw, host_count, must)
     dp = host_count * gpus // (tp * pp)
-    levels = draw_levels(draw, tp, pp)
-    leaf_size = draw.pick((2, 4, 4, 8, 16))
-    leaf = np.arange(host_count) // leaf_size
+    leaf = np.arange(host_count) // draw.pick((2, 4, 4, 8, 16))
     tick = draw.weighted({1.0: 0.84, 2.0: 0.1, 5.0: 0.06})
     phase, offset = _clocks(draw, host_count, tick, wrong=must == "clock_offset")
-    detail: StepDetail = draw.weighted({"none": 0.25, "duration": 0.15, "waits": 0.2, "full": 0.4})
-    if needs_steps and detail == "none":
-        detail = "full"
     noise, gpu_bias, host_bias = _scatter(draw, host_count, gpus)
     slice_ns = round(max(5.0, 5.0 * tick) * NS_PER_SECOND)
     return JobShape(
@@ -230,7 +232,7 @@ def draw_shape(draw: Draw, host_count: int, must: str | None = None) -> JobShape
         pace=_pace(draw, dp * tp * pp, skewed=draw.chance(0.35) or must == "data_skew"),
         rank_load=1.0 + draw.uniform(0.0, 0.015) * draw.rng.standard_normal(host_count * gpus),
         stage_load=_stage_load(draw, pp),
-        levels=levels,
+        levels=draw_levels(draw, tp, pp),
         stage_gpu_factor=_stage_factors(draw, pp, len(GPU_METRICS), GPU_INDEX["gpu_temperature_celsius"]),
         stage_host_factor=_stage_factors(draw, pp, len(HOST_METRICS), HOST_INDEX["disk_used_ratio"]),
         gpu_bias_factor=gpu_bias,
@@ -242,11 +244,25 @@ def draw_shape(draw: Draw, host_count: int, must: str | None = None) -> JobShape
         sample_phase_seconds=phase,
         clock_offset_seconds=offset,
         lost_ratio=draw.log_uniform(1e-4, 0.02) if draw.chance(0.5) or must == "lost_samples" else 0.0,
-        metrics=_metric_set(draw),
-        step_detail=detail if has_topology else "none",
+        metrics=_metric_set(draw, NEEDED.get(must or "", ())),
+        step_detail=_step_detail(draw, must) if has_topology else "none",
         step_ranks_count=gpus if draw.chance(0.8) or must == "nan_gradient" else 1,
         has_topology=has_topology,
     )
+
+
+def _layout(draw: Draw, host_count: int, must: str | None) -> tuple[int, int, int, bool]:
+    """GPUs of a host, tensor-parallel size, stages, and whether the recording tells."""
+    gpus = draw.weighted({8: 0.8, 4: 0.12, 2: 0.05, 1: 0.03})
+    has_topology = draw.chance(0.85) or must in {"nan_gradient", "data_skew", "stage_load"}
+    tp = draw.pick([size for size in (1, 2, 4, 8) if gpus % size == 0])
+    pp = _stage_count(draw, host_count, staged=must == "stage_load") if has_topology else 1
+    return gpus, tp, pp, has_topology
+
+
+def _step_detail(draw: Draw, must: str | None) -> StepDetail:
+    detail: StepDetail = draw.weighted({"none": 0.25, "duration": 0.15, "waits": 0.2, "full": 0.4})
+    return "full" if detail == "none" and must in {"nan_gradient", "data_skew"} else detail
 
 
 def _stage_count(draw: Draw, host_count: int, *, staged: bool) -> int:
@@ -358,12 +374,12 @@ def _host_names(draw: Draw, host_count: int) -> tuple[str, ...]:
     return tuple(f"{prefix}{number:04d}" for number in numbers.tolist())
 
 
-def _metric_set(draw: Draw) -> tuple[str, ...]:
+def _metric_set(draw: Draw, needed_names: tuple[str, ...]) -> tuple[str, ...]:
     name = draw.weighted({"all": 0.55, "minder": 0.15, "smi": 0.15, "some": 0.15})
     if name != "some":
-        return METRIC_SETS[name]
+        return METRIC_SETS[name if set(needed_names) <= set(METRIC_SETS[name]) else "all"]
     kept = set(draw.some(len(METRIC_SETS["all"]), 8, 16))
-    needed = {"cpu_util_ratio", "gpu_util_ratio", "gpu_power_watts"}
+    needed = {"cpu_util_ratio", "gpu_util_ratio", "gpu_power_watts", *needed_names}
     return tuple(metric for index, metric in enumerate(METRIC_SETS["all"]) if index in kept or metric in needed)
 
 
