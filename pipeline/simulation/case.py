@@ -12,6 +12,7 @@ from tocsin.pipeline.recording.tables import Columns, Manifest, Recording
 from tocsin.pipeline.simulation.draw import Draw, Half
 from tocsin.pipeline.simulation.faults import FAULTS, SHARES, draw_fault
 from tocsin.pipeline.simulation.innocents import INNOCENTS, draw_innocents
+from tocsin.pipeline.simulation.levels import USER_METRIC
 from tocsin.pipeline.simulation.physics import Span, Timeline
 from tocsin.pipeline.simulation.plan import Happening, Plan, Stop, Truth, merged
 from tocsin.pipeline.simulation.rows import (
@@ -93,6 +94,14 @@ class Case:
         shape = self.shape
         return Manifest(shape.job_id, 0, shape.start_ns, self.end_ns, shape.tick_seconds, notes)
 
+    def user_metrics(self) -> Mapping[str, Mapping[str, Any]]:
+        """``metrics.json``."""
+        if USER_METRIC.name not in self.shape.metrics:
+            return {}
+        metric = USER_METRIC
+        told = {"unit": "seconds", "min": metric.low, "max": metric.high, "bad": metric.bad, "scope": metric.scope}
+        return {metric.name: told}
+
     def chunks(self) -> Iterator[Recording]:
         """The recording slice by slice; topology and groups are in the first one only.
 
@@ -107,7 +116,7 @@ class Case:
             for name, columns in chunk.tables.items():
                 tables.setdefault(name, []).append(columns)
         joined = {name: concatenated(parts) for name, parts in tables.items()}
-        return Recording(self.manifest(), joined, truth=self.truth())
+        return Recording(self.manifest(), joined, self.user_metrics(), self.truth())
 
 
 class _Run:
@@ -154,7 +163,7 @@ class _Run:
                 tables["steps"] = self._steps.take(start_ns, start_ns + shape.slice_ns)
             tables["events"] = self._events.take(start_ns, start_ns + shape.slice_ns)
             manifest = Manifest(shape.job_id, 0, start_ns, start_ns + shape.slice_ns, tick)
-            yield Recording(manifest, tables, truth=self._case.truth())
+            yield Recording(manifest, tables, self._case.user_metrics(), self._case.truth())
 
 
 def case_seed(seed: int, index: int) -> int:

@@ -8,10 +8,12 @@ confidence), the others are guesses from what the mechanism does.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 
 from tocsin.pipeline.simulation.draw import Draw
+from tocsin.pipeline.simulation.levels import USER_METRIC
 from tocsin.pipeline.simulation.plan import (
     NEVER_SECONDS,
     Corruption,
@@ -181,13 +183,15 @@ def hdfs_error(site: Site) -> Plan:
     """The host loses its file system: its loaders retry, or its processes stand in input and output."""
     draw = site.draw
     shares = {"cpu": 0.6, "throughput": 0.6, "disk": 0.15, "memory": 0.3}
+    slow_disk = shift(site, USER_METRIC.name, Envelope(site.onset_seconds), scale=draw.log_band(1.5, 50.0))
     if draw.chance(0.55):
         env, wait = envelope(site), site.shape.pace.step_seconds * draw.log_band(0.15, 2.0)
-        parts: list[Part] = [DataWait(site.host_ranks, wait, env, draw.uniform(0.0, 0.6))]
+        slow_disk = dataclasses.replace(slow_disk, envelope=env)
+        parts: list[Part] = [DataWait(site.host_ranks, wait, env, draw.uniform(0.0, 0.6)), slow_disk]
         parts += symptoms(site, shares, env)
         parts += seldom_told(site, 0.3, _loader(site, wait))
         return fault(site, "fail_slow", "hdfs_error", parts)
-    parts = halt(site, "idle", whole_host=True)
+    parts = [*halt(site, "idle", whole_host=True), slow_disk]
     parts += symptoms(site, shares, Envelope(site.onset_seconds))
     return fault(site, "hang", "hdfs_error", parts, NEVER_SECONDS)
 

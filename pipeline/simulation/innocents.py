@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tocsin.pipeline.simulation.draw import Draw
-from tocsin.pipeline.simulation.levels import GPU_INDEX, IDLE
+from tocsin.pipeline.simulation.levels import GPU_INDEX, IDLE, USER_METRIC
 from tocsin.pipeline.simulation.plan import (
     Break,
     DataWait,
@@ -129,6 +129,7 @@ def shared_storage(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
         wait = shape.pace.step_seconds * draw.log_band(0.1, 3.0)
         parts.append(DataWait((), wait, env, draw.uniform(0.1, 0.9)))
         parts.append(Shift("tcp_bytes_per_second", (), env, scale_factor=draw.band(0.2, 0.9)))
+        parts.append(Shift(USER_METRIC.name, (), env, scale_factor=draw.log_band(1.5, 30.0)))
     return parts
 
 

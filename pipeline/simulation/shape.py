@@ -8,52 +8,23 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tocsin.pipeline.simulation.columns import draw_columns
 from tocsin.pipeline.simulation.draw import Draw
-from tocsin.pipeline.simulation.levels import COMPUTE, GPU_INDEX, HOST_INDEX, Levels, draw_levels
-from tocsin.schemas.metrics import GPU_METRICS, HOST_METRICS
+from tocsin.pipeline.simulation.levels import (
+    COMPUTE,
+    GPU_INDEX,
+    HOST_INDEX,
+    HOST_METRICS,
+    USER_METRIC,
+    Levels,
+    draw_levels,
+)
+from tocsin.schemas.metrics import GPU_METRICS
 from tocsin.schemas.records import NS_PER_SECOND
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 StepDetail = Literal["none", "duration", "waits", "full"]
-
-METRIC_SETS: dict[str, tuple[str, ...]] = {
-    "all": tuple(metric.name for metric in (*GPU_METRICS, *HOST_METRICS)),
-    "minder": (
-        "cpu_util_ratio",
-        "pfc_tx_packets_per_second",
-        "gpu_util_ratio",
-        "gpu_power_watts",
-        "gpu_tensor_active_ratio",
-        "gpu_graphics_active_ratio",
-        "nvlink_bytes_per_second",
-    ),
-    "smi": (
-        "gpu_util_ratio",
-        "gpu_power_watts",
-        "gpu_temperature_celsius",
-        "gpu_sm_clock_hertz",
-        "gpu_memory_used_bytes",
-        "pcie_bytes_per_second",
-        "cpu_util_ratio",
-        "memory_used_ratio",
-        "disk_used_ratio",
-        "tcp_bytes_per_second",
-        "rdma_bytes_per_second",
-    ),
-}
-"""Which metrics a site collects, by how it does."""
-
-NEEDED: dict[str, tuple[str, ...]] = {
-    "pcie_downgrade": ("pfc_tx_packets_per_second",),
-    "aoc_error": ("pfc_tx_packets_per_second", "rdma_bytes_per_second"),
-    "nic_dropout": ("pfc_tx_packets_per_second", "rdma_bytes_per_second"),
-    "congestion": ("pfc_tx_packets_per_second",),
-    "packet_burst": ("pfc_tx_packets_per_second",),
-    "thermal_throttle": ("gpu_temperature_celsius", "gpu_sm_clock_hertz"),
-    "warm_host": ("gpu_temperature_celsius",),
-}
-"""Kinds that nothing would show without these metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +215,7 @@ def draw_shape(draw: Draw, host_count: int, must: str | None = None) -> JobShape
         sample_phase_seconds=phase,
         clock_offset_seconds=offset,
         lost_ratio=draw.log_uniform(1e-4, 0.02) if draw.chance(0.5) or must == "lost_samples" else 0.0,
-        metrics=_metric_set(draw, NEEDED.get(must or "", ())),
+        metrics=draw_columns(draw, must),
         step_detail=_step_detail(draw, must) if has_topology else "none",
         step_ranks_count=gpus if draw.chance(0.8) or must == "nan_gradient" else 1,
         has_topology=has_topology,
@@ -357,6 +328,7 @@ _WILD = (
     ("pfc_tx_packets_per_second", 0.2, 0.9),
     ("ecn_packets_per_second", 0.2, 0.9),
     ("cnp_packets_per_second", 0.2, 0.9),
+    (USER_METRIC.name, 0.1, 0.5),
 )
 """Metrics that scatter widely by nature -> range of their relative sigma."""
 
@@ -372,15 +344,6 @@ def _host_names(draw: Draw, host_count: int) -> tuple[str, ...]:
     prefix = draw.pick(("n", "gpu-", "node", "h100-", "worker-"))
     numbers = draw.rng.choice(max(1000, 4 * host_count), host_count, replace=False)
     return tuple(f"{prefix}{number:04d}" for number in numbers.tolist())
-
-
-def _metric_set(draw: Draw, needed_names: tuple[str, ...]) -> tuple[str, ...]:
-    name = draw.weighted({"all": 0.55, "minder": 0.15, "smi": 0.15, "some": 0.15})
-    if name != "some":
-        return METRIC_SETS[name if set(needed_names) <= set(METRIC_SETS[name]) else "all"]
-    kept = set(draw.some(len(METRIC_SETS["all"]), 8, 16))
-    needed = {"cpu_util_ratio", "gpu_util_ratio", "gpu_power_watts", *needed_names}
-    return tuple(metric for index, metric in enumerate(METRIC_SETS["all"]) if index in kept or metric in needed)
 
 
 def compute_level(shape: JobShape, metric: str) -> float:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tocsin.pipeline.simulation.levels import COMPUTE, GPU_INDEX, HOST_INDEX, IDLE, PHASES, TRANSFER
+from tocsin.pipeline.simulation.levels import COMPUTE, GPU_INDEX, HOST_INDEX, HOST_METRICS, IDLE, PHASES, TRANSFER
 from tocsin.pipeline.simulation.physics import Span
 from tocsin.pipeline.simulation.plan import Dilution, Envelope, Gap, Plan, Shift, Slowdown, SlowLink
 from tocsin.pipeline.simulation.shape import JobShape
-from tocsin.schemas.metrics import GPU_METRICS, HOST_METRICS
+from tocsin.schemas.metrics import GPU_METRICS
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
