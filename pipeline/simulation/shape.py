@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,7 +20,7 @@ from tocsin.pipeline.simulation.levels import (
     Levels,
     draw_levels,
 )
-from tocsin.schemas.metrics import GPU_METRICS
+from tocsin.schemas.metrics import GPU_METRICS, Metric
 from tocsin.schemas.records import NS_PER_SECOND
 
 Floats = NDArray[np.float64]
@@ -204,8 +205,8 @@ def draw_shape(draw: Draw, host_count: int, must: str | None = None) -> JobShape
         rank_load=1.0 + draw.uniform(0.0, 0.015) * draw.rng.standard_normal(host_count * gpus),
         stage_load=_stage_load(draw, pp),
         levels=draw_levels(draw, tp, pp),
-        stage_gpu_factor=_stage_factors(draw, pp, len(GPU_METRICS), GPU_INDEX["gpu_temperature_celsius"]),
-        stage_host_factor=_stage_factors(draw, pp, len(HOST_METRICS), HOST_INDEX["disk_used_ratio"]),
+        stage_gpu_factor=_stage_factors(draw, pp, GPU_METRICS),
+        stage_host_factor=_stage_factors(draw, pp, HOST_METRICS),
         gpu_bias_factor=gpu_bias,
         host_bias_factor=host_bias,
         ambient_celsius=_temperatures(draw, host_count, gpus, draw.uniform(26, 36)),
@@ -250,10 +251,19 @@ def _stage_load(draw: Draw, pp: int) -> Floats:
     return np.asarray(load / load.max(), dtype=np.float64)
 
 
-def _stage_factors(draw: Draw, pp: int, count: int, untouched: int) -> Singles:
+_SAME_IN_ALL_STAGES = {"gpu_temperature_celsius", "gpu_sm_clock_hertz", "disk_used_ratio"}
+_SIMILAR_IN_ALL_STAGES = {"gpu_util_ratio", "gpu_graphics_active_ratio", "gpu_power_watts"}
+
+
+def _stage_factors(draw: Draw, pp: int, metrics: Sequence[Metric]) -> Singles:
+    """(stages, metrics): stages hold other layers, so most of their levels differ."""
     spread = draw.uniform(0.02, 0.3) if pp > 1 else 0.0
-    factors = draw.rng.uniform(1.0 - spread, 1.0 + spread / 3, (pp, count)).astype(np.float32)
-    factors[:, untouched] = 1.0
+    factors = draw.rng.uniform(1.0 - spread, 1.0 + spread / 3, (pp, len(metrics))).astype(np.float32)
+    for index, metric in enumerate(metrics):
+        if metric.name in _SAME_IN_ALL_STAGES:
+            factors[:, index] = 1.0
+        elif metric.name in _SIMILAR_IN_ALL_STAGES:
+            factors[:, index] = 1.0 - 0.2 * (1.0 - factors[:, index])
     return factors
 
 
