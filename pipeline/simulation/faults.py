@@ -211,7 +211,7 @@ def machine_unreachable(site: Site) -> Plan:
 def power_cap(site: Site) -> Plan:
     """One GPU or the whole host runs under a lower power limit."""
     draw, env, factor = site.draw, envelope(site), site.draw.log_band(1.1, 2.2)
-    one = draw.chance(0.4)
+    one = draw.chance(0.35)
     gpu, ranks = (site.gpu, (site.rank,)) if one else (-1, site.host_ranks)
     power = level(site, "gpu_power_watts") * factor ** draw.uniform(-1.4, -0.8)
     cap = Shift("gpu_power_watts", (site.host_index,), env, gpu=gpu, high=power)
@@ -229,7 +229,7 @@ def thermal_throttle(site: Site) -> Plan:
     """A GPU or a host gets hot, then lowers its clocks."""
     draw, factor = site.draw, site.draw.log_band(1.1, 2.0)
     env = envelope(site, gradual=draw.chance(0.8))
-    one = draw.chance(0.5)
+    one = draw.chance(0.35)
     gpu, ranks = (site.gpu, (site.rank,)) if one else (-1, site.host_ranks)
     parts: list[Part] = [
         Slowdown(ranks, factor, env, dilution="clock"),
