@@ -92,10 +92,13 @@ def streak_scores(recording: Recording, config: BaselineConfig) -> tuple[Floats,
 
 
 def _window_means(values: NDArray[np.float32], cell: NDArray[np.int64], shape: tuple[int, int]) -> Floats:
+    """(windows, hosts): means; a window without samples is filled from the one before."""
     there = ~np.isnan(values)
     sums = np.bincount(cell[there], values[there].astype(np.float64), shape[0] * shape[1])
     counts = np.bincount(cell[there], minlength=shape[0] * shape[1])
-    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan).reshape(shape)
+    means = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan).reshape(shape)
+    last = np.maximum.accumulate(np.where(np.isnan(means), 0, np.arange(shape[0])[:, None]), axis=0)
+    return np.take_along_axis(means, last, axis=0)
 
 
 def _stages(topology: Columns | None, hosts: tuple[str, ...]) -> NDArray[np.int64]:

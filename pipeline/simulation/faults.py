@@ -52,7 +52,7 @@ def _xid(site: Site, code: int) -> Happening:
 def _slow_kernels(site: Site, dilution: Dilution = "kernel") -> tuple[Slowdown, Envelope]:
     """One GPU, or all of the host, computes slower."""
     env = envelope(site)
-    ranks = (site.rank,) if site.draw.chance(0.6) else site.host_ranks
+    ranks = (site.rank,) if site.draw.chance(0.5) else site.host_ranks
     return Slowdown(ranks, slow_factor(site), env, dilution=dilution), env
 
 

@@ -113,7 +113,7 @@ def agent_restart(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
     """Samples of a host are missing for some seconds."""
     parts: list[Part] = []
     for at in draw.times(seconds, per_hour=2.0 + 0.02 * shape.host_count):
-        host, gap = draw.index(shape.host_count), draw.log_band(2.0, 40.0)
+        host, gap = draw.index(shape.host_count), draw.log_band(2.0, 24.0)
         parts.append(Gap(host, at, at + gap))
         if draw.chance(0.7):
             for when, edge in ((at, "stop"), (at + gap, "start")):

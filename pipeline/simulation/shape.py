@@ -319,7 +319,7 @@ def _scatter(draw: Draw, host_count: int, gpus: int) -> tuple[Noise, Singles, Si
     noise = Noise(
         gpu_sigma=gpu_sigma.astype(np.float32),
         host_sigma=np.concatenate([shared, own]).astype(np.float32),
-        keep_ratio=draw.uniform(0.0, 0.95),
+        keep_ratio=draw.uniform(0.0, 0.9),
         tail_ratio=draw.log_uniform(1e-5, 3e-3),
         tail_factor=draw.uniform(3.0, 10.0),
         family=draw.shape(("normal",), ("uniform",), ("laplace",)),
@@ -334,10 +334,10 @@ def _scatter(draw: Draw, host_count: int, gpus: int) -> tuple[Noise, Singles, Si
 
 
 _WILD = (
-    ("tcp_bytes_per_second", 0.1, 0.6),
-    ("pfc_tx_packets_per_second", 0.2, 0.9),
-    ("ecn_packets_per_second", 0.2, 0.9),
-    ("cnp_packets_per_second", 0.2, 0.9),
+    ("tcp_bytes_per_second", 0.1, 0.5),
+    ("pfc_tx_packets_per_second", 0.15, 0.6),
+    ("ecn_packets_per_second", 0.15, 0.6),
+    ("cnp_packets_per_second", 0.15, 0.6),
     (USER_METRIC.name, 0.1, 0.5),
 )
 """Metrics that scatter widely by nature -> range of their relative sigma."""
