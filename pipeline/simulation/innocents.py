@@ -46,7 +46,7 @@ def checkpoint(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
 def upload(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
     """One host sends checkpoints away in the background: traffic and CPU for minutes, no slower steps."""
     hosts = (draw.index(shape.host_count),)
-    period, length = draw.log_band(180.0, 1200.0), draw.log_band(5.0, 90.0)
+    period, length = draw.log_band(180.0, 1200.0), draw.log_band(5.0, 60.0)
     traffic, cpu = draw.log_band(1e7, 1e9), draw.band(0.002, 0.06)
     parts: list[Part] = []
     at = draw.uniform(0.0, 1.0) * min(period, seconds)
@@ -74,7 +74,7 @@ def jitter(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
         ranks = shape.ranks_of(host)
         if draw.chance(0.5):
             ranks = (draw.pick(ranks),)
-        parts.append(Stall(ranks, at, draw.log_band(0.5, 9.0)))
+        parts.append(Stall(ranks, at, draw.log_band(0.5, 7.0)))
     return parts
 
 
@@ -91,7 +91,7 @@ def warm_host(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
     """A host is hotter than its peers and as fast: always, or since some time."""
     parts: list[Part] = []
     for _ in range(1 + shape.host_count // 200):
-        begin = -1e9 if draw.chance(0.85) else draw.uniform(0.1, 0.8) * seconds
+        begin = -1e9 if draw.chance(0.9) else draw.uniform(0.1, 0.8) * seconds
         env = Envelope(begin, rise_seconds=draw.log_uniform(20.0, 300.0), shape="linear")
         hosts = (draw.index(shape.host_count),)
         parts.append(Shift("gpu_temperature_celsius", hosts, env, add_value=draw.band(4.0, 16.0)))
@@ -104,7 +104,7 @@ def cpu_daemon(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
     parts: list[Part] = []
     per_hour = draw.log_uniform(3.0, 40.0) + 0.05 * shape.host_count
     for at in draw.times(seconds, per_hour):
-        env = Envelope(at, at + draw.log_uniform(4.0, 13.0))
+        env = Envelope(at, at + draw.log_uniform(3.0, 10.5))
         parts.append(Shift("cpu_util_ratio", (draw.index(shape.host_count),), env, add_value=draw.band(0.05, 0.7)))
     return parts
 
@@ -233,7 +233,7 @@ INNOCENTS: Mapping[str, Innocent] = {
 
 _SHARES = {
     "checkpoint": 0.5,
-    "upload": 0.06,
+    "upload": 0.04,
     "evaluation": 0.2,
     "jitter": 0.5,
     "garbage_collection": 0.3,
@@ -241,7 +241,7 @@ _SHARES = {
     "cpu_daemon": 0.4,
     "agent_restart": 0.3,
     "shared_storage": 0.2,
-    "congestion": 0.1,
+    "congestion": 0.08,
     "packet_burst": 0.3,
     "workload_change": 0.1,
     "odd_host": 0.3,
