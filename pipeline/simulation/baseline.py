@@ -2,7 +2,8 @@
 
 Each host's metrics (mean of its GPUs) over 10 s, against the median of the hosts of
 the same pipeline stage, its own usual deviation removed, in units of the peers'
-scatter; a host whose score stays above the threshold for three windows is accused.
+scatter; the host that is furthest out in three windows in a row, each time above the
+threshold, is accused.
 """
 
 from __future__ import annotations
@@ -28,13 +29,15 @@ class BaselineConfig:
         window_seconds: samples are averaged over this.
         streak_count: windows in a row.
         bias_count: past windows that the own deviation is taken from.
+        least_bias_count: nobody is judged by fewer.
         floor_ratio: least scatter, relative to the metric's largest value.
     """
 
     z_threshold: float = 7.0
     window_seconds: float = 10.0
     streak_count: int = 3
-    bias_count: int = 12
+    bias_count: int = 24
+    least_bias_count: int = 9
     floor_ratio: float = 0.01
 
 
@@ -89,10 +92,13 @@ def streak_scores(recording: Recording, config: BaselineConfig) -> tuple[Floats,
 
 
 def _window_means(values: NDArray[np.float32], cell: NDArray[np.int64], shape: tuple[int, int]) -> Floats:
+    """(windows, hosts): means; a window without samples is filled from the one before."""
     there = ~np.isnan(values)
     sums = np.bincount(cell[there], values[there].astype(np.float64), shape[0] * shape[1])
     counts = np.bincount(cell[there], minlength=shape[0] * shape[1])
-    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan).reshape(shape)
+    means = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan).reshape(shape)
+    last = np.maximum.accumulate(np.where(np.isnan(means), 0, np.arange(shape[0])[:, None]), axis=0)
+    return np.take_along_axis(means, last, axis=0)
 
 
 def _stages(topology: Columns | None, hosts: tuple[str, ...]) -> NDArray[np.int64]:
@@ -106,12 +112,13 @@ def _stages(topology: Columns | None, hosts: tuple[str, ...]) -> NDArray[np.int6
 
 
 def _scores(means: Floats, stages: NDArray[np.int64], config: BaselineConfig) -> Floats:
-    """(windows, hosts): how far each host is from its peers, beyond its usual distance; 0 without samples."""
+    """(windows, hosts): how far the host that is furthest from its peers is, beyond its usual distance; others 0."""
     scores = np.zeros(means.shape)
-    lead = config.bias_count + config.streak_count
+    lead = config.least_bias_count + config.streak_count
     if len(means) <= lead:
         return scores
     floor = config.floor_ratio * max(float(np.nanmax(np.abs(means), initial=0.0)), 1e-9)
+    before = np.full((config.bias_count - config.least_bias_count, means.shape[1]), np.nan)
     for stage in np.unique(stages):
         own = stages == stage
         if int(own.sum()) < 3:
@@ -119,9 +126,10 @@ def _scores(means: Floats, stages: NDArray[np.int64], config: BaselineConfig) ->
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # windows without any sample are NaN and stay so
             deviation = means[:, own] - np.nanmedian(means[:, own], axis=1, keepdims=True)
-            past = np.lib.stride_tricks.sliding_window_view(deviation, config.bias_count, axis=0)
-            bias = np.nanmedian(past[: len(deviation) - lead], axis=-1)
-            rest = np.abs(deviation[lead:] - bias)
+            known = np.concatenate([before[:, own], deviation[: -config.streak_count - 1]])
+            past = np.lib.stride_tricks.sliding_window_view(known, config.bias_count, axis=0)
+            rest = np.abs(deviation[lead:] - np.nanmedian(past, axis=-1))
             scatter = 1.4826 * np.nanmedian(rest, axis=1, keepdims=True)
         scores[lead:, own] = np.nan_to_num(rest / np.fmax(scatter, floor))
-    return scores
+    furthest = np.arange(means.shape[1])[None, :] == scores.argmax(axis=1)[:, None]
+    return np.where(furthest, scores, 0.0)

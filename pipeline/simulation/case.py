@@ -12,8 +12,9 @@ from tocsin.pipeline.recording.tables import Columns, Manifest, Recording
 from tocsin.pipeline.simulation.draw import Draw, Half
 from tocsin.pipeline.simulation.faults import FAULTS, SHARES, draw_fault
 from tocsin.pipeline.simulation.innocents import INNOCENTS, draw_innocents
+from tocsin.pipeline.simulation.levels import USER_METRIC
 from tocsin.pipeline.simulation.physics import Span, Timeline
-from tocsin.pipeline.simulation.plan import Happening, Plan, Truth, merged
+from tocsin.pipeline.simulation.plan import Happening, Plan, Stop, Truth, merged
 from tocsin.pipeline.simulation.rows import (
     EventTable,
     MetricRows,
@@ -93,6 +94,14 @@ class Case:
         shape = self.shape
         return Manifest(shape.job_id, 0, shape.start_ns, self.end_ns, shape.tick_seconds, notes)
 
+    def user_metrics(self) -> Mapping[str, Mapping[str, Any]]:
+        """``metrics.json``."""
+        if USER_METRIC.name not in self.shape.metrics:
+            return {}
+        metric = USER_METRIC
+        told = {"unit": "seconds", "min": metric.low, "max": metric.high, "bad": metric.bad, "scope": metric.scope}
+        return {metric.name: told}
+
     def chunks(self) -> Iterator[Recording]:
         """The recording slice by slice; topology and groups are in the first one only.
 
@@ -107,7 +116,7 @@ class Case:
             for name, columns in chunk.tables.items():
                 tables.setdefault(name, []).append(columns)
         joined = {name: concatenated(parts) for name, parts in tables.items()}
-        return Recording(self.manifest(), joined, truth=self.truth())
+        return Recording(self.manifest(), joined, self.user_metrics(), self.truth())
 
 
 class _Run:
@@ -154,7 +163,7 @@ class _Run:
                 tables["steps"] = self._steps.take(start_ns, start_ns + shape.slice_ns)
             tables["events"] = self._events.take(start_ns, start_ns + shape.slice_ns)
             manifest = Manifest(shape.job_id, 0, start_ns, start_ns + shape.slice_ns, tick)
-            yield Recording(manifest, tables, truth=self._case.truth())
+            yield Recording(manifest, tables, self._case.user_metrics(), self._case.truth())
 
 
 def case_seed(seed: int, index: int) -> int:
@@ -182,16 +191,10 @@ def draw_case(
     Raises:
         ConfigError: there is no such kind, or there are fewer than two hosts.
     """
-    if kind is not None and kind not in KINDS:
-        raise ConfigError("kind", kind, f"one of {', '.join(KINDS)}")
-    low, high = (hosts, hosts) if isinstance(hosts, int) else hosts
-    if low < 2 or high < low:
-        raise ConfigError("hosts", hosts, "a number from 2 up, or a range of such numbers")
-    if duration_seconds is not None and not 0.0 < duration_seconds < float("inf"):
-        raise ConfigError("duration_seconds", duration_seconds, "above 0 and finite")
+    low, high = _checked(hosts, kind, duration_seconds)
     draw = Draw(np.random.SeedSequence([seed, 1, ranges == "held"]), ranges)
     fault = draw.weighted(SHARES) if kind is None else kind
-    host_count = low if low == high else round(draw.log_uniform(low, high))
+    host_count = _host_count(draw, low, high)
     shape = draw_shape(draw, host_count, fault)
     wanted = draw.uniform(600.0, 1500.0) if duration_seconds is None else duration_seconds
     slice_seconds = shape.slice_ns / NS_PER_SECOND
@@ -200,4 +203,31 @@ def draw_case(
     plans = [draw_innocents(draw, shape, length, must=fault if fault in INNOCENTS else None)]
     if fault in FAULTS:
         plans.append(draw_fault(draw, shape, fault, length))
-    return Case(seed, ranges, fault if fault in FAULTS else HEALTHY, shape, merged(plans), slice_count)
+    plan = merged(plans)
+    if duration_seconds is None:  # nobody records a job for long after it has ended
+        slice_count = min(slice_count, int(np.ceil(_over_seconds(draw, plan) / slice_seconds)))
+    return Case(seed, ranges, fault if fault in FAULTS else HEALTHY, shape, plan, slice_count)
+
+
+def _checked(hosts: int | tuple[int, int], kind: str | None, duration_seconds: float | None) -> tuple[int, int]:
+    if kind is not None and kind not in KINDS:
+        raise ConfigError("kind", kind, f"one of {', '.join(KINDS)}")
+    low, high = (hosts, hosts) if isinstance(hosts, int) else hosts
+    if low < 2 or high < low:
+        raise ConfigError("hosts", hosts, "a number from 2 up, or a range of such numbers")
+    if duration_seconds is not None and not 0.0 < duration_seconds < float("inf"):
+        raise ConfigError("duration_seconds", duration_seconds, "above 0 and finite")
+    return low, high
+
+
+def _host_count(draw: Draw, low: int, high: int) -> int:
+    """Machines: small jobs as often as large ones, most of them a multiple of four."""
+    count = round(draw.log_uniform(low, high))
+    whole = count // 4 * 4
+    return whole if draw.chance(0.6) and whole >= low else count
+
+
+def _over_seconds(draw: Draw, plan: Plan) -> float:
+    """When the recorder notices that the job is over; 1e9 where it is not."""
+    ends: list[float] = [stop.at_seconds + stop.peers_lag_seconds + stop.peers_spread_seconds for stop in plan.of(Stop)]
+    return min([1e9, *ends]) + draw.uniform(5.0, 150.0)

@@ -8,10 +8,12 @@ confidence), the others are guesses from what the mechanism does.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 
 from tocsin.pipeline.simulation.draw import Draw
+from tocsin.pipeline.simulation.levels import USER_METRIC
 from tocsin.pipeline.simulation.plan import (
     NEVER_SECONDS,
     Corruption,
@@ -50,7 +52,7 @@ def _xid(site: Site, code: int) -> Happening:
 def _slow_kernels(site: Site, dilution: Dilution = "kernel") -> tuple[Slowdown, Envelope]:
     """One GPU, or all of the host, computes slower."""
     env = envelope(site)
-    ranks = (site.rank,) if site.draw.chance(0.6) else site.host_ranks
+    ranks = (site.rank,) if site.draw.chance(0.5) else site.host_ranks
     return Slowdown(ranks, slow_factor(site), env, dilution=dilution), env
 
 
@@ -148,7 +150,7 @@ def aoc_error(site: Site) -> Plan:
         period = draw.log_band(10.0, 60.0)
         env = Envelope(site.onset_seconds, site.end_seconds, period, "flicker", draw.band(0.4, 0.9))
     parts: list[Part] = [SlowLink(factor, env)]
-    parts += symptoms(site, {"pfc": 0.75, "throughput": 0.5, "cpu": 0.15}, env)
+    parts += symptoms(site, {"pfc": 0.75, "throughput": 0.5, "cpu": 0.15}, env, at_least_one=True)
     port = {"port": f"mlx5_{site.gpu}/1", "state": "active", "rate_gbps": 400, "link_downed": 1 + draw.index(3)}
     parts += seldom_told(site, 0.3, event(site, "ib_port", port, severity="warning"))
     return fault(site, "fail_slow", "aoc_error", parts)
@@ -181,13 +183,15 @@ def hdfs_error(site: Site) -> Plan:
     """The host loses its file system: its loaders retry, or its processes stand in input and output."""
     draw = site.draw
     shares = {"cpu": 0.6, "throughput": 0.6, "disk": 0.15, "memory": 0.3}
+    slow_disk = shift(site, USER_METRIC.name, Envelope(site.onset_seconds), scale=draw.log_band(1.5, 50.0))
     if draw.chance(0.55):
         env, wait = envelope(site), site.shape.pace.step_seconds * draw.log_band(0.15, 2.0)
-        parts: list[Part] = [DataWait(site.host_ranks, wait, env, draw.uniform(0.0, 0.6))]
+        slow_disk = dataclasses.replace(slow_disk, envelope=env)
+        parts: list[Part] = [DataWait(site.host_ranks, wait, env, draw.uniform(0.0, 0.6)), slow_disk]
         parts += symptoms(site, shares, env)
         parts += seldom_told(site, 0.3, _loader(site, wait))
         return fault(site, "fail_slow", "hdfs_error", parts)
-    parts = halt(site, "idle", whole_host=True)
+    parts = [*halt(site, "idle", whole_host=True), slow_disk]
     parts += symptoms(site, shares, Envelope(site.onset_seconds))
     return fault(site, "hang", "hdfs_error", parts, NEVER_SECONDS)
 
@@ -207,7 +211,7 @@ def machine_unreachable(site: Site) -> Plan:
 def power_cap(site: Site) -> Plan:
     """One GPU or the whole host runs under a lower power limit."""
     draw, env, factor = site.draw, envelope(site), site.draw.log_band(1.1, 2.2)
-    one = draw.chance(0.4)
+    one = draw.chance(0.35)
     gpu, ranks = (site.gpu, (site.rank,)) if one else (-1, site.host_ranks)
     power = level(site, "gpu_power_watts") * factor ** draw.uniform(-1.4, -0.8)
     cap = Shift("gpu_power_watts", (site.host_index,), env, gpu=gpu, high=power)
@@ -225,7 +229,7 @@ def thermal_throttle(site: Site) -> Plan:
     """A GPU or a host gets hot, then lowers its clocks."""
     draw, factor = site.draw, site.draw.log_band(1.1, 2.0)
     env = envelope(site, gradual=draw.chance(0.8))
-    one = draw.chance(0.5)
+    one = draw.chance(0.35)
     gpu, ranks = (site.gpu, (site.rank,)) if one else (-1, site.host_ranks)
     parts: list[Part] = [
         Slowdown(ranks, factor, env, dilution="clock"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tocsin.pipeline.simulation.draw import Draw
-from tocsin.pipeline.simulation.levels import GPU_INDEX, IDLE
+from tocsin.pipeline.simulation.levels import GPU_INDEX, IDLE, USER_METRIC
 from tocsin.pipeline.simulation.plan import (
     Break,
     DataWait,
@@ -33,14 +33,29 @@ def checkpoint(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
     """Everybody is idle every some minutes; those that write are busy longer."""
     period, length = draw.log_band(120.0, 900.0), draw.log_band(1.5, 60.0)
     writers: tuple[int, ...] = ()
-    if draw.chance(0.6):  # one replica writes, or one host does
+    if draw.chance(0.4):  # one replica writes
         ranks = range(shape.rank_count)
         writers = tuple(rank for rank in ranks if (rank // shape.tp) % shape.dp == 0)
     announced = draw.chance(0.6)
-    longer = length * draw.uniform(1.0, 3.0)
+    longer = length * draw.uniform(1.0, 2.0) if length < 20.0 else length + draw.uniform(0.0, 15.0)
     first = draw.uniform(0.1, 1.0) * min(period, seconds / 2)
     count = int(max(0.0, seconds - first) / period) + 1
     return [Break(first + index * period, "checkpoint", length, writers, longer, announced) for index in range(count)]
+
+
+def upload(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
+    """One host sends checkpoints away in the background: traffic and CPU for minutes, no slower steps."""
+    hosts = (draw.index(shape.host_count),)
+    period, length = draw.log_band(180.0, 1200.0), draw.log_band(5.0, 60.0)
+    traffic, cpu = draw.log_band(1e7, 1e9), draw.band(0.002, 0.06)
+    parts: list[Part] = []
+    at = draw.uniform(0.0, 1.0) * min(period, seconds)
+    while at < seconds:
+        env = Envelope(at, at + length * draw.uniform(0.8, 1.2))
+        parts.append(Shift("tcp_bytes_per_second", hosts, env, add_value=traffic))
+        parts.append(Shift("cpu_util_ratio", hosts, env, add_value=cpu))
+        at += period
+    return parts
 
 
 def evaluation(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:  # noqa: ARG001  # an Innocent
@@ -59,7 +74,7 @@ def jitter(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
         ranks = shape.ranks_of(host)
         if draw.chance(0.5):
             ranks = (draw.pick(ranks),)
-        parts.append(Stall(ranks, at, draw.log_band(0.5, 9.0)))
+        parts.append(Stall(ranks, at, draw.log_band(0.5, 7.0)))
     return parts
 
 
@@ -76,7 +91,7 @@ def warm_host(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
     """A host is hotter than its peers and as fast: always, or since some time."""
     parts: list[Part] = []
     for _ in range(1 + shape.host_count // 200):
-        begin = -1e9 if draw.chance(0.4) else draw.uniform(0.1, 0.8) * seconds
+        begin = -1e9 if draw.chance(0.9) else draw.uniform(0.1, 0.8) * seconds
         env = Envelope(begin, rise_seconds=draw.log_uniform(20.0, 300.0), shape="linear")
         hosts = (draw.index(shape.host_count),)
         parts.append(Shift("gpu_temperature_celsius", hosts, env, add_value=draw.band(4.0, 16.0)))
@@ -89,7 +104,7 @@ def cpu_daemon(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
     parts: list[Part] = []
     per_hour = draw.log_uniform(3.0, 40.0) + 0.05 * shape.host_count
     for at in draw.times(seconds, per_hour):
-        env = Envelope(at, at + draw.log_uniform(4.0, 18.0))
+        env = Envelope(at, at + draw.log_uniform(3.0, 10.5))
         parts.append(Shift("cpu_util_ratio", (draw.index(shape.host_count),), env, add_value=draw.band(0.05, 0.7)))
     return parts
 
@@ -98,7 +113,7 @@ def agent_restart(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
     """Samples of a host are missing for some seconds."""
     parts: list[Part] = []
     for at in draw.times(seconds, per_hour=2.0 + 0.02 * shape.host_count):
-        host, gap = draw.index(shape.host_count), draw.log_band(2.0, 40.0)
+        host, gap = draw.index(shape.host_count), draw.log_band(2.0, 24.0)
         parts.append(Gap(host, at, at + gap))
         if draw.chance(0.7):
             for when, edge in ((at, "stop"), (at + gap, "start")):
@@ -114,6 +129,7 @@ def shared_storage(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
         wait = shape.pace.step_seconds * draw.log_band(0.1, 3.0)
         parts.append(DataWait((), wait, env, draw.uniform(0.1, 0.9)))
         parts.append(Shift("tcp_bytes_per_second", (), env, scale_factor=draw.band(0.2, 0.9)))
+        parts.append(Shift(USER_METRIC.name, (), env, scale_factor=draw.log_band(1.5, 30.0)))
     return parts
 
 
@@ -127,8 +143,11 @@ def congestion(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
         if len(hosts) < 3:
             hosts = ()
         for name in ("pfc_tx", "ecn", "cnp"):
-            metric = f"{name}_packets_per_second"
-            parts.append(Shift(metric, hosts, env, add_value=draw.log_band(100.0, 20_000.0)))
+            metric, packets = f"{name}_packets_per_second", draw.log_band(100.0, 20_000.0)
+            parts += [
+                Shift(metric, (host,), env, add_value=packets * draw.log_uniform(0.4, 2.5))
+                for host in hosts or range(shape.host_count)
+            ]
         parts.append(SlowLink(draw.log_band(1.1, 2.5), env))
     return parts
 
@@ -137,7 +156,7 @@ def packet_burst(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
     """One host's network counters jump for some seconds."""
     parts: list[Part] = []
     for at in draw.times(seconds, per_hour=draw.log_uniform(4.0, 40.0)):
-        env = Envelope(at, at + draw.log_uniform(1.0, 15.0))
+        env = Envelope(at, at + draw.log_uniform(1.0, 12.0))
         hosts = (draw.index(shape.host_count),)
         for name in ("pfc_tx", "ecn", "cnp"):
             metric = f"{name}_packets_per_second"
@@ -176,6 +195,7 @@ def side_job(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
         cpu = compute_level(shape, "cpu_util_ratio")
         parts.append(Shift("cpu_util_ratio", hosts, env, add_value=cpu * draw.band(0.05, 0.5)))
         parts.append(Shift("memory_used_ratio", hosts, env, add_value=draw.band(0.0, 0.05)))
+        parts.append(Shift("disk_used_ratio", hosts, Envelope(at), add_value=draw.log_band(0.001, 0.03)))
     return parts
 
 
@@ -192,6 +212,7 @@ INNOCENTS: Mapping[str, Innocent] = {
         function.__name__: function
         for function in (
             checkpoint,
+            upload,
             evaluation,
             jitter,
             garbage_collection,
@@ -212,18 +233,19 @@ INNOCENTS: Mapping[str, Innocent] = {
 
 _SHARES = {
     "checkpoint": 0.5,
+    "upload": 0.04,
     "evaluation": 0.2,
     "jitter": 0.5,
     "garbage_collection": 0.3,
-    "warm_host": 0.25,
+    "warm_host": 0.2,
     "cpu_daemon": 0.4,
     "agent_restart": 0.3,
     "shared_storage": 0.2,
-    "congestion": 0.2,
+    "congestion": 0.08,
     "packet_burst": 0.3,
     "workload_change": 0.1,
     "odd_host": 0.3,
-    "side_job": 0.1,
+    "side_job": 0.04,
 }
 """In which share of the cases each is there."""
 

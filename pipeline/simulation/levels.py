@@ -13,12 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.pipeline.simulation.draw import Draw
-from tocsin.schemas.metrics import GPU_METRICS, HOST_METRICS
+from tocsin.schemas.metrics import GPU_METRICS, Metric
+from tocsin.schemas.metrics import HOST_METRICS as BUILTIN_HOST_METRICS
 
 Singles = NDArray[np.float32]
 
 PHASES = ("data", "compute", "optimizer", "transfer", "wait", "idle", "gone", "checkpoint", "evaluation")
 DATA, COMPUTE, OPTIMIZER, TRANSFER, WAIT, IDLE, GONE, CHECKPOINT, EVALUATION = range(len(PHASES))
+USER_METRIC = Metric("disk_latency_seconds", "host", 0.0, 1.0, "high")
+"""A metric of the user's own, in some recordings."""
+HOST_METRICS = (*BUILTIN_HOST_METRICS, USER_METRIC)
 GPU_INDEX = {metric.name: index for index, metric in enumerate(GPU_METRICS)}
 HOST_INDEX = {metric.name: index for index, metric in enumerate(HOST_METRICS)}
 
@@ -167,7 +171,7 @@ def _machine_rows(draw: Draw) -> dict[str, list[float]]:
     cpu = draw.log_uniform(0.04, 0.4)
     loads = draw.uniform(0.02, 0.25)
     memory, own_share = draw.uniform(0.2, 0.8), draw.uniform(0.2, 0.8)
-    disk = draw.uniform(0.15, 0.85)
+    disk, latency = draw.uniform(0.15, 0.85), draw.log_uniform(2e-4, 5e-3)
     return {
         "cpu_util_ratio": _row(
             data=cpu + loads,
@@ -182,6 +186,7 @@ def _machine_rows(draw: Draw) -> dict[str, list[float]]:
         ),
         "memory_used_ratio": [memory if name != "gone" else memory * own_share for name in PHASES],
         "disk_used_ratio": [disk for _ in PHASES],
+        USER_METRIC.name: [latency * (3.0 if name == "checkpoint" else 1.0) for name in PHASES],
     }
 
 

@@ -248,6 +248,8 @@ class Timeline:
         if part.writers:
             own[np.array(part.writers)] = part.writer_seconds
         own = np.maximum(own, 0.05)
+        if self._stops:  # who stops in a break is missed when the next step begins: at once
+            own = np.minimum(own, max(self._stops[0].at_seconds - start, 0.01))
         end = start + float(own.max())
         code = CHECKPOINT if part.phase == "checkpoint" else EVALUATION
         bounds = np.stack([np.full(shape.rank_count, start), start + own, np.full(shape.rank_count, end)])

@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.pipeline.recording.tables import Columns, Text
+from tocsin.pipeline.simulation.levels import HOST_METRICS
 from tocsin.pipeline.simulation.physics import StepRows
 from tocsin.pipeline.simulation.plan import Happening
 from tocsin.pipeline.simulation.shape import JobShape
 from tocsin.pipeline.simulation.telemetry import Matrices
-from tocsin.schemas.metrics import GPU_METRICS, HOST_METRICS
+from tocsin.schemas.metrics import GPU_METRICS
 from tocsin.schemas.records import NS_PER_SECOND
 
 STEP_COLUMNS = (

@@ -2,47 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tocsin.pipeline.simulation.columns import draw_columns
 from tocsin.pipeline.simulation.draw import Draw
-from tocsin.pipeline.simulation.levels import COMPUTE, GPU_INDEX, HOST_INDEX, Levels, draw_levels
-from tocsin.schemas.metrics import GPU_METRICS, HOST_METRICS
+from tocsin.pipeline.simulation.levels import (
+    COMPUTE,
+    GPU_INDEX,
+    HOST_INDEX,
+    HOST_METRICS,
+    USER_METRIC,
+    Levels,
+    draw_levels,
+)
+from tocsin.schemas.metrics import GPU_METRICS, Metric
 from tocsin.schemas.records import NS_PER_SECOND
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 StepDetail = Literal["none", "duration", "waits", "full"]
-
-METRIC_SETS: dict[str, tuple[str, ...]] = {
-    "all": tuple(metric.name for metric in (*GPU_METRICS, *HOST_METRICS)),
-    "minder": (
-        "cpu_util_ratio",
-        "pfc_tx_packets_per_second",
-        "gpu_util_ratio",
-        "gpu_power_watts",
-        "gpu_tensor_active_ratio",
-        "gpu_graphics_active_ratio",
-        "nvlink_bytes_per_second",
-    ),
-    "smi": (
-        "gpu_util_ratio",
-        "gpu_power_watts",
-        "gpu_temperature_celsius",
-        "gpu_sm_clock_hertz",
-        "gpu_memory_used_bytes",
-        "pcie_bytes_per_second",
-        "cpu_util_ratio",
-        "memory_used_ratio",
-        "disk_used_ratio",
-        "tcp_bytes_per_second",
-        "rdma_bytes_per_second",
-    ),
-}
-"""Which metrics a site collects, by how it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,20 +184,11 @@ class JobShape:
 
 def draw_shape(draw: Draw, host_count: int, must: str | None = None) -> JobShape:
     """One job of this many hosts; ``must``: a fault kind or disturbance that it has to be able to show."""
-    needs_steps = must in {"nan_gradient", "data_skew"}
-    gpus = draw.weighted({8: 0.8, 4: 0.12, 2: 0.05, 1: 0.03})
-    has_topology = draw.chance(0.85) or needs_steps or must == "stage_load"
-    tp = draw.pick([size for size in (1, 2, 4, 8) if gpus % size == 0])
-    pp = _stage_count(draw, host_count, staged=must == "stage_load") if has_topology else 1
+    gpus, tp, pp, has_topology = _layout(draw, host_count, must)
     dp = host_count * gpus // (tp * pp)
-    levels = draw_levels(draw, tp, pp)
-    leaf_size = draw.pick((2, 4, 4, 8, 16))
-    leaf = np.arange(host_count) // leaf_size
+    leaf = np.arange(host_count) // draw.pick((2, 4, 4, 8, 16))
     tick = draw.weighted({1.0: 0.84, 2.0: 0.1, 5.0: 0.06})
     phase, offset = _clocks(draw, host_count, tick, wrong=must == "clock_offset")
-    detail: StepDetail = draw.weighted({"none": 0.25, "duration": 0.15, "waits": 0.2, "full": 0.4})
-    if needs_steps and detail == "none":
-        detail = "full"
     noise, gpu_bias, host_bias = _scatter(draw, host_count, gpus)
     slice_ns = round(max(5.0, 5.0 * tick) * NS_PER_SECOND)
     return JobShape(
@@ -230,9 +204,9 @@ def draw_shape(draw: Draw, host_count: int, must: str | None = None) -> JobShape
         pace=_pace(draw, dp * tp * pp, skewed=draw.chance(0.35) or must == "data_skew"),
         rank_load=1.0 + draw.uniform(0.0, 0.015) * draw.rng.standard_normal(host_count * gpus),
         stage_load=_stage_load(draw, pp),
-        levels=levels,
-        stage_gpu_factor=_stage_factors(draw, pp, len(GPU_METRICS), GPU_INDEX["gpu_temperature_celsius"]),
-        stage_host_factor=_stage_factors(draw, pp, len(HOST_METRICS), HOST_INDEX["disk_used_ratio"]),
+        levels=draw_levels(draw, tp, pp),
+        stage_gpu_factor=_stage_factors(draw, pp, GPU_METRICS),
+        stage_host_factor=_stage_factors(draw, pp, HOST_METRICS),
         gpu_bias_factor=gpu_bias,
         host_bias_factor=host_bias,
         ambient_celsius=_temperatures(draw, host_count, gpus, draw.uniform(26, 36)),
@@ -242,11 +216,25 @@ def draw_shape(draw: Draw, host_count: int, must: str | None = None) -> JobShape
         sample_phase_seconds=phase,
         clock_offset_seconds=offset,
         lost_ratio=draw.log_uniform(1e-4, 0.02) if draw.chance(0.5) or must == "lost_samples" else 0.0,
-        metrics=_metric_set(draw),
-        step_detail=detail if has_topology else "none",
-        step_ranks_count=gpus if draw.chance(0.8) else 1,
+        metrics=draw_columns(draw, must),
+        step_detail=_step_detail(draw, must) if has_topology else "none",
+        step_ranks_count=gpus if draw.chance(0.8) or must == "nan_gradient" else 1,
         has_topology=has_topology,
     )
+
+
+def _layout(draw: Draw, host_count: int, must: str | None) -> tuple[int, int, int, bool]:
+    """GPUs of a host, tensor-parallel size, stages, and whether the recording tells."""
+    gpus = draw.weighted({8: 0.8, 4: 0.12, 2: 0.05, 1: 0.03})
+    has_topology = draw.chance(0.85) or must in {"nan_gradient", "data_skew", "stage_load"}
+    tp = draw.pick([size for size in (1, 2, 4, 8) if gpus % size == 0])
+    pp = _stage_count(draw, host_count, staged=must == "stage_load") if has_topology else 1
+    return gpus, tp, pp, has_topology
+
+
+def _step_detail(draw: Draw, must: str | None) -> StepDetail:
+    detail: StepDetail = draw.weighted({"none": 0.25, "duration": 0.15, "waits": 0.2, "full": 0.4})
+    return "full" if detail == "none" and must in {"nan_gradient", "data_skew"} else detail
 
 
 def _stage_count(draw: Draw, host_count: int, *, staged: bool) -> int:
@@ -263,10 +251,19 @@ def _stage_load(draw: Draw, pp: int) -> Floats:
     return np.asarray(load / load.max(), dtype=np.float64)
 
 
-def _stage_factors(draw: Draw, pp: int, count: int, untouched: int) -> Singles:
+_SAME_IN_ALL_STAGES = {"gpu_temperature_celsius", "gpu_sm_clock_hertz", "disk_used_ratio"}
+_SIMILAR_IN_ALL_STAGES = {"gpu_util_ratio", "gpu_graphics_active_ratio", "gpu_power_watts"}
+
+
+def _stage_factors(draw: Draw, pp: int, metrics: Sequence[Metric]) -> Singles:
+    """(stages, metrics): stages hold other layers, so most of their levels differ."""
     spread = draw.uniform(0.02, 0.3) if pp > 1 else 0.0
-    factors = draw.rng.uniform(1.0 - spread, 1.0 + spread / 3, (pp, count)).astype(np.float32)
-    factors[:, untouched] = 1.0
+    factors = draw.rng.uniform(1.0 - spread, 1.0 + spread / 3, (pp, len(metrics))).astype(np.float32)
+    for index, metric in enumerate(metrics):
+        if metric.name in _SAME_IN_ALL_STAGES:
+            factors[:, index] = 1.0
+        elif metric.name in _SIMILAR_IN_ALL_STAGES:
+            factors[:, index] = 1.0 - 0.2 * (1.0 - factors[:, index])
     return factors
 
 
@@ -322,7 +319,7 @@ def _scatter(draw: Draw, host_count: int, gpus: int) -> tuple[Noise, Singles, Si
     noise = Noise(
         gpu_sigma=gpu_sigma.astype(np.float32),
         host_sigma=np.concatenate([shared, own]).astype(np.float32),
-        keep_ratio=draw.uniform(0.0, 0.95),
+        keep_ratio=draw.uniform(0.0, 0.9),
         tail_ratio=draw.log_uniform(1e-5, 3e-3),
         tail_factor=draw.uniform(3.0, 10.0),
         family=draw.shape(("normal",), ("uniform",), ("laplace",)),
@@ -337,10 +334,11 @@ def _scatter(draw: Draw, host_count: int, gpus: int) -> tuple[Noise, Singles, Si
 
 
 _WILD = (
-    ("tcp_bytes_per_second", 0.1, 0.6),
-    ("pfc_tx_packets_per_second", 0.2, 0.9),
-    ("ecn_packets_per_second", 0.2, 0.9),
-    ("cnp_packets_per_second", 0.2, 0.9),
+    ("tcp_bytes_per_second", 0.1, 0.5),
+    ("pfc_tx_packets_per_second", 0.15, 0.6),
+    ("ecn_packets_per_second", 0.15, 0.6),
+    ("cnp_packets_per_second", 0.15, 0.6),
+    (USER_METRIC.name, 0.1, 0.5),
 )
 """Metrics that scatter widely by nature -> range of their relative sigma."""
 
@@ -356,15 +354,6 @@ def _host_names(draw: Draw, host_count: int) -> tuple[str, ...]:
     prefix = draw.pick(("n", "gpu-", "node", "h100-", "worker-"))
     numbers = draw.rng.choice(max(1000, 4 * host_count), host_count, replace=False)
     return tuple(f"{prefix}{number:04d}" for number in numbers.tolist())
-
-
-def _metric_set(draw: Draw) -> tuple[str, ...]:
-    name = draw.weighted({"all": 0.55, "minder": 0.15, "smi": 0.15, "some": 0.15})
-    if name != "some":
-        return METRIC_SETS[name]
-    kept = set(draw.some(len(METRIC_SETS["all"]), 8, 16))
-    needed = {"cpu_util_ratio", "gpu_util_ratio", "gpu_power_watts"}
-    return tuple(metric for index, metric in enumerate(METRIC_SETS["all"]) if index in kept or metric in needed)
 
 
 def compute_level(shape: JobShape, metric: str) -> float:

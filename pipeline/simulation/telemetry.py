@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tocsin.pipeline.simulation.levels import COMPUTE, GPU_INDEX, HOST_INDEX, IDLE, PHASES, TRANSFER
+from tocsin.pipeline.simulation.levels import COMPUTE, GPU_INDEX, HOST_INDEX, HOST_METRICS, IDLE, PHASES, TRANSFER
 from tocsin.pipeline.simulation.physics import Span
 from tocsin.pipeline.simulation.plan import Dilution, Envelope, Gap, Plan, Shift, Slowdown, SlowLink
 from tocsin.pipeline.simulation.shape import JobShape
-from tocsin.schemas.metrics import GPU_METRICS, HOST_METRICS
+from tocsin.schemas.metrics import GPU_METRICS
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -89,12 +89,14 @@ class Telemetry:
         self._host_noise = np.zeros((len(GPU_METRICS) + len(HOST_METRICS), hosts), np.float32)
         self._common_noise = np.zeros((1,), np.float32)
         self._warm_ratio: Singles | None = None
+        self._block_ticks = 0
         self._cooling_seconds = float(self._rng.uniform(8.0, 45.0))
         self._offset = shape.sample_phase_seconds - shape.clock_offset_seconds
 
     def sample(self, first_tick: int, tick_count: int, spans: Iterable[Span]) -> Matrices:
         """What the samplers see in these ticks. Must be called for consecutive ticks."""
         shape = self._shape
+        self._block_ticks = tick_count
         ticks = (first_tick + np.arange(tick_count)) * shape.tick_seconds
         shares = self._shares(first_tick, tick_count, spans)
         gpu, host = self._levels(shares)
@@ -227,8 +229,8 @@ class Telemetry:
                 continue
             if not shift.envelope.touches(float(at_seconds[0]), float(at_seconds[-1]) + 1e-6):
                 continue
-            strength = shift.envelope.at(at_seconds).astype(np.float32)[:, None]
             hosts = np.array(shift.hosts) if shift.hosts else np.arange(self._shape.host_count)
+            strength = shift.envelope.at(at_seconds).astype(np.float32)[:, None] * self._rough(shift, len(hosts))
             if shift.metric in HOST_INDEX:
                 matrix = host[HOST_INDEX[shift.metric]]
                 matrix[:, hosts] = _shifted(matrix[:, hosts], shift, strength)
@@ -237,6 +239,16 @@ class Telemetry:
                 gpus = range(cube.shape[2]) if shift.gpu < 0 else (shift.gpu,)
                 for index in gpus:
                     cube[:, hosts, index] = _shifted(cube[:, hosts, index], shift, strength)
+
+    def _rough(self, shift: Shift, host_count: int) -> Singles:
+        """What is added scatters as the metric does: tick by tick."""
+        if shift.add_value == 0.0:
+            return np.ones((1, 1), np.float32)
+        noise = self._shape.noise.host_sigma
+        index = HOST_INDEX.get(shift.metric)
+        sigma = noise[GPU_INDEX[shift.metric]] if index is None else noise[len(GPU_METRICS) + index]
+        ticks = self._rng.standard_normal((self._block_ticks, host_count), dtype=np.float32)
+        return np.asarray(np.exp(sigma * ticks - 0.5 * sigma * sigma), dtype=np.float32)
 
     def _finish(self, at_seconds: Floats, gpu: Singles, host: Singles) -> None:
         """What follows from other metrics, limits, resolution of the counters."""
@@ -271,7 +283,9 @@ class Telemetry:
         kept = np.ones((len(ticks), shape.host_count, 1 + shape.gpus_per_host_count), np.bool_)
         if shape.lost_ratio > 0.0:
             lost = self._rng.random((len(ticks), shape.host_count), dtype=np.float32) < shape.lost_ratio
-            kept[lost] = False
+            what = self._rng.integers(3, size=lost.shape)  # all of the host, its own row, its GPUs
+            kept[lost & (what != 2), 0] = False
+            kept[lost & (what != 1), 1:] = False
         for gap in self._gaps:
             within = (ticks >= gap.begin_seconds) & (ticks < gap.end_seconds)
             if within.any():
@@ -291,5 +305,5 @@ def _lost_share(envelope: Envelope, factor: float, ticks: Floats) -> Singles | N
 def _shifted(values: Singles, shift: Shift, strength: Singles) -> Singles:
     moved = values * (1.0 + np.float32(shift.scale_factor - 1.0) * strength) + np.float32(shift.add_value) * strength
     if shift.high is not None:
-        moved = np.where(strength > 0.5, np.minimum(moved, np.float32(shift.high)), moved)
+        moved = np.where(strength > 0.3, np.minimum(moved, np.float32(shift.high)), moved)
     return np.asarray(moved, dtype=np.float32)

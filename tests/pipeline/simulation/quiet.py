@@ -7,10 +7,12 @@ import dataclasses
 import numpy as np
 
 from tocsin.pipeline.simulation.case import Case
+from tocsin.pipeline.simulation.columns import METRIC_SETS
 from tocsin.pipeline.simulation.draw import Draw
+from tocsin.pipeline.simulation.levels import HOST_METRICS
 from tocsin.pipeline.simulation.plan import Part, Plan
-from tocsin.pipeline.simulation.shape import METRIC_SETS, JobShape, Noise, Pace, draw_shape
-from tocsin.schemas.metrics import GPU_METRICS, HOST_METRICS
+from tocsin.pipeline.simulation.shape import JobShape, Noise, Pace, draw_shape
+from tocsin.schemas.metrics import GPU_METRICS
 
 PACE = Pace(
     step_seconds=2.0,

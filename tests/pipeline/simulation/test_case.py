@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tocsin.pipeline.recording.reader import read_recording
-from tocsin.pipeline.recording.tables import TABLES, Columns, Recording, Text
+from tocsin.pipeline.recording.tables import TABLES, Columns, ColumnSpec, Recording, Text
 from tocsin.pipeline.recording.writer import write_recording
 from tocsin.pipeline.simulation.case import HEALTHY, KINDS, case_seed, draw_case
 from tocsin.pipeline.simulation.draw import Half
 from tocsin.pipeline.simulation.faults import FAULTS
 from tocsin.pipeline.simulation.innocents import INNOCENTS
+from tocsin.pipeline.simulation.levels import USER_METRIC
 from tocsin.pipeline.simulation.rows import concatenated
 from tocsin.schemas.causes import CAUSES
 from tocsin.schemas.errors import ConfigError
@@ -41,7 +42,8 @@ def check_columns(recording: Recording) -> None:
     """Types, lengths, order of time and words are those of the format."""
     for table, columns in recording.tables.items():
         spec = TABLES[table]
-        known = {column.name: column for column in spec.columns}
+        own = [ColumnSpec(name, "float32") for name in recording.user_metrics if table == "host_metrics"]
+        known = {column.name: column for column in (*spec.columns, *own)}
         assert {name for name, column in known.items() if column.required} <= set(columns)
         assert len({len(column) for column in columns.values()}) == 1, table
         for name, column in columns.items():
@@ -153,6 +155,18 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert read.truth == json.loads(json.dumps(made.truth))
     ts: Mapping[str, object] = read.tables["host_metrics"]
     assert np.array_equal(np.asarray(ts["ts_ns"]), np.asarray(made.tables["host_metrics"]["ts_ns"]))
+
+
+def test_a_metric_of_the_users_own_is_declared_where_it_is_there() -> None:
+    seen = set()
+    for seed in range(40):
+        case = draw_case(seed, 4, "hdfs_error", duration_seconds=60.0)
+        chunk = next(case.chunks())
+        assert set(chunk.user_metrics) <= {USER_METRIC.name}
+        assert (USER_METRIC.name in chunk.tables["host_metrics"]) == bool(chunk.user_metrics)
+        seen.add(bool(chunk.user_metrics))
+
+    assert seen == {True, False}
 
 
 def test_every_fault_is_a_cause_that_tocsin_documents() -> None:
