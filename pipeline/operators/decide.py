@@ -86,9 +86,10 @@ class Decide:
         """Take what holds at ``now_ns``; return the verdict lines that this changes."""
         lines: list[Verdict] = []
         for finding in findings:
-            incident = self._match(finding)
-            if incident is None and finding.only_holds:
+            if finding.only_holds:
+                self._hold_all(now_ns)
                 continue
+            incident = self._match(finding)
             if incident is None:
                 lines.extend(self._open(finding, now_ns))
             else:
@@ -105,6 +106,12 @@ class Decide:
             if _same_fault(incident.verdict, finding):
                 return incident
         return None
+
+    def _hold_all(self, now_ns: int) -> None:
+        """The job stands: who was slow or stopped cannot be seen to be well again."""
+        for incident in self._incidents:
+            if incident.verdict.fault in (*_STANDSTILL, FaultKind.FAIL_SLOW):
+                incident.held_ns = now_ns
 
     def _open(self, finding: Finding, now_ns: int) -> list[Verdict]:
         verdict_id = verdict_id_of(self._job, finding.suspects, finding.fault, finding.onset_ns)

@@ -26,6 +26,7 @@ class SumConfig:
         limit_ratio: the sum stops growing at this multiple of the alarm line: a fault that ends is
             seen to end.
         keep_ratio: an alarm goes on while its sum is above this share of the alarm line.
+        decays: whether evidence fades again.
         window_seconds: of these settings; a longer window counts for as many as fit in ...
         max_window_factor: ... up to so many.
     """
@@ -35,6 +36,7 @@ class SumConfig:
     alarm_sum: float = 10.0
     limit_ratio: float = 1.4
     keep_ratio: float = 0.4
+    decays: bool = True
     window_seconds: float = 5.0
     max_window_factor: float = 2.5
 
@@ -80,6 +82,8 @@ class Sums:
         weight = min(config.max_window_factor, max(1.0, seconds / config.window_seconds))
         gain = weight * (np.minimum(sigmas, config.max_sigmas) - config.drift_sigmas)
         gain = np.where(np.isfinite(gain), gain, -1.0)
+        if not config.decays:
+            gain = np.maximum(gain, 0.0)
         self._since_ns[(self._total <= 0) & (gain > 0)] = start_ns
         self._last_ns[gain > 0] = end_ns
         limit = config.limit_ratio * config.alarm_sum

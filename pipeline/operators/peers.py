@@ -33,7 +33,7 @@ from tocsin.pipeline.operators.peer_rows import (
     table_state,
 )
 from tocsin.pipeline.operators.peer_sums import LOW, Entry, SumConfig, Sums
-from tocsin.schemas.metrics import BUILTIN_TABLE, MetricTable
+from tocsin.schemas.metrics import BUILTIN_TABLE, Metric, MetricTable
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, Frame, Slice, TableAnnouncement
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
@@ -65,6 +65,9 @@ _STANDING_METRICS = frozenset(
 )
 """What tells a rank that stopped from ranks that wait in a spinning kernel; CPU, disk and PCIe are busy where a
 checkpoint is written."""
+GPU_SAMPLES = Metric("gpu_samples_ratio", "host", 0.0, 1.0, "low")
+"""Share of a host's GPUs that give samples: a card that fell off the bus gives none."""
+_LOST_SIGMAS = 9.0
 _LOUD_LOG = 0.7
 """Log of packets (see ``transform``): a hundred a second where there should be none."""
 _KEPT_FACTORS = 60
@@ -79,7 +82,7 @@ class PeersConfig:
     Attributes:
         peers: the comparison.
         sums: how evidence adds up while the job works.
-        standing: and while it stands.
+        standing: and while it stands: the others' processes end after a while, and then all look alike.
         standing_share_ratio: while the job stands, a host differs from this share of its usual level on.
         standing_after_ns: machines that do no work for so long (and one and a half steps) stand.
         jump_ratio: where the job's work moves by more between two windows, the window shows the
@@ -90,7 +93,7 @@ class PeersConfig:
 
     peers: PeerConfig = field(default_factory=PeerConfig)
     sums: SumConfig = field(default_factory=SumConfig)
-    standing: SumConfig = field(default_factory=SumConfig)
+    standing: SumConfig = field(default_factory=lambda: SumConfig(decays=False))
     standing_share_ratio: float = 0.3
     standing_after_ns: int = 8 * NS_PER_SECOND
     jump_ratio: float = 0.35
@@ -105,6 +108,7 @@ class _Seen:
     sigmas: FloatArray
     values: Mapping[str, FloatArray]
     windows: Mapping[str, PeerWindow]
+    sample_shares: FloatArray
 
 
 class PeerDetector:
@@ -132,7 +136,7 @@ class PeerDetector:
     def _begin_with(self, table: MetricTable) -> None:
         self._table = table
         self._blocks = {"host": Block(table.host), "mean": Block(table.gpu), "gpu": Block(table.gpu)}
-        self._metrics = (*table.host, *table.gpu)
+        self._metrics = (*table.host, *table.gpu, GPU_SAMPLES)
         self._working = Sums(self._config.sums, len(self._metrics))
         self._standing = Sums(self._config.standing, len(self._metrics))
         for sums in (self._working, self._standing):
@@ -214,7 +218,21 @@ class PeerDetector:
         lone = self._config.lone_gpu_ratio * directed(windows["gpu"].sigmas, self._table.gpu)
         means = np.fmax(directed(windows["mean"].sigmas, self._table.gpu), largest_by_host(lone, of_host, len(hosts)))
         own = directed(windows["host"].sigmas, self._table.host)
-        return _Seen(np.concatenate([own, means], axis=2).astype(np.float32), values, windows)
+        shares = self._sample_shares(gpu_means, of_host, len(hosts))
+        lost = np.stack([np.zeros_like(shares), np.where(shares < 1, _LOST_SIGMAS, 0.0)])[:, :, None]
+        lost[:, np.isnan(shares)] = np.nan
+        sigmas = np.concatenate([own, means, lost], axis=2).astype(np.float32)
+        return _Seen(sigmas, values, windows, shares)
+
+    def _sample_shares(self, gpu_means: FloatArray, of_host: IntArray, host_count: int) -> FloatArray:
+        """Share of each host's known GPUs that gave a sample; NaN where the host gave none at all."""
+        state = self._blocks["gpu"].state
+        known = state.seen_count.max(axis=1, initial=0) >= self._config.peers.warmup_count
+        there = np.isfinite(gpu_means).any(axis=1) & known
+        known_count = np.bincount(of_host, weights=known, minlength=host_count)
+        there_count = np.bincount(of_host, weights=there, minlength=host_count)
+        shares = np.where(there_count > 0, there_count / np.maximum(known_count, 1), np.nan)
+        return shares.astype(np.float32)
 
     def _groups(self, stack: FrameStack) -> IntArray:
         """Which hosts are compared with each other: those of the same pipeline stages, where they are enough."""
@@ -240,6 +258,7 @@ class PeerDetector:
             line = np.where(counted, _LOUD_LOG, self._config.standing_share_ratio * np.abs(block.state.level))
             tells = np.array([metric.name in _STANDING_METRICS for metric in block.metrics])
             far.append((distance >= line) & tells)
+        far.append((seen.sample_shares < 1)[:, None])
         return np.where(np.concatenate(far, axis=1), seen.sigmas, 0.0).astype(np.float32)
 
     # -- the job's work ----------------------------------------------------------------
@@ -318,13 +337,11 @@ class PeerDetector:
         )
 
     def _described(self, entry: Entry, row: int, seen: _Seen) -> dict[str, Any]:
-        of_host = len(self._table.host)
-        name, column = ("host", entry.column) if entry.column < of_host else ("mean", entry.column - of_host)
-        scale = self._blocks[name].scales[column]
+        value, expected = self._value_of(entry.column, row, seen)
         numbers = {
             "sigmas": float(seen.sigmas[entry.side, row, entry.column]),
-            "value": float(seen.values[name][row, column]),
-            "expected": float(plain(seen.windows[name].expected[row, column], scale)),
+            "value": value,
+            "expected": expected,
         }
         return {
             "metric": self._metrics[entry.column].name,
@@ -333,6 +350,15 @@ class PeerDetector:
             "since_ns": entry.since_ns,
             **{key: float(f"{value:.5g}") for key, value in numbers.items() if np.isfinite(value)},
         }
+
+    def _value_of(self, column: int, row: int, seen: _Seen) -> tuple[float, float]:
+        """A host's value of one metric, and what was expected."""
+        if self._metrics[column] is GPU_SAMPLES:
+            return float(seen.sample_shares[row]), 1.0
+        of_host = len(self._table.host)
+        name, column = ("host", column) if column < of_host else ("mean", column - of_host)
+        expected = seen.windows[name].expected[row, column]
+        return float(seen.values[name][row, column]), float(plain(expected, self._blocks[name].scales[column]))
 
     def _abstain(self, reason: Reason) -> None:
         self.abstained[reason.value] = self.abstained.get(reason.value, 0) + 1

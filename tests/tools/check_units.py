@@ -30,6 +30,8 @@ UNITS = (
     "hertz",
     "celsius",
     "ratio",
+    "sigmas",
+    "days",
     # compounds: the word before it says what of (bytes_per_second)
     "per_second",
     # numbers of things and places in an order
@@ -57,6 +59,8 @@ UNITLESS: Mapping[str, str] = MappingProxyType(
         "rank": "ordinal in the job",
         "seed": "start of a random sequence",
         "row": "position in an array",
+        "column": "position in an array",
+        "side": "high or low",
         "seq": "sequence number",
         "uid": "the kernel's user number",
         "step": "the training step's own number",
@@ -74,6 +78,8 @@ UNITLESS: Mapping[str, str] = MappingProxyType(
         "signal": "a signal's number",
         "status": "an exit or HTTP status",
         # pure numbers
+        "floor": "in the units of the metric that it belongs to",
+        "sum": "of distances in standard deviations",
         "confidence": "probability, 0 to 1",
         "factor": "times something",
         "norm": "in the units of the weights",

@@ -16,6 +16,7 @@ from tocsin.pipeline.operators.diagnose.common import few_hosts
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.pipeline.operators.peers import DETECTOR
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind, Evidence, FaultKind, Suspect
@@ -70,11 +71,12 @@ _FAMILIES: dict[str, str] = {
     "nvlink_bytes_per_second": "link",
     "pcie_bytes_per_second": "link",
     "pcie_usage_ratio": "link",
+    "gpu_samples_ratio": "samples",
     "gpu_power_watts": "power",
     "gpu_sm_clock_hertz": "power",
 }
 """Metrics that move together; all others of a GPU are "activity", a user's own is a family of its own."""
-_SILENT_FAMILIES = frozenset({"temperature", "memory", "disk", "tcp", "congestion"})
+_SILENT_FAMILIES = frozenset({"temperature", "memory", "disk", "tcp", "congestion", "samples"})
 """They differ between healthy machines for many reasons: alone they accuse nobody."""
 _OWN_SHARE_RATIO = 0.3
 """From this share of the steps' growth on, a machine's own time explains it."""
@@ -95,8 +97,7 @@ def find_machine(
 ) -> tuple[list[Finding], list[Reason]]:
     """Explain the peer anomalies that hold now; reasons where one is not worth a verdict."""
     if pace.standing_since_ns:
-        standing = [anomaly for anomaly in anomalies if anomaly.detail.get("standing")]
-        found, reasons = _stopped_alone(graph, now_ns, standing, pace, rules)
+        found, reasons = _stopped_alone(graph, now_ns, _since_standing(anomalies, pace, rules), pace, rules)
         return [*found, still_standing(pace, now_ns)], reasons
     telling = [anomaly for anomaly in anomalies if _families(anomaly) - _SILENT_FAMILIES]
     if not telling:
@@ -127,6 +128,23 @@ def _explains(chosen: Sequence[Anomaly], slowdown: Slowdown, pace: Pace) -> bool
     return not known or max(known) >= _OWN_SHARE_RATIO * growth
 
 
+def _since_standing(anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules) -> list[Anomaly]:
+    """One anomaly per host of what differs since the standstill began: what begins later is not why it began."""
+    since_ns = pace.standing_since_ns
+    found: dict[str, Anomaly] = {}
+    for anomaly in anomalies:
+        standing = bool(anomaly.detail.get("standing"))
+        if not standing and not _families(anomaly) - _SILENT_FAMILIES:
+            continue
+        near = abs(anomaly.start_ns - since_ns) <= rules.standing_ns
+        if not near and not (standing and anomaly.start_ns <= since_ns + rules.standing_ns):
+            continue
+        known = found.get(anomaly.component.name)
+        if known is None or standing:
+            found[anomaly.component.name] = anomaly
+    return list(found.values())
+
+
 def still_standing(pace: Pace, now_ns: int) -> Finding:
     """The machines stand: whoever was named for it stays named."""
     since_ns = pace.standing_since_ns
@@ -134,6 +152,21 @@ def still_standing(pace: Pace, now_ns: int) -> Finding:
     evidence = Evidence("peers", "work", 1.0, since_ns, now_ns, text)
     reason = Reason.JOB_STALLED_UNEXPLAINED
     return Finding(FaultKind.HANG, "unknown", (), since_ns, 0.5, reason, (evidence,), only_holds=True)
+
+
+def _lost_gpu(anomaly: Anomaly) -> bool:
+    return any(metric["metric"] == "gpu_samples_ratio" for metric in anomaly.detail["metrics"])
+
+
+def explain_by_metrics(findings: Sequence[Finding], anomalies: Sequence[Anomaly]) -> list[Finding]:
+    """A process that ended on a machine whose GPU gives no samples any more: the card dropped."""
+    lost = {anomaly.component.name for anomaly in anomalies if anomaly.detector == DETECTOR and _lost_gpu(anomaly)}
+    return [
+        replace(finding, cause="gpu_card_drop")
+        if finding.cause == "process_exit" and [s.component.name for s in finding.suspects if s.component.name in lost]
+        else finding
+        for finding in findings
+    ]
 
 
 def _stopped_alone(
@@ -146,8 +179,6 @@ def _stopped_alone(
     if not since_ns or now_ns - since_ns < patience_ns:
         return [], [Reason.WITHIN_PATIENCE]
     stands_ns = now_ns - since_ns
-    # What begins later than the standstill is not why it began.
-    anomalies = [anomaly for anomaly in anomalies if anomaly.start_ns <= since_ns + rules.standing_ns]
     chosen = _single_out(graph, anomalies, rules) if anomalies else []
     if len(chosen) != 1:
         return [], [Reason.AMBIGUOUS]
@@ -156,7 +187,7 @@ def _stopped_alone(
     evidence = (*(_evidence(chosen[0], metric) for metric in metrics[:_SHOWN_METRICS]), *stands)
     finding = Finding(
         FaultKind.HANG,
-        "unknown",
+        "gpu_card_drop" if _lost_gpu(chosen[0]) else "unknown",
         (Suspect(chosen[0].component),),
         since_ns,
         0.75,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tocsin.pipeline.operators.base import pack_state, unpack_state
 from tocsin.pipeline.operators.diagnose.hardware import HardwareRules, HardwareTracker, add_broken
-from tocsin.pipeline.operators.diagnose.machine import MachineRules, find_machine, join
+from tocsin.pipeline.operators.diagnose.machine import MachineRules, explain_by_metrics, find_machine, join
 from tocsin.pipeline.operators.diagnose.nan import NanConfig, NanTracker
 from tocsin.pipeline.operators.diagnose.network import NetworkConfig, NetworkTracker
 from tocsin.pipeline.operators.diagnose.pace import Pace
@@ -101,7 +101,7 @@ class Diagnose:
             reasons.extend(lost_reasons.values())
         if not findings and stop_reason is None:
             findings.extend(self._slow(now_ns, anomalies, pace, reasons))
-        findings = add_broken(self._hardware.explain(findings), broken)
+        findings = add_broken(self._hardware.explain(explain_by_metrics(findings, anomalies)), broken)
         return Diagnosis(tuple(findings), tuple(reasons))
 
     def _slow(self, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, reasons: list[Reason]) -> list[Finding]:
