@@ -124,7 +124,7 @@ class AgentServer:
                     self._wake_in.recv(4096)
                     self._send_probes()
                 elif isinstance(peer, socket.socket) and peer in self._connections:
-                    self._serve(self._connections[peer], mask)
+                    self._supervised(self._connections[peer], mask)
         for connection in list(self._connections.values()):
             self._drop(connection, "closing")
         for end in (self._listener, self._wake_in, self._wake_out):
@@ -140,6 +140,21 @@ class AgentServer:
         self._connections[peer] = _Connection(peer)
         self._selector.register(peer, selectors.EVENT_READ, None)
         self.counters["connections"] += 1
+
+    def _supervised(self, connection: _Connection, mask: int) -> None:
+        """Serve one agent; what nobody foresaw costs this connection, not the others."""
+        try:
+            self._serve(connection, mask)
+        except Exception:  # noqa: BLE001  # the supervising loop of all agents
+            _LOG.exception("connection failed", extra={"host": connection.host})
+            self.counters["connection_errors"] += 1
+            if connection.peer in self._connections:
+                self._drop(connection, "internal_error")
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread that listens runs."""
+        return self._thread.is_alive()
 
     def _serve(self, connection: _Connection, mask: int) -> None:
         try:
@@ -197,7 +212,7 @@ class AgentServer:
         try:
             message = json.loads(data)
             kind = message["t"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             self._dead(connection, "bad_control", f"control message: {error}", data)
             return
         if kind == "hello":

@@ -298,6 +298,8 @@ class EngineService:
         """Whether the engine does its work, for ``/healthz``."""
         threads = {"ticker": self._ticker, "store": self._writer}
         dead = [name for name, thread in threads.items() if not thread.is_alive()]
+        if not self.server.is_alive:
+            dead.append("agents")
         return (not dead, f"dead threads: {', '.join(dead)}" if dead else "ok")
 
     def families(self) -> list[Family]:
@@ -306,6 +308,8 @@ class EngineService:
         return [
             _counter("tocsin_engine_records_total", "Records by what became of them.", "outcome", engine, "records_"),
             _counter("tocsin_engine_dead_letters_total", "Dead letters by reason.", "reason", server, "dead_letters_"),
+            _counter("tocsin_engine_refused_total", "Records refused, by reason.", "reason", server, "refused_"),
+            _counter("tocsin_engine_connections_total", "Agents' connections.", "outcome", server, "connection"),
             Family(
                 "tocsin_engine_verdict_lines_total",
                 "counter",

@@ -64,6 +64,8 @@ class _Incident:
     certain: bool
     seen_ns: int
     """Newest evidence."""
+    was_confirmed: bool = False
+    """It was confirmed before, with these suspects."""
 
 
 class Decide:
@@ -75,7 +77,7 @@ class Decide:
         self._job = job
         self._incidents: list[_Incident] = []
         self._closed: dict[str, list[int]] = {}
-        """id -> [last update, newest evidence] of closed verdicts: an id never starts anew."""
+        """id -> [last update, newest evidence, accused somebody, was confirmed]: an id never starts anew."""
 
     @property
     def live(self) -> tuple[Verdict, ...]:
@@ -115,13 +117,14 @@ class Decide:
 
     def _open(self, finding: Finding, now_ns: int) -> list[Verdict]:
         verdict_id = verdict_id_of(self._job, finding.suspects, finding.fault, finding.onset_ns)
-        if verdict_id in self._closed and finding.fault is FaultKind.DEGRADED:
-            # What is left of an incident that hurt is another one: the old id keeps its last word.
+        closed = self._closed.get(verdict_id)
+        if closed is not None and (finding.fault is FaultKind.DEGRADED or (closed[2] and not finding.suspects)):
+            # What is left of an incident that hurt, or named somebody, is another one: the old id keeps its last word.
             verdict_id = verdict_id_of(self._job, finding.suspects, finding.fault, now_ns)
         seen_ns = finding.seen_ns or now_ns
-        last_update, closed_seen_ns = self._closed.pop(verdict_id, [-1, -1])
-        if seen_ns <= closed_seen_ns:
-            self._closed[verdict_id] = [last_update, closed_seen_ns]
+        closed = self._closed.pop(verdict_id, [-1, -1, 0, 0])
+        if seen_ns <= closed[1]:
+            self._closed[verdict_id] = closed
             return []
         verdict = Verdict(
             verdict_id=verdict_id,
@@ -136,11 +139,11 @@ class Decide:
             reason=finding.reason.value,
             evidence=finding.evidence,
             state=VerdictState.OPEN,
-            update=last_update + 1,
+            update=closed[0] + 1,
             expires_ns=now_ns + self._config.action_ttl_ns,
             common=finding.common,
         )
-        self._incidents.append(_Incident(verdict, now_ns, now_ns, finding.certain, seen_ns))
+        self._incidents.append(_Incident(verdict, now_ns, now_ns, finding.certain, seen_ns, bool(closed[3])))
         return [verdict]
 
     def _hold(self, incident: _Incident, finding: Finding, now_ns: int) -> list[Verdict]:
@@ -158,6 +161,7 @@ class Decide:
         changed = moved or (finding.cause, finding.fault) != (verdict.cause, verdict.fault)
         if moved:
             incident.opened_ns = now_ns
+            incident.was_confirmed = False
         incident.held_ns = now_ns
         incident.certain = finding.certain
         # Evidence that does not go on (a job that makes no steps now) confirms nothing.
@@ -193,7 +197,7 @@ class Decide:
         for incident in list(self._incidents):
             gone = now_ns - incident.held_ns
             if gone >= self._config.gone_ns:
-                confirmed = incident.verdict.state is VerdictState.CONFIRMED
+                confirmed = incident.verdict.state is VerdictState.CONFIRMED or incident.was_confirmed
                 state = VerdictState.RESOLVED if confirmed else VerdictState.CANCELLED
                 lines.append(self._close(incident, now_ns, state, Reason.RECOVERED))
             elif now_ns >= incident.verdict.expires_ns:
@@ -217,7 +221,13 @@ class Decide:
 
     def _close(self, incident: _Incident, now_ns: int, state: VerdictState, reason: Reason) -> Verdict:
         self._incidents.remove(incident)
-        self._closed[incident.verdict.verdict_id] = [incident.verdict.update + 1, incident.seen_ns]
+        confirmed = incident.was_confirmed or incident.verdict.state is VerdictState.CONFIRMED
+        self._closed[incident.verdict.verdict_id] = [
+            incident.verdict.update + 1,
+            incident.seen_ns,
+            int(bool(incident.verdict.suspects)),
+            int(confirmed),
+        ]
         while len(self._closed) > _KEPT_CLOSED_COUNT:
             del self._closed[next(iter(self._closed))]
         return replace(
@@ -239,6 +249,7 @@ class Decide:
                 "held_ns": incident.held_ns,
                 "certain": incident.certain,
                 "seen_ns": incident.seen_ns,
+                "was_confirmed": incident.was_confirmed,
             }
             for incident in self._incidents
         ]
@@ -255,6 +266,7 @@ class Decide:
                 entry["held_ns"],
                 entry["certain"],
                 entry["seen_ns"],
+                entry["was_confirmed"],
             )
             for entry in state["incidents"]
         ]

@@ -26,6 +26,8 @@ class SilenceConfig:
         silent_after_ns: ... and this much time beyond.
         stalled_after_ns: the peers made no step for this long (or three of their steps, if longer).
         same_time_ns: the silence began within this of the peers' last progress.
+        sure_ns: the silence is confirmed after this: an agent that restarts while everybody writes an
+            unannounced checkpoint looks the same before.
         long_silence_ns: a host that falls silent while the job stands anyway is accused after this.
         metrics_margin_ns: metrics show the end of work this much less exactly than steps.
         max_suspect_ratio: more hosts silent together are no machine fault.
@@ -35,6 +37,7 @@ class SilenceConfig:
     silent_after_ns: int = NS_PER_SECOND
     stalled_after_ns: int = 8 * NS_PER_SECOND
     same_time_ns: int = 7 * NS_PER_SECOND
+    sure_ns: int = 30 * NS_PER_SECOND
     long_silence_ns: int = 45 * NS_PER_SECOND
     metrics_margin_ns: int = 10 * NS_PER_SECOND
     max_suspect_ratio: float = 0.25
@@ -98,7 +101,7 @@ def find_silence(
         return [], reasons
     if len(guilty) > max(1.0, config.max_suspect_ratio * len(graph.hosts)):
         return [], reasons | dict.fromkeys(guilty, Reason.AMBIGUOUS)
-    return [_unreachable(graph, guilty, progress_ns, now_ns)], reasons
+    return [_unreachable(graph, guilty, progress_ns, now_ns, config.sure_ns)], reasons
 
 
 def _progress_of(graph: JobGraph, speaking: set[str], pace: Pace, config: SilenceConfig) -> tuple[int, int] | Reason:
@@ -113,7 +116,7 @@ def _progress_of(graph: JobGraph, speaking: set[str], pace: Pace, config: Silenc
     return (standing_ns, config.same_time_ns + config.metrics_margin_ns) if standing_ns else Reason.MONITORING_LOST
 
 
-def _unreachable(graph: JobGraph, guilty: list[str], progress_ns: int, now_ns: int) -> Finding:
+def _unreachable(graph: JobGraph, guilty: list[str], progress_ns: int, now_ns: int, sure_ns: int) -> Finding:
     onset_ns = min(graph.hosts[host].last_seen_ns for host in guilty)
     suspects: list[Suspect] = []
     for host in guilty:
@@ -150,6 +153,7 @@ def _unreachable(graph: JobGraph, guilty: list[str], progress_ns: int, now_ns: i
         0.9,
         Reason.SILENT_AND_PEERS_STALLED,
         tuple(evidence),
+        tentative=now_ns - onset_ns < sure_ns,
         common=Component(ComponentKind.LEAF, leaf) if leaf else None,
     )
 

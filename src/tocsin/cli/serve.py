@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tocsin.cli.logs import add_log_arguments, set_up_logs
 from tocsin.cli.paths import add_data_argument, control_socket, data_folder, database_folder
+from tocsin.schemas.errors import ConfigError
 
 DEFAULT_LISTEN = "127.0.0.1:4440"
 
@@ -37,7 +38,10 @@ def run(args: argparse.Namespace) -> int:
     from tocsin.pipeline.stores.chdb_store import ChdbStore
 
     folder = data_folder(args.data)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError("--data", str(folder), f"a folder that can be made ({error.strerror or error})") from error
     store = ChdbStore(database_folder(folder))
     try:
         store.migrate()

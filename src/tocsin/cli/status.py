@@ -44,6 +44,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(answer, indent=2))
         return 0
+    refused = answer.get("server", {}).get("refused_clock_ahead", 0)
+    if refused:
+        print(f"refused   {refused} records from the future: a host's clock is ahead (its agent corrects its stamps)")
     if not answer["jobs"]:
         what = f"job {args.job}" if args.job else "any job"
         print(f"The engine runs and has heard nothing of {what}.")

@@ -12,12 +12,14 @@ from tocsin.cli.drill.lines import PlainLines
 from tocsin.cli.drill.plan import Plan, make_plan
 from tocsin.cli.drill.result import Result
 from tocsin.cli.drill.runner import DrillGround, run_all
+from tocsin.schemas.errors import ConfigError
 
 _DEFAULT_KIND = "kill"
 
 
 def run(args: argparse.Namespace) -> int:
     """Run what the arguments ask for; 0 where every verdict is right, else 1."""
+    check(args)
     signal.signal(signal.SIGTERM, _interrupt)  # so that `with` blocks clean up, as after Ctrl-C
     if args.demo:
         from tocsin.cli.drill import demo
@@ -32,6 +34,23 @@ def run(args: argparse.Namespace) -> int:
         if args.keep:
             lines.say(f"kept: {ground.processes.folder}")
     return _finish(args, results, lines)
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse before anything starts what would be ignored, or fail at the end.
+
+    Raises:
+        ConfigError: arguments that contradict each other, or a report that cannot be written.
+    """
+    if args.all and args.kind:
+        raise ConfigError("--kind", args.kind, "left out with --all, which runs every kind")
+    if args.healthy_minutes and (args.all or args.kind != "none"):
+        raise ConfigError("--healthy-minutes", args.healthy_minutes, "used with --kind none only")
+    if args.report is not None:
+        try:
+            args.report.touch()
+        except OSError as error:
+            raise ConfigError("--report", str(args.report), f"a file that can be written ({error.strerror})") from error
 
 
 def plans_of(args: argparse.Namespace) -> list[Plan]:
