@@ -17,7 +17,7 @@ from tocsin.schemas.causes import CAUSES
 from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
-from tocsin.schemas.verdicts import ActionKind, FaultKind, Verdict, VerdictState, verdict_id_of
+from tocsin.schemas.verdicts import ActionKind, Component, FaultKind, Suspect, Verdict, VerdictState, verdict_id_of
 
 _LIVE = (VerdictState.OPEN, VerdictState.CONFIRMED)
 _STANDSTILL = (FaultKind.FAIL_STOP, FaultKind.HANG)
@@ -295,7 +295,11 @@ def _smaller(finding: Finding, verdict: Verdict) -> bool:
 
 def _same_suspects(finding: Finding, verdict: Verdict) -> bool:
     """Whether both name the same components (the ranks on them may differ)."""
-    return {s.component for s in finding.suspects} == {s.component for s in verdict.suspects}
+    return _components(finding.suspects) == _components(verdict.suspects)
+
+
+def _components(suspects: Sequence[Suspect]) -> set[Component]:
+    return {suspect.component for suspect in suspects}
 
 
 def _explains_better(finding: Finding, incident: _Incident) -> bool:
@@ -311,6 +315,8 @@ def _explains_better(finding: Finding, incident: _Incident) -> bool:
         return True
     if finding.certain != incident.certain:
         return finding.certain
+    if _components(finding.suspects) > _components(verdict.suspects) and finding.cause == verdict.cause:
+        return True  # the second of two machines behind one switch was heard of a little later
     return finding.onset_ns < verdict.onset_ns and finding.confidence >= verdict.confidence
 
 

@@ -95,6 +95,11 @@ class Sums:
         self._alarmed = best >= np.where(self._alarmed, self._config.keep_ratio, 1.0)
         return [int(row) for row in np.flatnonzero(self._alarmed)]
 
+    def leaning(self, ratio: float, metric_count: int) -> list[int]:
+        """Hosts (rows) without an alarm where so many metrics have at least this share of one."""
+        counts = (self._total >= ratio * self._config.alarm_sum).sum(axis=(0, 2))
+        return [int(row) for row in np.flatnonzero((counts >= metric_count) & ~self._alarmed)]
+
     def of_host(self, row: int) -> list[Entry]:
         """What deviates on one host, strongest first: all that counts at least half of an alarm."""
         scores = self._total[:, row] / self._config.alarm_sum

@@ -67,6 +67,8 @@ _STANDING_METRICS = frozenset(
 checkpoint is written."""
 GPU_SAMPLES = Metric("gpu_samples_ratio", "host", 0.0, 1.0, "low")
 """Share of a host's GPUs that give samples: a card that fell off the bus gives none."""
+_LEANING_RATIO, _LEANING_COUNT = 0.5, 2
+"""So many metrics with so much of an alarm, when the job came to stand."""
 _LOST_SIGMAS = 9.0
 _LOUD_LOG = 0.7
 """Log of packets (see ``transform``): a hundred a second where there should be none."""
@@ -84,6 +86,7 @@ class PeersConfig:
         sums: how evidence adds up while the job works.
         standing: and while it stands: the others' processes end after a while, and then all look alike.
         standing_share_ratio: while the job stands, a host differs from this share of its usual level on.
+        lone_standing_share_ratio: and a single one of its GPUs from this share on.
         standing_after_ns: machines that do no work for so long (and one and a half steps) stand.
         jump_ratio: where the job's work moves by more between two windows, the window shows the
             clocks' offsets, not the machines.
@@ -95,6 +98,7 @@ class PeersConfig:
     sums: SumConfig = field(default_factory=SumConfig)
     standing: SumConfig = field(default_factory=lambda: SumConfig(decays=False))
     standing_share_ratio: float = 0.3
+    lone_standing_share_ratio: float = 0.5
     standing_after_ns: int = 8 * NS_PER_SECOND
     jump_ratio: float = 0.35
     jump_factor: float = 2.5
@@ -109,6 +113,7 @@ class _Seen:
     values: Mapping[str, FloatArray]
     windows: Mapping[str, PeerWindow]
     sample_shares: FloatArray
+    of_host: IntArray
 
 
 class PeerDetector:
@@ -198,7 +203,13 @@ class PeerDetector:
             self._working.add(seen.sigmas, data.start_ns, data.end_ns)
         found = [self._anomaly(data, row, self._working, seen) for row in self._working.alarms()]
         standing = [self._anomaly(data, row, self._standing, seen) for row in self._standing.alarms()]
-        return found + [replace(a, detail={**a.detail, "standing": True}) for a in standing]
+        found += [replace(anomaly, detail={**anomaly.detail, "standing": True}) for anomaly in standing]
+        if self.standing_since_ns:
+            # Whoever fell first shows in the window before the others fell, and only there.
+            rows = self._working.leaning(_LEANING_RATIO, _LEANING_COUNT)
+            leaning = [self._anomaly(data, row, self._working, seen) for row in rows]
+            found += [replace(anomaly, detail={**anomaly.detail, "leaning": True}) for anomaly in leaning]
+        return found
 
     def _compare(self, stack: FrameStack, groups: IntArray) -> _Seen:
         hosts, gpus = list(stack.hosts), list(stack.gpu_rows)
@@ -222,7 +233,7 @@ class PeerDetector:
         lost = np.stack([np.zeros_like(shares), np.where(shares < 1, _LOST_SIGMAS, 0.0)])[:, :, None]
         lost[:, np.isnan(shares)] = np.nan
         sigmas = np.concatenate([own, means, lost], axis=2).astype(np.float32)
-        return _Seen(sigmas, values, windows, shares)
+        return _Seen(sigmas, values, windows, shares, of_host)
 
     def _sample_shares(self, gpu_means: FloatArray, of_host: IntArray, host_count: int) -> FloatArray:
         """Share of each host's known GPUs that gave a sample; NaN where the host gave none at all."""
@@ -258,8 +269,19 @@ class PeerDetector:
             line = np.where(counted, _LOUD_LOG, self._config.standing_share_ratio * np.abs(block.state.level))
             tells = np.array([metric.name in _STANDING_METRICS for metric in block.metrics])
             far.append((distance >= line) & tells)
+        far[1] |= self._far_gpus(seen)
         far.append((seen.sample_shares < 1)[:, None])
         return np.where(np.concatenate(far, axis=1), seen.sigmas, 0.0).astype(np.float32)
+
+    def _far_gpus(self, seen: _Seen) -> NDArray[np.bool_]:
+        """Whether a single GPU of a host is far from where it should be, shape (hosts, GPU metrics)."""
+        block = self._blocks["gpu"]
+        distance = np.abs(seen.values["gpu"] - seen.windows["gpu"].expected)
+        far = distance >= self._config.lone_standing_share_ratio * np.abs(block.state.level)
+        far &= np.array([metric.name in _STANDING_METRICS for metric in block.metrics])
+        found = np.zeros((len(self._hosts), far.shape[1]), bool)
+        np.logical_or.at(found, seen.of_host, far)
+        return found
 
     # -- the job's work ----------------------------------------------------------------
 

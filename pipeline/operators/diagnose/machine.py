@@ -37,6 +37,7 @@ class MachineRules:
         cpu_lasting_ns: a CPU that alone differs must do so for so long: daemons run for 10 s; twice as
             long where no rank's own time shows that it matters.
         standing_ns: patience with machines that stand (an unannounced checkpoint).
+        leaning_ns: who fell first fell within this before the others.
         sure_standing_ns: what is said of machines that stand is confirmed after this (or twice the patience).
         fresh_ns: what a machine showed longer ago confirms nothing.
         sure_ns: what the metrics alone say is confirmed when they have said it for so long.
@@ -50,6 +51,7 @@ class MachineRules:
     before_onset_ns: int = 5 * NS_PER_SECOND
     cpu_lasting_ns: int = 13 * NS_PER_SECOND
     standing_ns: int = 25 * NS_PER_SECOND
+    leaning_ns: int = 10 * NS_PER_SECOND
     sure_standing_ns: int = 90 * NS_PER_SECOND
     fresh_ns: int = 15 * NS_PER_SECOND
     sure_ns: int = 40 * NS_PER_SECOND
@@ -98,8 +100,9 @@ def find_machine(
     """Explain the peer anomalies that hold now; reasons where one is not worth a verdict."""
     if pace.standing_since_ns:
         found, reasons = _stopped_alone(graph, now_ns, _since_standing(anomalies, pace, rules), pace, rules)
-        return [*found, still_standing(pace, now_ns)], reasons
-    telling = [anomaly for anomaly in anomalies if _families(anomaly) - _SILENT_FAMILIES]
+        return found, reasons
+    telling = [anomaly for anomaly in anomalies if not anomaly.detail.get("leaning")]
+    telling = [anomaly for anomaly in telling if _families(anomaly) - _SILENT_FAMILIES]
     if not telling:
         return [], [Reason.NO_IMPACT] if anomalies else []
     chosen = _single_out(graph, telling, rules)
@@ -131,18 +134,19 @@ def _explains(chosen: Sequence[Anomaly], slowdown: Slowdown, pace: Pace) -> bool
 def _since_standing(anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules) -> list[Anomaly]:
     """One anomaly per host of what differs since the standstill began: what begins later is not why it began."""
     since_ns = pace.standing_since_ns
-    found: dict[str, Anomaly] = {}
+    standing, working, leaning = [], [], []
     for anomaly in anomalies:
-        standing = bool(anomaly.detail.get("standing"))
-        if not standing and not _families(anomaly) - _SILENT_FAMILIES:
-            continue
         near = abs(anomaly.start_ns - since_ns) <= rules.standing_ns
-        if not near and not (standing and anomaly.start_ns <= since_ns + rules.standing_ns):
-            continue
-        known = found.get(anomaly.component.name)
-        if known is None or standing:
-            found[anomaly.component.name] = anomaly
-    return list(found.values())
+        if anomaly.detail.get("standing"):
+            if anomaly.start_ns <= since_ns + rules.standing_ns:
+                standing.append(anomaly)
+        elif anomaly.detail.get("leaning"):
+            if 0 <= since_ns - anomaly.start_ns <= rules.leaning_ns:
+                leaning.append(anomaly)
+        elif near and _families(anomaly) - _SILENT_FAMILIES:
+            working.append(anomaly)
+    named = {anomaly.component.name: anomaly for anomaly in (*working, *standing)}
+    return list(named.values()) or leaning
 
 
 def still_standing(pace: Pace, now_ns: int) -> Finding:

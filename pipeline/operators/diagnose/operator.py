@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 
 from tocsin.pipeline.operators.base import pack_state, unpack_state
 from tocsin.pipeline.operators.diagnose.hardware import HardwareRules, HardwareTracker, add_broken
-from tocsin.pipeline.operators.diagnose.machine import MachineRules, explain_by_metrics, find_machine, join
+from tocsin.pipeline.operators.diagnose.machine import (
+    MachineRules,
+    explain_by_metrics,
+    find_machine,
+    join,
+    still_standing,
+)
 from tocsin.pipeline.operators.diagnose.nan import NanConfig, NanTracker
 from tocsin.pipeline.operators.diagnose.network import NetworkConfig, NetworkTracker
 from tocsin.pipeline.operators.diagnose.pace import Pace
@@ -80,7 +86,7 @@ class Diagnose:
         if self._graph.ended():
             return Diagnosis((), ())
         reasons: list[Reason] = []
-        stop, stop_reason = find_stop(self._graph, now_ns, self._config.stop)
+        stop, stop_reason = find_stop(self._graph, now_ns, self._config.stop, self._stood_since_ns(pace))
         if stop_reason is not None:
             reasons.append(stop_reason)
         nan = self._nan.find(self._graph, now_ns)
@@ -101,8 +107,16 @@ class Diagnose:
             reasons.extend(lost_reasons.values())
         if not findings and stop_reason is None:
             findings.extend(self._slow(now_ns, anomalies, pace, reasons))
+        if pace.standing_since_ns:
+            findings.append(still_standing(pace, now_ns))
         findings = add_broken(self._hardware.explain(explain_by_metrics(findings, anomalies)), broken)
         return Diagnosis(tuple(findings), tuple(reasons))
+
+    def _stood_since_ns(self, pace: Pace) -> int:
+        """Since when the job makes no progress: by its steps, else by its machines' work; 0: nobody knows."""
+        if pace.median_step_ns:
+            return self._graph.progress_ns + 2 * pace.median_step_ns
+        return pace.standing_since_ns
 
     def _slow(self, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, reasons: list[Reason]) -> list[Finding]:
         steps = [anomaly for anomaly in anomalies if anomaly.detector != PEERS]

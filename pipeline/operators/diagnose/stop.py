@@ -42,12 +42,14 @@ class StopConfig:
         lonely_ns: a death that speaks of lost peers, but nobody else died or hangs, is
             judged after this.
         ended_within_ns: when more than half of the job dies of its own within this, somebody ended it.
+        watchdog_ns: who dies by a signal so long after the job came to stand is ended by a watchdog.
         same_time_ns: deaths within this of each other happened together (plus clock error).
     """
 
     settle_ns: int = NS_PER_SECOND
     lonely_ns: int = 15 * NS_PER_SECOND
     ended_within_ns: int = 10 * NS_PER_SECOND
+    watchdog_ns: int = 20 * NS_PER_SECOND
     same_time_ns: int = NS_PER_SECOND // 2
 
 
@@ -58,6 +60,11 @@ def is_victim(fact: ExitFact) -> bool:
     if fact.signal and fact.signal != signal.SIGABRT:
         return False
     return bool(_LOST_PEER.search(_last_words(fact.stderr_tail)))
+
+
+def _is_watchdog(fact: ExitFact) -> bool:
+    """Ended by a signal and without a word, in a job that stood already: a watchdog ended what hung."""
+    return fact.signal in (signal.SIGABRT, signal.SIGKILL) and not fact.stderr_tail.strip()
 
 
 def _asked_for(fact: ExitFact) -> bool:
@@ -82,8 +89,17 @@ def error_line(fact: ExitFact) -> str:
     return lines[-1][:200] if lines else ""
 
 
-def find_stop(graph: JobGraph, now_ns: int, config: StopConfig) -> tuple[Finding | None, Reason | None]:
-    """The root of the deaths seen so far, or the reason why there is none (yet)."""
+def find_stop(
+    graph: JobGraph, now_ns: int, config: StopConfig, stood_since_ns: int = 0
+) -> tuple[Finding | None, Reason | None]:
+    """The root of the deaths seen so far, or the reason why there is none (yet).
+
+    Args:
+        graph: what is known of the job.
+        now_ns: the slice's end.
+        config: settings.
+        stood_since_ns: since when the job made no progress when its processes still lived; 0: not known.
+    """
     dead = {
         rank: facts.exit
         for rank, facts in graph.ranks.items()
@@ -94,7 +110,9 @@ def find_stop(graph: JobGraph, now_ns: int, config: StopConfig) -> tuple[Finding
     first_ns = min(graph.corrected_ns(rank, fact.ts_ns) for rank, fact in dead.items())
     if now_ns - first_ns < config.settle_ns:
         return None, Reason.WITHIN_PATIENCE
-    roots = _before_the_order(graph, dead, [rank for rank, fact in dead.items() if not is_victim(fact)], config)
+    stood = 0 < stood_since_ns < first_ns - config.watchdog_ns
+    candidates = [rank for rank, fact in dead.items() if not is_victim(fact) and not (stood and _is_watchdog(fact))]
+    roots = _before_the_order(graph, dead, candidates, config)
     if not roots:
         return _no_root(graph, dead, lonely=now_ns - first_ns > config.lonely_ns)
     at_ns = {rank: graph.corrected_ns(rank, dead[rank].ts_ns) for rank in roots}
