@@ -29,7 +29,6 @@ class SilenceConfig:
         sure_ns: the silence is confirmed after this: an agent that restarts while everybody writes an
             unannounced checkpoint looks the same before.
         long_silence_ns: a host that falls silent while the job stands anyway is accused after this.
-        metrics_margin_ns: metrics show the end of work this much less exactly than steps.
         max_suspect_ratio: more hosts silent together are no machine fault.
     """
 
@@ -39,7 +38,6 @@ class SilenceConfig:
     same_time_ns: int = 7 * NS_PER_SECOND
     sure_ns: int = 30 * NS_PER_SECOND
     long_silence_ns: int = 45 * NS_PER_SECOND
-    metrics_margin_ns: int = 10 * NS_PER_SECOND
     max_suspect_ratio: float = 0.25
 
 
@@ -113,7 +111,10 @@ def _progress_of(graph: JobGraph, speaking: set[str], pace: Pace, config: Silenc
         return Reason.NO_HOOK
     # No steps: their metrics tell whether they still work.
     standing_ns = pace.standing_since_ns
-    return (standing_ns, config.same_time_ns + config.metrics_margin_ns) if standing_ns else Reason.MONITORING_LOST
+    if not standing_ns:
+        return Reason.MONITORING_LOST
+    beat_ns = max(facts.beat_ns for facts in graph.hosts.values())
+    return standing_ns, config.same_time_ns + config.missed_count * beat_ns
 
 
 def _unreachable(graph: JobGraph, guilty: list[str], progress_ns: int, now_ns: int, sure_ns: int) -> Finding:
