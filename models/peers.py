@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.models.robust import MAD_TO_SIGMA, median
-from tocsin.models.steps import Slowdown
 from tocsin.schemas.metrics import Metric
 
 FloatArray = NDArray[np.float32]
@@ -40,7 +39,7 @@ class PeerConfig:
         suspicious_rate_ratio: how much slower a level follows a row that deviates.
         relative_floor_ratio: no spread is below this share of the level.
         lone_gpu_ratio: a single GPU's deviation counts so much: the largest of eight is larger by chance.
-        idle_ratio: the group's common factor below which the job does not work.
+        idle_ratio: where the group's common factor is below this, nothing is learned.
     """
 
     min_peer_count: int = 3
@@ -247,34 +246,3 @@ def _learn(
     pace = np.where(fresh & ~first & ~idle, pace, 0.0)
     state.own_spread += (pace * (size - state.own_spread)).astype(np.float32)
     state.seen_count += (fresh & ~idle).astype(np.float32)
-
-
-_MIN_BEFORE, _MIN_AFTER = 6, 2
-_MIN_FALL_RATIO = 0.04
-"""Less is the drift of a healthy job."""
-_FALL_SIGMAS = 3.0
-
-
-def slowdown_of_work(before: NDArray[np.float64], after: NDArray[np.float64]) -> Slowdown | None:
-    """How much longer a unit of work takes, by work per second before and after a point in time.
-
-    Args:
-        before: shape (windows, metrics): work per second over its usual, NaN = no sample.
-        after: the same, later.
-
-    Returns:
-        None where there are too few windows. The times are in units of the usual.
-    """
-    if before.shape[0] < _MIN_BEFORE or after.shape[0] < _MIN_AFTER:
-        return None
-    usual, now = median(before, 0), median(after, 0)
-    known = np.isfinite(usual) & np.isfinite(now) & (usual > 0.1)
-    if not known.any():
-        return None
-    noise = MAD_TO_SIGMA * median(np.abs(before - usual), 0)[known] / usual[known]
-    falls = 1.0 - now[known] / usual[known]
-    fall = float(np.median(falls))
-    line = max(_MIN_FALL_RATIO, _FALL_SIGMAS * float(np.median(noise)) / float(np.sqrt(after.shape[0])))
-    stands = fall > 0.9
-    ratio = float("inf") if stands else 1.0 / max(1.0 - fall, 0.05) - 1.0
-    return Slowdown(ratio, fall >= line, fall < line / 3, 1.0 + ratio, 1.0)

@@ -15,7 +15,6 @@ After "who is slowest, step after step" of the straggler study (What-if, OSDI'25
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -353,67 +352,3 @@ def find_job_change(history: FloatArray, recent_count: int, min_strength_ratio: 
     return JobChange(
         strength, float(now[0]), float(before[0]), float(shares[0]), float(shares[1]), float(shares[2]), row
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Slowdown:
-    """How a job's pace changed at a point in time.
-
-    Attributes:
-        ratio: growth of the median step time; infinity: it makes no steps any more.
-        is_certain: the growth is beyond the noise of the steps.
-        is_gone: there is no growth to speak of.
-        step_seconds: median step time since then (of those seen), NaN: none.
-        before_seconds: median step time before.
-    """
-
-    ratio: float
-    is_certain: bool
-    is_gone: bool
-    step_seconds: float
-    before_seconds: float
-
-
-_BEFORE_COUNT = 200
-_AFTER_COUNT = 100
-_INDEPENDENT_COUNT = 40
-"""Step times are correlated: a hundred of them tell no more than so many."""
-_MIN_SLOWDOWN_RATIO = 0.02
-"""Less is the drift of a healthy job."""
-_CERTAIN_SIGMAS = 3.5
-_RECENT_COUNT = 8
-_OVERDUE_FACTOR = 2.5
-"""A step that takes so many times as long as the others: the job stands, or nearly so."""
-
-
-def find_slowdown(seconds: FloatArray, ends_ns: IntArray, onset_ns: int, now_ns: int) -> Slowdown | None:
-    """Compare the steps before a point in time with those after it.
-
-    Args:
-        seconds: the job's step times, shape (steps,).
-        ends_ns: when they ended, ascending.
-        onset_ns: the point in time.
-        now_ns: the present.
-
-    Returns:
-        None where fewer than five steps lie before, or none after and none is overdue.
-    """
-    begins_ns = ends_ns - (seconds * 1e9).astype(np.int64)
-    before = seconds[ends_ns <= onset_ns][-_BEFORE_COUNT:]
-    if before.size < 5:
-        return None
-    usual = float(np.median(before))
-    noise = 1.4826 * float(np.median(np.abs(before - usual))) / max(usual, 1e-6)
-    overdue = (now_ns - int(ends_ns[-1])) / 1e9 > _OVERDUE_FACTOR * usual + 2.0
-    # A step that was under way at the onset counts: half of it or more lies behind.
-    after = seconds[(begins_ns + ends_ns) // 2 >= onset_ns][-_AFTER_COUNT:]
-    if overdue:
-        return Slowdown(float("inf"), True, False, float("nan"), usual)
-    if not after.size:
-        return None
-    found = float(np.median(after))
-    ratio = found / max(usual, 1e-6) - 1
-    line = max(_MIN_SLOWDOWN_RATIO, _CERTAIN_SIGMAS * noise / math.sqrt(min(after.size, _INDEPENDENT_COUNT)))
-    recent = float(np.median(after[-_RECENT_COUNT:])) / max(usual, 1e-6) - 1
-    gone = min(ratio, recent) < max(_MIN_SLOWDOWN_RATIO / 2, noise / math.sqrt(min(after.size, _RECENT_COUNT)))
-    return Slowdown(ratio, ratio >= line, gone and recent < line, found, usual)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tocsin.models.steps import Slowdown
+from tocsin.models.pace import Slowdown
 from tocsin.pipeline.operators.align import Align, AlignedHealth
 from tocsin.pipeline.operators.base import pack_state, unpack_state
 from tocsin.pipeline.operators.decide import Decide, DecideConfig
@@ -62,7 +62,7 @@ class JobPace:
         """How much longer the steps take since then; None: nobody can tell."""
         if self.steps.median_step_ns:
             return self.steps.slowdown_since(onset_ns, now_ns)
-        return self.peers.slowdown_since(onset_ns)
+        return self.peers.work.slowdown_since(onset_ns)
 
     def own_excess_seconds(self, host: str) -> float | None:
         """How much longer than its peers the slowest rank of a host computes in a step; None: not measured."""
@@ -71,17 +71,17 @@ class JobPace:
     @property
     def work_is_known(self) -> bool:
         """Whether metrics show the machines' work."""
-        return self.peers.work_is_known
+        return self.peers.work.is_known
 
     @property
     def standing_since_ns(self) -> int:
         """Since when the machines do no work, 0: they work, or nobody knows."""
-        return self.peers.standing_since_ns
+        return self.peers.work.standing_since_ns
 
     @property
     def longest_standing_ns(self) -> int:
         """The longest such time that ended by itself."""
-        return self.peers.longest_standing_ns
+        return self.peers.work.longest_standing_ns
 
 
 class JobPipeline:

@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.models.frames import FrameStack, GpuRow, Grid, stack_frames
-from tocsin.models.peers import PeerConfig, PeerWindow, plain, slowdown_of_work, transform
+from tocsin.models.peers import PeerConfig, PeerWindow, plain, transform
 from tocsin.models.robust import median
-from tocsin.models.steps import Slowdown
 from tocsin.pipeline.operators.base import pack_state, unpack_state
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.pipeline.operators.peer_rows import (
@@ -33,26 +32,16 @@ from tocsin.pipeline.operators.peer_rows import (
     table_state,
 )
 from tocsin.pipeline.operators.peer_sums import LOW, Entry, SumConfig, Sums
+from tocsin.pipeline.operators.peer_work import WorkConfig, WorkTracker
 from tocsin.schemas.metrics import BUILTIN_TABLE, Metric, MetricTable
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import NS_PER_SECOND, Frame, Slice, TableAnnouncement
+from tocsin.schemas.records import Frame, Slice, TableAnnouncement
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
 DETECTOR = "peers"
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.intp]
 
-WORK = (
-    "gpu_tensor_active_ratio",
-    "gpu_dram_active_ratio",
-    "nvlink_bytes_per_second",
-    "pcie_bytes_per_second",
-    "gpu_sm_active_ratio",
-)
-"""Metrics whose mean is work per second: all fall alike when steps take longer (utilization does not: waiting
-kernels spin)."""
-FALLBACK_WORK = ("gpu_power_watts", "gpu_util_ratio", "cpu_util_ratio")
-"""Asked where a recording holds none of them."""
 _STANDING_METRICS = frozenset(
     {
         "gpu_util_ratio",
@@ -72,9 +61,6 @@ _LEANING_RATIO, _LEANING_COUNT = 0.5, 2
 _LOST_SIGMAS = 9.0
 _LOUD_LOG = 0.7
 """Log of packets (see ``transform``): a hundred a second where there should be none."""
-_KEPT_FACTORS = 60
-_MOVE_COUNT = 24
-_BEFORE_COUNT, _AFTER_COUNT = 24, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,24 +70,19 @@ class PeersConfig:
     Attributes:
         peers: the comparison.
         sums: how evidence adds up while the job works.
+        work: when it does.
         standing: and while it stands: the others' processes end after a while, and then all look alike.
         standing_share_ratio: while the job stands, a host differs from this share of its usual level on.
         lone_standing_share_ratio: and a single one of its GPUs from this share on.
-        standing_after_ns: machines that do no work for so long (and one and a half steps) stand.
-        jump_ratio: where the job's work moves by more between two windows, the window shows the
-            clocks' offsets, not the machines.
-        jump_factor: ... and by so many times its usual move (steps longer than a window).
         lone_gpu_ratio: a single GPU's deviation counts so much: the largest of eight is larger by chance.
     """
 
     peers: PeerConfig = field(default_factory=PeerConfig)
     sums: SumConfig = field(default_factory=SumConfig)
+    work: WorkConfig = field(default_factory=WorkConfig)
     standing: SumConfig = field(default_factory=lambda: SumConfig(decays=False))
     standing_share_ratio: float = 0.3
     lone_standing_share_ratio: float = 0.5
-    standing_after_ns: int = 8 * NS_PER_SECOND
-    jump_ratio: float = 0.35
-    jump_factor: float = 2.5
     lone_gpu_ratio: float = 0.8
 
 
@@ -125,16 +106,7 @@ class PeerDetector:
         self._graph = graph
         self._hosts: list[str] = []
         self._gpus: set[GpuRow] = set()
-        self._factors: list[list[float]] = []
-        """Per window [start_ns, end_ns, the job's factor of each metric of ``WORK``], newest last."""
-        self.work_ratio = 1.0
-        """The job's work per second in the last window over its usual one."""
-        self.standing_since_ns = 0
-        """Since when the job's machines do no work, 0: they work."""
-        self.longest_standing_ns = 0
-        """The longest such time that ended."""
-        self._usual_move = 0.0
-        self._idle_since_ns = 0
+        self.work = WorkTracker(config.work)
         self.abstained: dict[str, int] = {}
         self._begin_with(BUILTIN_TABLE)
 
@@ -192,19 +164,27 @@ class PeerDetector:
             self._abstain(Reason.TOO_FEW_PEERS)
             return []
         announced = self._graph.in_announced_phase(data.start_ns, data.end_ns)
-        jumped = self._follow_work(data, seen.windows["mean"].factor, seen.windows["host"].factor, step_ns)
+        stood_ns = self.work.standing_since_ns
+        state = self._blocks["host"].state
+        if float(state.seen_count.max(initial=0)) >= self._config.peers.warmup_count:
+            factors = np.concatenate([seen.windows["host"].factor, seen.windows["mean"].factor], axis=1)
+            jumped = self.work.take((data.start_ns, data.end_ns), self._shares(factors), step_ns, announced=announced)
+        else:
+            jumped = False
+        if stood_ns and not self.work.standing_since_ns:
+            self._standing.clear()
         if announced:
             self._abstain(Reason.ANNOUNCED_PHASE)
         elif jumped:
             self._abstain(Reason.NOT_CONTINUOUS)
-        elif self.standing_since_ns:
+        elif self.work.standing_since_ns:
             self._standing.add(self._of_standing(seen), data.start_ns, data.end_ns)
         else:
             self._working.add(seen.sigmas, data.start_ns, data.end_ns)
         found = [self._anomaly(data, row, self._working, seen) for row in self._working.alarms()]
         standing = [self._anomaly(data, row, self._standing, seen) for row in self._standing.alarms()]
         found += [replace(anomaly, detail={**anomaly.detail, "standing": True}) for anomaly in standing]
-        if self.standing_since_ns:
+        if self.work.standing_since_ns:
             # Whoever fell first shows in the window before the others fell, and only there.
             rows = self._working.leaning(_LEANING_RATIO, _LEANING_COUNT)
             leaning = [self._anomaly(data, row, self._working, seen) for row in rows]
@@ -273,6 +253,11 @@ class PeerDetector:
         far.append((seen.sample_shares < 1)[:, None])
         return np.where(np.concatenate(far, axis=1), seen.sigmas, 0.0).astype(np.float32)
 
+    def _shares(self, factors: FloatArray) -> dict[str, float]:
+        """The job's common factor of each metric that has one."""
+        middle = median(factors, 0)
+        return {m.name: float(value) for m, value in zip(self._metrics, middle, strict=False) if np.isfinite(value)}
+
     def _far_gpus(self, seen: _Seen) -> NDArray[np.bool_]:
         """Whether a single GPU of a host is far from where it should be, shape (hosts, GPU metrics)."""
         block = self._blocks["gpu"]
@@ -282,64 +267,6 @@ class PeerDetector:
         found = np.zeros((len(self._hosts), far.shape[1]), bool)
         np.logical_or.at(found, seen.of_host, far)
         return found
-
-    # -- the job's work ----------------------------------------------------------------
-
-    @property
-    def work_is_known(self) -> bool:
-        """Whether there are metrics that show the machines' work, and their usual level is learned."""
-        return bool(self._factors)
-
-    def _follow_work(self, data: Slice, gpu_factor: FloatArray, host_factor: FloatArray, step_ns: int) -> bool:
-        """Follow the job's work per second; whether this window shows a change, not a state."""
-        shares = self._work_shares(gpu_factor, host_factor)
-        known = shares[np.isfinite(shares)]
-        if not known.size:
-            return False
-        before, self.work_ratio = self.work_ratio, float(np.median(known))
-        ready = float(self._blocks["host"].state.seen_count.max(initial=0)) >= self._config.peers.warmup_count
-        if not ready:
-            return False
-        idle = self.work_ratio < self._config.peers.idle_ratio
-        if not self._graph.in_announced_phase(data.start_ns, data.end_ns):
-            self._factors.append([float(data.start_ns), float(data.end_ns), *shares.tolist()])
-            del self._factors[:-_KEPT_FACTORS]
-        if idle:
-            self._idle_since_ns = self._idle_since_ns or data.start_ns
-            if data.end_ns - self._idle_since_ns >= self._config.standing_after_ns + int(1.5 * step_ns):
-                self.standing_since_ns = self._idle_since_ns
-            return not self.standing_since_ns  # the first windows show the clocks' offsets, or a pause within a step
-        if self.standing_since_ns:
-            self.longest_standing_ns = max(self.longest_standing_ns, data.start_ns - self.standing_since_ns)
-            self._standing.clear()
-        was_idle, self._idle_since_ns, self.standing_since_ns = bool(self._idle_since_ns), 0, 0
-        if was_idle:
-            return True
-        moved = abs(self.work_ratio - before)
-        jumped = moved > max(self._config.jump_ratio, self._config.jump_factor * self._usual_move)
-        self._usual_move += (min(moved, 3 * self._usual_move + 0.05) - self._usual_move) / _MOVE_COUNT
-        return jumped
-
-    def _work_shares(self, gpu_factor: FloatArray, host_factor: FloatArray) -> FloatArray:
-        """The job's factor of each metric of ``WORK``, or of the fallback; NaN = no sample."""
-        factors = np.concatenate([host_factor, gpu_factor], axis=1)
-        names = [metric.name for metric in self._metrics]
-        shares = median(factors[:, [names.index(name) for name in WORK]], 0)
-        if not np.isfinite(shares).any():
-            shares[: len(FALLBACK_WORK)] = median(factors[:, [names.index(name) for name in FALLBACK_WORK]], 0)
-        return shares.astype(np.float32)
-
-    def slowdown_since(self, onset_ns: int) -> Slowdown | None:
-        """How much less work per second the job's machines do since then; None: cannot be told.
-
-        Work per second and step time are each other's inverse in a synchronous job.
-        """
-        if not self._factors:
-            return None
-        table = np.array(self._factors)
-        before = table[table[:, 1] <= onset_ns][-_BEFORE_COUNT:, 2:]
-        after = table[table[:, 0] >= onset_ns][-_AFTER_COUNT:, 2:]
-        return slowdown_of_work(before, after)
 
     # -- what is said ------------------------------------------------------------------
 
@@ -395,12 +322,7 @@ class PeerDetector:
                 "gpus": sorted(map(list, self._gpus)),
                 "working": self._working.to_state(),
                 "standing": self._standing.to_state(),
-                "work_ratio": self.work_ratio,
-                "usual_move": self._usual_move,
-                "idle_since_ns": self._idle_since_ns,
-                "standing_since_ns": self.standing_since_ns,
-                "longest_standing_ns": self.longest_standing_ns,
-                "factors": self._factors,
+                "work": self.work.to_state(),
                 "abstained": self.abstained,
             }
         )
@@ -414,12 +336,7 @@ class PeerDetector:
         self._begin_with(table_from(state["table"]))
         self._working.load_state(state["working"])
         self._standing.load_state(state["standing"])
-        self.work_ratio = state["work_ratio"]
-        self._usual_move = state["usual_move"]
-        self._idle_since_ns = state["idle_since_ns"]
-        self.standing_since_ns = state["standing_since_ns"]
-        self.longest_standing_ns = state["longest_standing_ns"]
-        self._factors = state["factors"]
+        self.work.load_state(state["work"])
         self.abstained = state["abstained"]
         for name, block in self._blocks.items():
             block.load_state(unpack_state(parts, f"peers_{name}"))

@@ -11,16 +11,15 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
+from tocsin.models.pace import Slowdown, find_slowdown
 from tocsin.models.robust import median
 from tocsin.models.steps import (
     JobChange,
     SlowConfig,
-    Slowdown,
     SlowRanks,
     StepWindow,
     find_job_change,
     find_slow,
-    find_slowdown,
     has_peers,
     median_excess,
     volatility_ratio,

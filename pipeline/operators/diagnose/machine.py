@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tocsin.models.steps import Slowdown
+from tocsin.models.pace import Slowdown
 from tocsin.pipeline.operators.diagnose.common import few_hosts
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.findings import Finding

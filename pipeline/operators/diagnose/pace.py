@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tocsin.models.steps import Slowdown
+from tocsin.models.pace import Slowdown
 
 
 class Pace(Protocol):

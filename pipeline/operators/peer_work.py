@@ -1,0 +1,131 @@
+"""The work that a job's machines do per second, as their metrics show it: its pace where steps tell none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tocsin.models.pace import Slowdown, slowdown_of_work
+from tocsin.schemas.records import NS_PER_SECOND
+
+WORK = (
+    "gpu_tensor_active_ratio",
+    "gpu_dram_active_ratio",
+    "nvlink_bytes_per_second",
+    "pcie_bytes_per_second",
+    "gpu_sm_active_ratio",
+)
+"""Metrics whose mean is work per second: all fall alike when steps take longer (utilization does not: waiting
+kernels spin)."""
+FALLBACK_WORK = ("gpu_power_watts", "gpu_util_ratio", "cpu_util_ratio")
+"""Asked where there is none of them."""
+_KEPT_FACTORS = 60
+_MOVE_COUNT = 24
+_BEFORE_COUNT, _AFTER_COUNT = 24, 8
+
+
+@dataclass(frozen=True, slots=True)
+class WorkConfig:
+    """Settings.
+
+    Attributes:
+        idle_ratio: below this share of its usual work the job does none.
+        standing_after_ns: machines that do no work for so long (and one and a half steps) stand.
+        jump_ratio: where the work moves by more between two windows, the window shows the clocks' offsets,
+            not the machines ...
+        jump_factor: ... and by so many times its usual move (steps longer than a window).
+    """
+
+    idle_ratio: float = 0.35
+    standing_after_ns: int = 8 * NS_PER_SECOND
+    jump_ratio: float = 0.35
+    jump_factor: float = 2.5
+
+
+class WorkTracker:
+    """Follows the work of one job's machines."""
+
+    def __init__(self, config: WorkConfig) -> None:
+        """Know nothing."""
+        self._config = config
+        self._factors: list[list[float]] = []
+        """Per window [start_ns, end_ns, the job's factor of each metric of ``WORK``], newest last."""
+        self._usual_move = 0.0
+        self._idle_since_ns = 0
+        self.work_ratio = 1.0
+        """Work per second in the last window over its usual one."""
+        self.standing_since_ns = 0
+        """Since when the machines do no work, 0: they work."""
+        self.longest_standing_ns = 0
+        """The longest such time that ended."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there are metrics that show the machines' work, and their usual level is learned."""
+        return bool(self._factors)
+
+    def take(self, span_ns: tuple[int, int], shares: Mapping[str, float], step_ns: int, *, announced: bool) -> bool:
+        """Take one window; whether it shows a change, not a state.
+
+        Args:
+            span_ns: begin and end of the window.
+            shares: metric -> its level among all machines over the usual one.
+            step_ns: the job's step time, 0: not known. Pauses within a step are no standstill.
+            announced: the job announced a pause.
+        """
+        row = [shares.get(name, np.nan) for name in WORK]
+        if not np.isfinite(row).any():
+            row = [shares.get(name, np.nan) for name in FALLBACK_WORK] + [np.nan] * (len(WORK) - len(FALLBACK_WORK))
+        if not np.isfinite(row).any():
+            return False
+        before, self.work_ratio = self.work_ratio, float(np.nanmedian(row))
+        start_ns, end_ns = span_ns
+        if not announced:
+            self._factors.append([float(start_ns), float(end_ns), *row])
+            del self._factors[:-_KEPT_FACTORS]
+        if self.work_ratio < self._config.idle_ratio:
+            self._idle_since_ns = self._idle_since_ns or start_ns
+            if end_ns - self._idle_since_ns >= self._config.standing_after_ns + int(1.5 * step_ns):
+                self.standing_since_ns = self._idle_since_ns
+            return not self.standing_since_ns  # the first windows show the clocks' offsets, or a pause within a step
+        if self.standing_since_ns:
+            self.longest_standing_ns = max(self.longest_standing_ns, start_ns - self.standing_since_ns)
+        was_idle, self._idle_since_ns, self.standing_since_ns = bool(self._idle_since_ns), 0, 0
+        return was_idle or self._jumped(abs(self.work_ratio - before))
+
+    def _jumped(self, moved: float) -> bool:
+        jumped = moved > max(self._config.jump_ratio, self._config.jump_factor * self._usual_move)
+        self._usual_move += (min(moved, 3 * self._usual_move + 0.05) - self._usual_move) / _MOVE_COUNT
+        return jumped
+
+    def slowdown_since(self, onset_ns: int) -> Slowdown | None:
+        """How much less work per second the machines do since then; None: cannot be told.
+
+        Work per second and step time are each other's inverse in a synchronous job.
+        """
+        if not self._factors:
+            return None
+        table = np.array(self._factors)
+        before = table[table[:, 1] <= onset_ns][-_BEFORE_COUNT:, 2:]
+        after = table[table[:, 0] >= onset_ns][-_AFTER_COUNT:, 2:]
+        return slowdown_of_work(before, after)
+
+    def to_state(self) -> dict[str, Any]:
+        """JSON-able state."""
+        return {
+            "factors": self._factors,
+            "usual_move": self._usual_move,
+            "idle_since_ns": self._idle_since_ns,
+            "work_ratio": self.work_ratio,
+            "standing_since_ns": self.standing_since_ns,
+            "longest_standing_ns": self.longest_standing_ns,
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``to_state`` gave."""
+        self._factors, self._usual_move = state["factors"], state["usual_move"]
+        self._idle_since_ns, self.work_ratio = state["idle_since_ns"], state["work_ratio"]
+        self.standing_since_ns, self.longest_standing_ns = state["standing_since_ns"], state["longest_standing_ns"]
