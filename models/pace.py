@@ -41,6 +41,8 @@ _MIN_SLOWDOWN_RATIO = 0.02
 """Less is the drift of a healthy job."""
 _CERTAIN_SIGMAS = 3.5
 _RECENT_COUNT = 8
+_OVERDUE_SECONDS = 7.0
+"""Agents send steps once a metric slice (5 s), and some time later."""
 _OVERDUE_FACTOR = 2.5
 """A step that takes so many times as long as the others: the job stands, or nearly so."""
 
@@ -63,7 +65,7 @@ def find_slowdown(seconds: FloatArray, ends_ns: IntArray, onset_ns: int, now_ns:
         return None
     usual = float(np.median(before))
     noise = 1.4826 * float(np.median(np.abs(before - usual))) / max(usual, 1e-6)
-    overdue = (now_ns - int(ends_ns[-1])) / 1e9 > _OVERDUE_FACTOR * usual + 2.0
+    overdue = (now_ns - int(ends_ns[-1])) / 1e9 > _OVERDUE_FACTOR * usual + _OVERDUE_SECONDS
     # A step that was under way at the onset counts: half of it or more lies behind.
     after = seconds[(begins_ns + ends_ns) // 2 >= onset_ns][-_AFTER_COUNT:]
     if overdue:

@@ -150,6 +150,10 @@ def transform(values: FloatArray, scales: Sequence[Scale]) -> FloatArray:
     return out
 
 
+_NOTHING = 1e-9
+"""A level that is nothing: no ratio can be taken (an error counter of a healthy machine)."""
+
+
 def plain(values: FloatArray, scale: Scale) -> FloatArray:
     """The inverse of ``transform`` for one metric."""
     return 100.0 * np.expm1(values) if scale.counted else values
@@ -168,10 +172,10 @@ def compare(
         config: settings.
     """
     floors = np.array([scale.floor for scale in scales], np.float32)
-    counted = np.array([scale.counted for scale in scales])
+    counted = np.array([scale.counted for scale in scales], bool)
     level = np.where(np.isfinite(state.level), state.level, values)
-    additive = counted | (np.abs(level) < 3 * floors)
-    safe = np.where(np.abs(level) < 1e-12, 1e-12, level)
+    additive = counted | (np.abs(level) < 3 * floors) | (np.abs(level) < _NOTHING)
+    safe = np.where(np.abs(level) < _NOTHING, 1.0, level)
     factor = np.full_like(values, np.nan)
     shift = np.zeros_like(values)
     for group in np.unique(groups[groups >= 0]):

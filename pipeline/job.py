@@ -17,7 +17,7 @@ from tocsin.pipeline.operators.peers import PeerDetector, PeersConfig
 from tocsin.pipeline.operators.steps import StepDetector, StepsConfig
 from tocsin.pipeline.slices import Turn
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import IDLE_JOB_ID, JobKey
+from tocsin.schemas.records import IDLE_JOB_ID, JobKey, TableAnnouncement
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind, Verdict
 
 
@@ -109,6 +109,9 @@ class JobPipeline:
     def on_turn(self, turn: Turn) -> TurnResult:
         """Take what happened up to ``turn.end_ns``; return what follows from it."""
         health: list[AlignedHealth] = []
+        for record in turn.fast.records:
+            if isinstance(record, TableAnnouncement):
+                self.peers.take_table(record.table)
         for metrics in turn.metrics:
             self.graph.take(metrics.records)
             health.extend(self.align.on_slice(metrics))

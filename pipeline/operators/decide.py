@@ -162,6 +162,8 @@ class Decide:
         if moved:
             incident.opened_ns = now_ns
             incident.was_confirmed = False
+        elif verdict.state is VerdictState.CONFIRMED:
+            incident.was_confirmed = True
         incident.held_ns = now_ns
         incident.certain = finding.certain
         # Evidence that does not go on (a job that makes no steps now) confirms nothing.

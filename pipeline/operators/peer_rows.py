@@ -59,7 +59,7 @@ def mean_over_ticks(values: FloatArray) -> FloatArray:
     """Mean without the missing ticks, shape (rows, metrics)."""
     known = np.isfinite(values)
     count = known.sum(axis=2)
-    total = np.where(known, values, 0).sum(axis=2)
+    total = np.where(known, values, 0).sum(axis=2, dtype=np.float64)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan).astype(np.float32)
 
 

@@ -106,6 +106,7 @@ class PeerDetector:
         self._graph = graph
         self._hosts: list[str] = []
         self._gpus: set[GpuRow] = set()
+        self._retired: set[GpuRow] = set()
         self.work = WorkTracker(config.work)
         self.abstained: dict[str, int] = {}
         self._begin_with(BUILTIN_TABLE)
@@ -146,7 +147,7 @@ class PeerDetector:
 
     def _know(self, frames: Sequence[Frame]) -> None:
         for frame in frames:
-            self._gpus.update((frame.host, uuid) for uuid in frame.gpu_uuids)
+            self._know_gpus(frame)
         new = {frame.host for frame in frames}.difference(self._hosts)
         if not new:
             return
@@ -156,6 +157,14 @@ class PeerDetector:
         for sums in (self._working, self._standing):
             sums.grow(rows, len(hosts))
         self._hosts = hosts
+
+    def _know_gpus(self, frame: Frame) -> None:
+        rows = {(frame.host, uuid) for uuid in frame.gpu_uuids}
+        if rows - self._gpus:
+            # A card that is new took the place of those that are gone: they are not lost.
+            self._retired.update(row for row in self._gpus if row[0] == frame.host and row not in rows)
+            self._gpus.update(rows)
+        self._retired -= rows
 
     def _judge(self, data: Slice, stack: FrameStack, step_ns: int) -> list[Anomaly]:
         groups = self._groups(stack)
@@ -219,6 +228,7 @@ class PeerDetector:
         """Share of each host's known GPUs that gave a sample; NaN where the host gave none at all."""
         state = self._blocks["gpu"].state
         known = state.seen_count.max(axis=1, initial=0) >= self._config.peers.warmup_count
+        known &= np.array([name not in self._retired for name in self._blocks["gpu"].names], bool)
         there = np.isfinite(gpu_means).any(axis=1) & known
         known_count = np.bincount(of_host, weights=known, minlength=host_count)
         there_count = np.bincount(of_host, weights=there, minlength=host_count)
@@ -320,6 +330,7 @@ class PeerDetector:
                 "table": table_state(self._table),
                 "hosts": self._hosts,
                 "gpus": sorted(map(list, self._gpus)),
+                "retired": sorted(map(list, self._retired)),
                 "working": self._working.to_state(),
                 "standing": self._standing.to_state(),
                 "work": self.work.to_state(),
@@ -333,6 +344,7 @@ class PeerDetector:
         state = unpack_state(parts, "peers")
         self._hosts = state["hosts"]
         self._gpus = {(host, uuid) for host, uuid in state["gpus"]}
+        self._retired = {(host, uuid) for host, uuid in state["retired"]}
         self._begin_with(table_from(state["table"]))
         self._working.load_state(state["working"])
         self._standing.load_state(state["standing"])

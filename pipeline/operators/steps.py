@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 
 from tocsin.models.pace import Slowdown, find_slowdown
-from tocsin.models.robust import median
+from tocsin.models.robust import median, spread
 from tocsin.models.steps import (
     JobChange,
     SlowConfig,
@@ -148,18 +148,20 @@ class StepDetector:
         return find_slowdown(seconds, ends_ns, onset_ns, now_ns)
 
     def own_excess_seconds(self, host: str) -> float | None:
-        """How much longer than its peers a host's slowest rank computes in the newest steps; None: not measured."""
+        """How much longer than its peers a host's slowest rank computes in the newest steps, beyond noise; None: not measured."""
         if not self._window:
             return None
         ranks, table = table_of(self._window[-self._config.short_count :])
         own = table[0] - table[1]
         roles = np.array([self._graph.stage_of(rank) for rank in ranks])
+        mine = np.array([self._graph.host_of(rank) == host for rank in ranks])
         found = []
-        for column, rank in enumerate(ranks):
-            if self._graph.host_of(rank) == host:
-                peers = own[:, roles == roles[column]]
-                found.append(float(median((own[:, column] - median(peers, 1))[None, :], 1)[0]))
-        return max((value for value in found if np.isfinite(value)), default=None)
+        for role in np.unique(roles[mine]):
+            peers = roles == role
+            excess = median(own[:, peers] - median(own[:, peers], 1)[:, None], 0)
+            noise = 3 * float(spread(excess[~mine[peers]][None, :], 1)[0]) if (~mine[peers]).any() else np.nan
+            found.append(float(np.max(excess[mine[peers]])) - noise)
+        return max((max(0.0, value) for value in found if np.isfinite(value)), default=None)
 
     def on_slice(self, data: Slice) -> Sequence[Anomaly]:
         """Take the steps of one second and return what looks wrong at its end."""

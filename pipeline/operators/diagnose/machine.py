@@ -8,7 +8,7 @@ are no machine's fault, unless they share one component.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tocsin.models.pace import Slowdown
@@ -40,6 +40,7 @@ class MachineRules:
         leaning_ns: who fell first fell within this before the others.
         sure_standing_ns: what is said of machines that stand is confirmed after this (or twice the patience).
         fresh_ns: what a machine showed longer ago confirms nothing.
+        cleared_after_ns: a deviation that has not slowed the job after this is not why it is slower later.
         sure_ns: what the metrics alone say is confirmed when they have said it for so long.
         learned_factor: patience is at least this many times the longest such time that ended.
         max_patience_ns: learned patience ends here.
@@ -54,6 +55,7 @@ class MachineRules:
     leaning_ns: int = 10 * NS_PER_SECOND
     sure_standing_ns: int = 90 * NS_PER_SECOND
     fresh_ns: int = 15 * NS_PER_SECOND
+    cleared_after_ns: int = 60 * NS_PER_SECOND
     sure_ns: int = 40 * NS_PER_SECOND
     learned_factor: float = 1.5
     max_patience_ns: int = 600 * NS_PER_SECOND
@@ -94,8 +96,34 @@ def _families(anomaly: Anomaly) -> set[str]:
     return found
 
 
-def find_machine(
-    graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules
+@dataclass(slots=True)
+class Cleared:
+    """Deviations that were seen not to hurt: they are not why the job is slower later.
+
+    Attributes:
+        since_ns: host -> begin of the deviation that was cleared.
+    """
+
+    since_ns: dict[str, int] = field(default_factory=dict)
+
+    def judge(self, anomalies: Sequence[Anomaly], now_ns: int, pace: Pace, rules: MachineRules) -> list[Anomaly]:
+        """The anomalies that may still be why; the others are remembered until they end."""
+        self.since_ns = {
+            anomaly.component.name: self.since_ns[anomaly.component.name]
+            for anomaly in anomalies
+            if self.since_ns.get(anomaly.component.name) == anomaly.start_ns
+        }
+        for anomaly in anomalies:
+            if now_ns - anomaly.start_ns < rules.cleared_after_ns or anomaly.component.name in self.since_ns:
+                continue
+            slowdown = pace.slowdown_since(anomaly.start_ns - rules.before_onset_ns, now_ns)
+            if slowdown is not None and slowdown.is_gone:
+                self.since_ns[anomaly.component.name] = anomaly.start_ns
+        return [anomaly for anomaly in anomalies if anomaly.component.name not in self.since_ns]
+
+
+def find_machine(  # what is known, and what is remembered
+    graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules, cleared: Cleared
 ) -> tuple[list[Finding], list[Reason]]:
     """Explain the peer anomalies that hold now; reasons where one is not worth a verdict."""
     if pace.standing_since_ns:
@@ -105,7 +133,8 @@ def find_machine(
     telling = [anomaly for anomaly in telling if _families(anomaly) - _SILENT_FAMILIES]
     if not telling:
         return [], [Reason.NO_IMPACT] if anomalies else []
-    chosen = _single_out(graph, telling, rules)
+    open_ones = cleared.judge(telling, now_ns, pace, rules)
+    chosen = _single_out(graph, open_ones or telling, rules)
     if not chosen:
         return [], [Reason.AMBIGUOUS]
     onset_ns = min(anomaly.start_ns for anomaly in chosen)
@@ -113,6 +142,7 @@ def find_machine(
     if slowdown is None and now_ns - onset_ns < rules.lasting_ns:
         return [], [Reason.NOT_CONTINUOUS]
     hurts = slowdown is None or (slowdown.is_certain and _explains(chosen, slowdown, pace))
+    hurts = hurts and bool(open_ones)
     weak = all(_families(anomaly) - _SILENT_FAMILIES == {"cpu"} for anomaly in chosen)
     shown = pace.own_excess_seconds(chosen[0].component.name) is not None
     lasting_ns = rules.cpu_lasting_ns if shown else 2 * rules.cpu_lasting_ns
