@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 
@@ -151,6 +151,7 @@ class TestMissing:
 
         assert np.abs(rows.window().sigmas).max() < CONFIG.suspicious_sigmas
 
+    @settings(max_examples=50)
     @given(
         seed=st.integers(0, 10_000),
         holes=st.floats(0.0, 0.9),
@@ -177,6 +178,7 @@ class TestMissing:
 
 
 class TestSymmetry:
+    @settings(max_examples=30)
     @given(seed=st.integers(0, 10_000), order=st.permutations(range(7)))
     def test_permuted_hosts_permute_the_answer(self, seed: int, order: list[int]) -> None:
         draw = np.random.default_rng(seed)
