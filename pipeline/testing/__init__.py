@@ -1,7 +1,8 @@
 """Fakes that ship with the package: a job without machines, and scenarios that read like prose."""
 
 from tocsin.pipeline.testing.fake_job import FakeJob, JobShape
+from tocsin.pipeline.testing.metrics_job import MachineShape, MetricsJob, MetricsScenario
 from tocsin.pipeline.testing.scenario import Scenario, between
 from tocsin.pipeline.testing.store import MemoryStore
 
-__all__ = ["FakeJob", "JobShape", "MemoryStore", "Scenario", "between"]
+__all__ = ["FakeJob", "JobShape", "MachineShape", "MemoryStore", "MetricsJob", "MetricsScenario", "Scenario", "between"]

@@ -1,0 +1,309 @@
+"""Distance from peers: whoever always was different stays unsuspected, whoever becomes so is not."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import ArrayLike, NDArray
+
+from tocsin.models.peers import PeerConfig, PeerState, PeerWindow, Scale, compare, plain, scale_of, transform
+from tocsin.schemas.metrics import BUILTIN_TABLE, Metric
+
+FloatArray = NDArray[np.float32]
+CONFIG = PeerConfig()
+WATTS = (Scale(4.0),)
+LEARNED_COUNT = 40
+
+
+@dataclass
+class Rows:
+    """Rows around levels of their own, compared window after window."""
+
+    levels: ArrayLike
+    scales: tuple[Scale, ...] = WATTS
+    groups: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, np.intp))
+    noise_ratio: float = 0.01
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        table = np.asarray(self.levels, np.float32)
+        self.own = table.reshape(table.shape[0], -1)
+        self.state = PeerState.empty(*self.own.shape)
+        self.draw = np.random.default_rng(self.seed)
+        if not self.groups.size:
+            self.groups = np.zeros(len(self.own), np.intp)
+
+    def window(self, factors: ArrayLike = 1.0) -> PeerWindow:
+        """One window of all rows, each ``factors`` times its level."""
+        noise = 1 + self.noise_ratio * self.draw.standard_normal(self.own.shape)
+        values = (self.own * np.asarray(factors) * noise).astype(np.float32)
+        return compare(transform(values, self.scales), self.groups, self.state, self.scales, CONFIG)
+
+    def learn(self, count: int = LEARNED_COUNT, factors: ArrayLike = 1.0) -> Rows:
+        for _ in range(count):
+            self.window(factors)
+        return self
+
+
+def one_of(count: int, row: int, factor: float) -> FloatArray:
+    """All as ever, one not."""
+    factors = np.ones((count, 1), np.float32)
+    factors[row] = factor
+    return factors
+
+
+class TestLevels:
+    def test_nothing_is_said_while_it_learns(self) -> None:
+        rows = Rows([450.0] * 8)
+        for _ in range(CONFIG.warmup_count):
+            assert np.isnan(rows.window(one_of(8, 3, 0.5)).sigmas).all()
+
+    def test_a_host_that_always_was_warm_stays_unsuspected(self) -> None:
+        rows = Rows([60.0] * 7 + [75.0], (Scale(1.5),)).learn()
+        for _ in range(60):
+            assert np.abs(rows.window().sigmas).max() < CONFIG.suspicious_sigmas
+
+    @pytest.mark.parametrize("factor", [0.8, 1.2])
+    @pytest.mark.parametrize("count", [3, 8, 64])
+    def test_a_fifth_more_or_less_is_beyond_five_sigmas(self, count: int, factor: float) -> None:
+        sigmas = Rows([450.0] * count).learn().window(one_of(count, 2, factor)).sigmas[:, 0]
+
+        assert abs(sigmas[2]) > 5
+        assert np.sign(sigmas[2]) == np.sign(factor - 1)
+        assert np.abs(np.delete(sigmas, 2)).max() < CONFIG.suspicious_sigmas
+
+    def test_what_lasts_is_not_learned_in_a_minute(self) -> None:
+        rows = Rows([450.0] * 8).learn()
+        sigmas = [rows.window(one_of(8, 2, 0.8)).sigmas[2, 0] for _ in range(12)]
+
+        assert max(sigmas) < -5
+
+    def test_a_checkpoint_of_all_leaves_no_residual(self) -> None:
+        rows = Rows(np.linspace(400, 500, 8)).learn()
+        for share in (0.25, 0.02, 0.25, 1.0):
+            window = rows.window(share)
+            assert np.abs(window.sigmas).max() < CONFIG.suspicious_sigmas
+            assert window.factor[:, 0] == pytest.approx(share, rel=0.05)
+
+    def test_rest_teaches_nothing(self) -> None:
+        rows = Rows(np.linspace(400, 500, 8), noise_ratio=0.0).learn()
+        level, seen = rows.state.level.copy(), rows.state.seen_count.copy()
+        rows.learn(50, factors=0.1)
+
+        np.testing.assert_array_equal(rows.state.level, level)
+        np.testing.assert_array_equal(rows.state.seen_count, seen)
+
+    def test_one_that_works_while_all_rest_differs(self) -> None:
+        rows = Rows([450.0] * 8).learn()
+
+        assert rows.window(np.where(np.arange(8) == 5, 1.0, 0.3)[:, None]).sigmas[5, 0] > 5
+
+
+class TestGroups:
+    def test_stages_of_different_levels_are_each_compared_with_themselves(self) -> None:
+        levels, groups = [450.0] * 4 + [200.0] * 4, np.repeat([0, 1], 4)
+        rows = Rows(levels, groups=groups).learn()
+        stage_rests = rows.window(np.where(groups == 1, 0.4, 1.0)[:, None])
+        one_falls = rows.window(one_of(8, 6, 0.75))
+
+        assert np.abs(stage_rests.sigmas).max() < CONFIG.suspicious_sigmas
+        assert one_falls.sigmas[6, 0] < -5
+
+    def test_stages_of_different_levels_in_one_group_are_compared_by_their_own_levels(self) -> None:
+        rows = Rows([450.0] * 4 + [200.0] * 4).learn()
+
+        assert np.abs(rows.window(0.7).sigmas).max() < CONFIG.suspicious_sigmas
+        assert rows.window(one_of(8, 6, 0.75)).sigmas[6, 0] < -5
+
+    def test_a_row_without_a_group_is_compared_with_nobody(self) -> None:
+        rows = Rows([450.0] * 8, groups=np.array([0] * 6 + [-1] * 2)).learn()
+        sigmas = rows.window(one_of(8, 7, 0.2)).sigmas
+
+        assert np.isnan(sigmas[6:]).all()
+        assert np.abs(sigmas[:6]).max() < CONFIG.suspicious_sigmas
+
+    def test_nobody_has_peers(self) -> None:
+        rows = Rows([450.0] * 2, groups=np.array([-1, -1])).learn()
+
+        assert np.isnan(rows.window(one_of(2, 1, 0.2)).sigmas).all()
+
+
+class TestMissing:
+    def test_a_metric_that_nobody_has_never_scores(self) -> None:
+        rows = Rows(np.full((8, 2), (450.0, np.nan), np.float32), (Scale(4.0), Scale(1.5))).learn()
+        window = rows.window(one_of(8, 3, 0.5))
+
+        assert np.isnan(window.sigmas[:, 1]).all()
+        assert np.isfinite(window.sigmas[:, 0]).all()
+
+    def test_a_host_that_is_away_for_a_while_does_not_score_and_is_known_when_it_returns(self) -> None:
+        rows = Rows([450.0] * 7 + [300.0]).learn()
+        for _ in range(20):
+            window = rows.window(np.where(np.arange(8) == 7, np.nan, 1.0)[:, None])
+            assert np.isnan(window.sigmas[7, 0])
+            assert np.abs(window.sigmas[:7]).max() < CONFIG.suspicious_sigmas
+
+        assert np.abs(rows.window().sigmas).max() < CONFIG.suspicious_sigmas
+
+    @settings(max_examples=50)
+    @given(
+        seed=st.integers(0, 10_000),
+        holes=st.floats(0.0, 0.9),
+        huge=st.sampled_from([0.0, 1e-20, 1.0, 1e12]),
+    )
+    def test_nan_never_comes_out_where_a_sample_is(self, seed: int, holes: float, huge: float) -> None:
+        """Once a row has learned, each sample of it gets a number, whatever its peers miss."""
+        draw = np.random.default_rng(seed)
+        scales = (Scale(4.0), Scale(0.15, counted=True), Scale(0.0, low=-np.inf))
+        state = PeerState.empty(6, 3)
+        groups = np.repeat([0, 1], 3)
+        for index in range(30):
+            values = (huge * draw.random((6, 3))).astype(np.float32)
+            missing = (draw.random((6, 3)) < holes) & (index >= 2 * CONFIG.warmup_count)
+            values[missing] = np.nan
+            window = compare(transform(values, scales), groups, state, scales, CONFIG)
+
+            ready = state.seen_count > CONFIG.warmup_count
+            wanted = ready & ~missing
+            assert not np.isnan(window.sigmas[wanted]).any()
+            assert np.isnan(window.sigmas[missing]).all()
+            assert np.isfinite(state.own_spread).all()
+            assert np.isfinite(state.level[state.seen_count > 0]).all()
+
+
+class TestSymmetry:
+    @settings(max_examples=30)
+    @given(seed=st.integers(0, 10_000), order=st.permutations(range(7)))
+    def test_permuted_hosts_permute_the_answer(self, seed: int, order: list[int]) -> None:
+        draw = np.random.default_rng(seed)
+        groups = np.array([0, 0, 0, 1, 1, 1, 1])
+        state, other = PeerState.empty(7, 2), PeerState.empty(7, 2)
+        scales = (Scale(4.0), Scale(0.15, counted=True))
+        for _ in range(20):
+            values = transform(draw.normal(300, 60, (7, 2)).astype(np.float32), scales)
+            window = compare(values, groups, state, scales, CONFIG)
+            moved = compare(values[order], groups[order], other, scales, CONFIG)
+
+            np.testing.assert_array_equal(moved.sigmas, window.sigmas[order])
+        np.testing.assert_array_equal(other.level, state.level[order])
+        np.testing.assert_array_equal(other.spread, state.spread)
+
+    @pytest.mark.parametrize("factor", [1e-3, 64.0])
+    def test_other_units_give_the_same_sigmas(self, factor: float) -> None:
+        rows = Rows([450.0] * 8).learn()
+        scaled = Rows(np.array([450.0] * 8) * factor, (Scale(4.0 * factor),)).learn()
+
+        np.testing.assert_allclose(
+            scaled.window(one_of(8, 3, 0.8)).sigmas, rows.window(one_of(8, 3, 0.8)).sigmas, rtol=1e-2, atol=1e-2
+        )
+
+    def test_a_metric_says_the_same_with_or_without_another_beside_it(self) -> None:
+        draw = np.random.default_rng(1)
+        alone, beside = PeerState.empty(5, 1), PeerState.empty(5, 2)
+        for _ in range(25):
+            values = draw.normal(300, 9, (5, 2)).astype(np.float32)
+            one = compare(values[:, :1], np.zeros(5, np.intp), alone, WATTS, CONFIG)
+            two = compare(values, np.zeros(5, np.intp), beside, (*WATTS, Scale(1.5)), CONFIG)
+
+        np.testing.assert_array_equal(one.sigmas[:, 0], two.sigmas[:, 0])
+
+
+class TestCost:
+    def test_it_is_linear_in_the_hosts(self) -> None:
+        """Nothing that holds pairs of 4,000 rows (64 MB of float32) is ever made."""
+        rows = Rows([450.0] * 4000)
+        rows.window()
+        tracemalloc.start()
+        began = time.perf_counter()
+        rows.window()
+        seconds, peak_bytes = time.perf_counter() - began, tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+
+        assert peak_bytes < 50 * 8 * 4000
+        assert seconds < 5
+
+    def test_state_is_a_few_numbers_a_row(self) -> None:
+        state = Rows(np.full((100, 3), 5.0), (Scale(1.0),) * 3).learn(300).state
+
+        assert sum(part.size for part in (state.level, state.own_spread, state.seen_count, state.spread)) <= 1000
+
+
+class TestCounted:
+    SCALES = (scale_of(Metric("pfc_tx_packets_per_second", "host", 0.0, None, "high")),)
+
+    def test_packets_where_there_are_never_any(self) -> None:
+        rows = Rows([0.0] * 8, self.SCALES).learn()
+        values = np.zeros((8, 1), np.float32)
+        values[4] = 5000
+
+        sigmas = compare(transform(values, self.SCALES), rows.groups, rows.state, self.SCALES, CONFIG).sigmas[:, 0]
+        assert sigmas[4] > 5
+        assert np.abs(np.delete(sigmas, 4)).max() < 1
+
+    def test_a_handful_of_packets_is_nothing(self) -> None:
+        rows = Rows([0.0] * 8, self.SCALES).learn()
+        values = np.zeros((8, 1), np.float32)
+        values[4] = 5
+
+        assert compare(transform(values, self.SCALES), rows.groups, rows.state, self.SCALES, CONFIG).sigmas.max() < 3
+
+    @given(st.floats(0, 1e9, width=32))
+    def test_there_and_back(self, value: float) -> None:
+        there = transform(np.full((1, 1), value, np.float32), self.SCALES)
+
+        assert plain(there, self.SCALES[0])[0, 0] == pytest.approx(value, rel=1e-4, abs=1e-3)
+
+    def test_the_values_handed_in_are_not_changed(self) -> None:
+        values = np.full((3, 1), 700.0, np.float32)
+        transform(values, self.SCALES)
+
+        assert (values == 700.0).all()
+
+
+class TestScales:
+    def test_every_metric_of_the_builtin_table_has_a_floor(self) -> None:
+        for metric in (*BUILTIN_TABLE.host, *BUILTIN_TABLE.gpu):
+            assert scale_of(metric).floor > 0, metric.name
+
+    def test_a_users_metric_with_limits_is_measured_by_them(self) -> None:
+        assert scale_of(Metric("queue_depth", "host", 0.0, 200.0)).floor == pytest.approx(2.0)
+
+    @pytest.mark.parametrize("levels", [[1e-3] * 8, [-40.0] * 8, [1e9] * 8])
+    def test_a_users_metric_without_limits_is_measured_by_its_own_noise(self, levels: list[float]) -> None:
+        scales = (scale_of(Metric("whatever", "host")),)
+        sigmas = Rows(levels, scales).learn().window(one_of(8, 3, 0.7)).sigmas[:, 0]
+
+        assert abs(sigmas[3]) > 5
+        assert np.abs(np.delete(sigmas, 3)).max() < CONFIG.suspicious_sigmas
+
+    def test_a_metric_that_never_moves_says_nothing(self) -> None:
+        rows = Rows([7.0] * 8, (scale_of(Metric("whatever", "host")),), noise_ratio=0.0).learn()
+
+        assert not rows.window().sigmas.any()
+
+
+class TestGrowth:
+    def test_a_host_that_appears_learns_first_and_the_others_go_on(self) -> None:
+        rows = Rows(np.linspace(400, 500, 6)).learn()
+        state = rows.state.grown(np.array([0, 1, 2, 4, 5, 6]), 7)
+
+        assert state.level.shape == (7, 1)
+        np.testing.assert_array_equal(np.delete(state.level, 3, 0), rows.state.level)
+        np.testing.assert_array_equal(state.spread, rows.state.spread)
+        grown = Rows(np.insert(np.linspace(400, 500, 6), 3, 450.0))
+        grown.state = state
+        sigmas = grown.window(one_of(7, 1, 0.8)).sigmas[:, 0]
+        assert np.isnan(sigmas[3])
+        assert sigmas[1] < -5
+
+    def test_it_starts_from_nothing(self) -> None:
+        state = PeerState.empty(0, 2).grown(np.zeros(0, np.intp), 3)
+
+        assert state.level.shape == (3, 2)
+        assert np.isnan(state.level).all()

@@ -1,0 +1,87 @@
+"""Robust statistics: numpy's own answers, without its warnings, whatever is missing."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from numpy.typing import NDArray
+
+from tocsin.models.robust import MAD_TO_SIGMA, median, quantile, spread
+
+NAN, INF = float("nan"), float("inf")
+numbers = st.floats(-1e6, 1e6, allow_nan=False) | st.just(NAN)
+tables = arrays.arrays(np.float64, arrays.array_shapes(min_dims=2, max_dims=3, max_side=7), elements=numbers)
+
+
+def wanted(values: NDArray[np.float64], share: float, axis: int) -> NDArray[np.float64]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numpy warns of what is the case here: nothing but NaN
+        return np.asarray(np.nanpercentile(values, 100 * share, axis=axis))
+
+
+@given(tables, st.data())
+def test_the_median_is_numpys(values: NDArray[np.float64], data: st.DataObject) -> None:
+    axis = data.draw(st.integers(0, values.ndim - 1))
+
+    np.testing.assert_allclose(median(values, axis), wanted(values, 0.5, axis), rtol=1e-12, atol=1e-9)
+
+
+@given(tables, st.sampled_from([0.0, 0.1, 0.2, 0.4, 0.9, 1.0]), st.data())
+def test_a_quantile_is_numpys(values: NDArray[np.float64], share: float, data: st.DataObject) -> None:
+    axis = data.draw(st.integers(0, values.ndim - 1))
+
+    np.testing.assert_allclose(quantile(values, share, axis), wanted(values, share, axis), rtol=1e-9, atol=1e-6)
+
+
+@given(tables, st.data())
+def test_infinity_is_no_sample(values: NDArray[np.float64], data: st.DataObject) -> None:
+    endless = np.where(np.isnan(values), data.draw(st.sampled_from([INF, -INF])), values)
+
+    np.testing.assert_array_equal(median(endless, 0), median(values, 0))
+    np.testing.assert_array_equal(spread(endless, 0), spread(values, 0))
+
+
+def test_a_column_without_a_number_is_nan_and_the_others_are_not() -> None:
+    values = np.array([[NAN, 1.0, INF], [NAN, 3.0, NAN], [NAN, NAN, -INF]])
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_array_equal(median(values, 0), [NAN, 2.0, NAN])
+        np.testing.assert_array_equal(quantile(values, 0.9, 0), [NAN, 2.8, NAN])
+        np.testing.assert_array_equal(spread(values, 0), [NAN, MAD_TO_SIGMA, NAN])
+
+
+@given(tables)
+def test_nothing_is_written_into_the_input(values: NDArray[np.float64]) -> None:
+    before = values.copy()
+    for axis in range(values.ndim):
+        spread(values, axis)
+
+    np.testing.assert_array_equal(values, before)
+
+
+@given(tables)
+def test_the_order_of_samples_does_not_matter(values: NDArray[np.float64]) -> None:
+    order = np.arange(values.shape[0])[::-1]
+
+    np.testing.assert_array_equal(median(values[order], 0), median(values, 0))
+    np.testing.assert_array_equal(spread(values[order], 0), spread(values, 0))
+
+
+def test_the_spread_of_normal_noise_is_its_standard_deviation_whatever_one_outlier_says() -> None:
+    noise = np.random.default_rng(3).normal(5.0, 2.0, 10_001)
+    noise[0] = 1e9
+
+    assert spread(noise, 0) == pytest.approx(2.0, rel=0.05)
+
+
+def test_single_precision_stays_single() -> None:
+    values = np.array([[1.0, NAN], [2.0, NAN]], np.float32)
+
+    assert median(values, 0).dtype == np.float32
+    assert quantile(values, 0.3, 0).dtype == np.float32

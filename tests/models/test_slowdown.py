@@ -1,0 +1,166 @@
+"""Did the job become slower at that moment? ``find_slowdown`` and its sister on work per second."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tocsin.models.peers import slowdown_of_work
+from tocsin.models.steps import Slowdown, find_slowdown
+
+SECOND = 1_000_000_000
+T0 = 1_800_000_000 * SECOND
+
+
+def steps(*seconds: float) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """One step after another: how long each took, and when it ended."""
+    taken = np.array(seconds, np.float64)
+    return taken, T0 + (np.cumsum(taken) * SECOND).astype(np.int64)
+
+
+def compare(before: list[float], after: list[float], waited_seconds: float = 0.1) -> Slowdown | None:
+    """The onset lies between the two; the present is so long after the last step."""
+    seconds, ends_ns = steps(*before, *after)
+    return find_slowdown(seconds, ends_ns, int(ends_ns[len(before) - 1]), int(ends_ns[-1] + waited_seconds * SECOND))
+
+
+def noisy(count: int, level: float, ratio: float, seed: int = 0) -> list[float]:
+    drawn = level * (1 + ratio * np.random.default_rng(seed).standard_normal(count))
+    return [float(value) for value in np.maximum(drawn, level / 2)]
+
+
+class TestSteps:
+    @pytest.mark.parametrize("count", range(1, 5))
+    def test_too_few_steps_before_tell_nothing(self, count: int) -> None:
+        assert compare([1.0] * count, [9.0] * 20) is None
+
+    def test_no_step_since_then_and_none_overdue_tells_nothing(self) -> None:
+        assert compare([1.0] * 20, []) is None
+
+    def test_an_overdue_step_is_a_standstill(self) -> None:
+        found = compare([1.0] * 20, [], waited_seconds=30)
+
+        assert found is not None
+        assert (found.ratio, found.is_certain, found.is_gone) == (math.inf, True, False)
+        assert found.before_seconds == pytest.approx(1.0)
+        assert math.isnan(found.step_seconds)
+
+    def test_a_standstill_after_slow_steps_is_one_all_the_same(self) -> None:
+        found = compare([1.0] * 20, [1.5] * 5, waited_seconds=30)
+
+        assert found is not None
+        assert found.ratio == math.inf
+
+    @pytest.mark.parametrize("growth", [0.1, 0.5, 3.0])
+    def test_growth_beyond_the_noise_is_certain(self, growth: float) -> None:
+        found = compare(noisy(100, 1.0, 0.02), noisy(30, 1.0 + growth, 0.02, seed=1))
+
+        assert found is not None
+        assert found.is_certain
+        assert not found.is_gone
+        assert found.ratio == pytest.approx(growth, abs=0.03)
+        assert found.step_seconds > found.before_seconds
+
+    @pytest.mark.parametrize("seed", range(10))
+    def test_noise_is_not(self, seed: int) -> None:
+        found = compare(noisy(100, 1.0, 0.15, seed), noisy(20, 1.0, 0.15, seed + 100))
+
+        assert found is not None
+        assert not found.is_certain
+
+    def test_growth_within_the_noise_is_not(self) -> None:
+        found = compare(noisy(100, 1.0, 0.3), noisy(4, 1.1, 0.3, seed=1))
+
+        assert found is not None
+        assert not found.is_certain
+
+    def test_steps_that_are_as_before_again(self) -> None:
+        found = compare([1.0] * 50, [2.0] * 10 + [1.0] * 60)
+
+        assert found is not None
+        assert found.is_gone
+
+    def test_steps_that_are_still_slow_are_not_gone_however_long_they_last(self) -> None:
+        found = compare([1.0] * 50, [1.3] * 300)
+
+        assert found is not None
+        assert found.is_certain
+        assert not found.is_gone
+
+    def test_a_step_that_was_under_way_counts_where_most_of_it_lies_behind(self) -> None:
+        seconds, ends_ns = steps(*[1.0] * 20, 10.0)
+        onset_ns = int(ends_ns[19]) + 2 * SECOND
+
+        found = find_slowdown(seconds, ends_ns, onset_ns, int(ends_ns[-1]))
+        late = find_slowdown(seconds, ends_ns, onset_ns + 7 * SECOND, int(ends_ns[-1]))
+
+        assert found is not None
+        assert found.ratio == pytest.approx(9.0)
+        assert late is None
+
+    @given(scale=st.floats(0.05, 20.0), growth=st.floats(0.0, 2.0), seed=st.integers(0, 1000))
+    def test_scaled_times_give_the_same_answer(self, scale: float, growth: float, seed: int) -> None:
+        before, after = noisy(40, 1.0, 0.03, seed), noisy(15, 1.0 + growth, 0.03, seed + 1)
+        found = compare(before, after, 0.0)
+        scaled = compare([scale * value for value in before], [scale * value for value in after], 0.0)
+
+        assert found is not None
+        assert scaled is not None
+        assert scaled.ratio == pytest.approx(found.ratio, rel=1e-6, abs=1e-9)
+        assert scaled.step_seconds == pytest.approx(scale * found.step_seconds)
+
+
+def work(*windows: float, metrics: int = 3) -> NDArray[np.float64]:
+    """Windows in which all metrics say the same."""
+    return np.repeat(np.array(windows, np.float64)[:, None], metrics, axis=1)
+
+
+class TestWork:
+    def test_too_few_windows_tell_nothing(self) -> None:
+        assert slowdown_of_work(work(1.0, 1.0), work(0.5, 0.5, 0.5)) is None
+        assert slowdown_of_work(work(*[1.0] * 20), work()) is None
+
+    def test_no_metric_that_tells_of_work(self) -> None:
+        nothing = np.full((20, 3), np.nan)
+
+        assert slowdown_of_work(nothing, nothing) is None
+
+    def test_half_the_work_is_twice_the_step(self) -> None:
+        found = slowdown_of_work(work(*[1.0] * 20), work(*[0.5] * 5))
+
+        assert found is not None
+        assert found.ratio == pytest.approx(1.0)
+        assert (found.is_certain, found.is_gone) == (True, False)
+
+    def test_no_work_is_a_standstill(self) -> None:
+        found = slowdown_of_work(work(*[1.0] * 20), work(*[0.0] * 5))
+
+        assert found is not None
+        assert found.ratio == math.inf
+        assert found.is_certain
+
+    @pytest.mark.parametrize("now", [1.0, 1.02, 1.3])
+    def test_as_much_work_as_before_or_more_is_no_slowdown(self, now: float) -> None:
+        found = slowdown_of_work(work(*[1.0] * 20), work(*[now] * 5))
+
+        assert found is not None
+        assert (found.is_certain, found.is_gone) == (False, True)
+
+    def test_a_fall_within_the_noise_is_not_certain(self) -> None:
+        found = slowdown_of_work(work(*noisy(20, 1.0, 0.3)), work(0.9, 0.9))
+
+        assert found is not None
+        assert not found.is_certain
+
+    def test_a_metric_that_is_missing_changes_nothing(self) -> None:
+        before, after = work(*[1.0] * 20), work(*[0.7] * 5)
+        holes = before.copy(), after.copy()
+        for table in holes:
+            table[:, 1] = np.nan
+
+        assert slowdown_of_work(*holes) == slowdown_of_work(before, after)

@@ -1,0 +1,160 @@
+"""Both detectors keep the contract of detectors."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from tests.pipeline.operators.conformance import FAULTY_HOST, Detector, DetectorConformance
+from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.pipeline.operators.peers import PeerDetector, PeersConfig
+from tocsin.pipeline.operators.steps import StepDetector, StepsConfig
+from tocsin.schemas.metrics import GPU_METRICS, HOST_METRICS, Metric, MetricTable
+from tocsin.schemas.records import (
+    NS_PER_SECOND,
+    Frame,
+    JobKey,
+    JobRecord,
+    RankPlace,
+    Slice,
+    StepBatch,
+    StepRecord,
+    TableAnnouncement,
+    Topology,
+)
+
+JOB = JobKey("c", "j")
+T0 = 1_700_000_000 * NS_PER_SECOND
+FAULT_AT = 30
+USER_TABLE = MetricTable(16, GPU_METRICS, (*HOST_METRICS, Metric("tokens_per_second", "host", 0.0, None, "low")))
+
+
+def _hosts(count: int) -> list[str]:
+    return [f"n{number:02d}" for number in range(count)]
+
+
+def _first_reported(data: Slice, kind: type[JobRecord]) -> str:
+    """The first host whose numbers are not missing yet, "" = none."""
+    return next((r.host for r in data.records if isinstance(r, kind) and not _is_empty(r)), "")
+
+
+def _is_empty(record: JobRecord) -> bool:
+    if isinstance(record, Frame):
+        return bool(np.isnan(np.frombuffer(record.host_matrix, "<f4")).all())
+    return not isinstance(record, StepBatch) or record.rows[0].communication_seconds is None
+
+
+def _only_duration(row: StepRecord) -> StepRecord:
+    return StepRecord(row.ts_ns, row.rank, row.step, row.duration_seconds)
+
+
+class TestStepDetector(DetectorConformance):
+    def detector(self, graph: JobGraph) -> Detector:
+        return StepDetector(StepsConfig(), graph)
+
+    def slices(self, hosts: int, *, faulty: bool) -> list[Slice]:
+        draw = np.random.default_rng(5)
+        made = []
+        for second in range(60):
+            end_ns = T0 + (second + 1) * NS_PER_SECOND
+            places = [Topology(JOB, h, end_ns, (RankPlace(r, h, pp=0),)) for r, h in enumerate(_hosts(hosts))]
+            own = 0.8 * (1 + 0.01 * draw.standard_normal(hosts))
+            if faulty and second >= FAULT_AT:
+                own[min(hosts, 4) - 1] *= 1.5
+            step = float(own.max()) + 0.01
+            rows = [
+                StepRecord(end_ns - 1, r, second, step, 0.0, 0.4 * t, 0.5 * t, 0.1 * t, step - t)
+                for r, t in enumerate(own.tolist())
+            ]
+            batches = [StepBatch(JOB, host, end_ns - 1, (rows[r],)) for r, host in enumerate(_hosts(hosts))]
+            made.append(Slice(JOB, end_ns - NS_PER_SECOND, end_ns, (*(places if second == 0 else ()), *batches)))
+        return made
+
+    def emptied(self, data: Slice) -> Slice:
+        host = _first_reported(data, StepBatch)
+        return dataclasses.replace(
+            data,
+            records=tuple(
+                dataclasses.replace(r, rows=tuple(map(_only_duration, r.rows)))
+                if isinstance(r, StepBatch) and r.host == host
+                else r
+                for r in data.records
+            ),
+        )
+
+
+class TestPeerDetector(DetectorConformance):
+    table: MetricTable | None = None
+    metric = "gpu_power_watts"
+
+    def detector(self, graph: JobGraph) -> Detector:
+        return PeerDetector(PeersConfig(), graph)
+
+    def slices(self, hosts: int, *, faulty: bool) -> list[Slice]:
+        draw = np.random.default_rng(5)
+        table = self.table or MetricTable(1, GPU_METRICS, HOST_METRICS)
+        names = [metric.name for metric in (*table.host, *table.gpu)]
+        made = []
+        for window in range(50):
+            start_ns = T0 + 5 * window * NS_PER_SECOND
+            records: list[JobRecord] = []
+            if self.table is not None:
+                records.append(TableAnnouncement(JOB, "n00", start_ns, self.table))
+            for row, host in enumerate(_hosts(hosts)):
+                values = 0.5 * (1 + 0.02 * draw.standard_normal((len(names), 5)))
+                values[names.index("gpu_power_watts")] *= 900
+                if faulty and window >= FAULT_AT and row == min(hosts, 4) - 1:
+                    values[names.index(self.metric)] *= 0.6
+                matrix = values.astype("<f4")
+                split = len(table.host)
+                records.append(
+                    Frame(
+                        JOB,
+                        host,
+                        start_ns + 5 * NS_PER_SECOND - 1,
+                        table.table_id,
+                        start_ns,
+                        NS_PER_SECOND,
+                        5,
+                        (f"GPU-{host}",),
+                        matrix[split:].tobytes(),
+                        matrix[:split].tobytes(),
+                    )
+                )
+            made.append(Slice(JOB, start_ns, start_ns + 5 * NS_PER_SECOND, tuple(records)))
+        return made
+
+    def emptied(self, data: Slice) -> Slice:
+        host = _first_reported(data, Frame)
+        return dataclasses.replace(
+            data,
+            records=tuple(
+                dataclasses.replace(r, gpu_matrix=_nothing(r.gpu_matrix), host_matrix=_nothing(r.host_matrix))
+                if isinstance(r, Frame) and r.host == host
+                else r
+                for r in data.records
+            ),
+        )
+
+    def test_the_anomaly_says_which_metric_and_to_which_side(self) -> None:
+        said = self.play(self.slices(8, faulty=True))[1][-1]
+        [metric] = [entry for entry in said[0].detail["metrics"] if entry["score"] >= 1]
+
+        assert (said[0].component.name, metric["metric"], metric["direction"]) == (FAULTY_HOST, self.metric, "low")
+        assert metric["value"] < 0.75 * metric["expected"]
+
+    def test_a_fault_is_said_within_three_windows(self) -> None:
+        _, told = self.play(self.slices(8, faulty=True))
+
+        assert not any(told[: FAULT_AT + 1])
+        assert any(told[: FAULT_AT + 3])
+
+
+class TestPeerDetectorOnMetricsOfTheUsersOwn(TestPeerDetector):
+    table = USER_TABLE
+    metric = "tokens_per_second"
+
+
+def _nothing(matrix: bytes) -> bytes:
+    return np.full(len(matrix) // 4, np.nan, "<f4").tobytes()

@@ -1,0 +1,284 @@
+"""The life of a verdict: what opens, confirms, changes and ends it; and ids that never start anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tocsin.pipeline.operators.decide import Decide, DecideConfig
+from tocsin.pipeline.operators.findings import Finding
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import NS_PER_SECOND, JobKey
+from tocsin.schemas.verdicts import Component, ComponentKind, Evidence, FaultKind, Suspect, Verdict, VerdictState
+
+T0 = 1_800_000_000 * NS_PER_SECOND
+JOB = JobKey("c", "j")
+STOP, HANG, SLOW, DEGRADED = FaultKind.FAIL_STOP, FaultKind.HANG, FaultKind.FAIL_SLOW, FaultKind.DEGRADED
+CONFIG = DecideConfig()
+
+
+def finding(fault: FaultKind = SLOW, *hosts: str, cause: str = "unknown", onset: float = 1, **named: Any) -> Finding:
+    """An explanation; times are seconds."""
+    onset_ns = T0 + int(onset * NS_PER_SECOND)
+    suspects = tuple(Suspect(Component(ComponentKind.HOST, host)) for host in hosts)
+    evidence = (Evidence("steps", "own_seconds", 2.0, onset_ns, onset_ns, "it is so"),)
+    return Finding(fault, cause, suspects, onset_ns, 0.8, Reason.SAME_RANK_SLOWEST, evidence, **named)
+
+
+class Life:
+    """One job's verdicts, second by second."""
+
+    def __init__(self) -> None:
+        self.decide = Decide(CONFIG, JOB)
+        self.second = 1
+        self.lines: list[Verdict] = []
+
+    def see(self, *findings: Finding, seconds: int = 1) -> list[Verdict]:
+        """The same findings hold for so long."""
+        new: list[Verdict] = []
+        for _ in range(seconds):
+            self.second += 1
+            new += self.decide.on_findings(T0 + self.second * NS_PER_SECOND, findings)
+        self.lines += new
+        return new
+
+    def states(self) -> list[str]:
+        return [line.state.value for line in self.lines]
+
+
+def seconds_of(fault: FaultKind) -> int:
+    return CONFIG.confirm_ns[fault] // NS_PER_SECOND
+
+
+GONE = CONFIG.gone_ns // NS_PER_SECOND
+
+
+class TestConfirm:
+    @pytest.mark.parametrize("fault", [STOP, HANG, SLOW, DEGRADED])
+    def test_what_lasts_is_confirmed_and_what_does_not_is_cancelled(self, fault: FaultKind) -> None:
+        lasting, short = Life(), Life()
+        lasting.see(finding(fault, "n3"), seconds=seconds_of(fault) + 2)
+        short.see(finding(fault, "n3"))
+        short.see(seconds=GONE + 1)
+
+        assert lasting.states() == ["open", "confirmed"]
+        assert short.states() == ["open", "cancelled"]
+
+    def test_what_is_tentative_is_said_and_never_confirmed(self) -> None:
+        life = Life()
+        life.see(finding(STOP, "n3", cause="gpu_card_drop", tentative=True), seconds=300)
+
+        assert life.states() == ["open"]
+        assert life.lines[0].action.value == "probe"
+
+    def test_what_is_no_longer_tentative_is_confirmed(self) -> None:
+        life = Life()
+        life.see(finding(STOP, "n3", tentative=True), seconds=60)
+        life.see(finding(STOP, "n3"), seconds=2)
+
+        assert life.states() == ["open", "confirmed"]
+
+    def test_what_was_confirmed_stays_so_when_it_becomes_tentative(self) -> None:
+        life = Life()
+        life.see(finding(STOP, "n3"), seconds=10)
+        life.see(finding(STOP, "n3", tentative=True), seconds=10)
+
+        assert life.states() == ["open", "confirmed"]
+        assert life.decide.live[0].state is VerdictState.CONFIRMED
+
+    def test_evidence_that_stopped_coming_confirms_nothing(self) -> None:
+        life = Life()
+        life.see(finding(SLOW, "n3", seen_ns=T0 + 2 * NS_PER_SECOND), seconds=120)
+
+        assert life.states() == ["open"]
+
+
+class TestEnd:
+    def test_what_was_confirmed_is_resolved(self) -> None:
+        life = Life()
+        life.see(finding(SLOW, "n3"), seconds=30)
+        life.see(seconds=GONE + 1)
+
+        assert life.states()[-1] == "resolved"
+        assert life.lines[-1].action.value == "none"
+        assert life.decide.live == ()
+
+    def test_a_harmless_rest_ends_what_hurt(self) -> None:
+        """It differs still, and the steps are as before: over."""
+        life = Life()
+        life.see(finding(SLOW, "n3"), seconds=30)
+        life.see(finding(DEGRADED, "n3", is_harmless=True), seconds=GONE + 1)
+
+        assert ("resolved", SLOW) in [(line.state.value, line.fault) for line in life.lines]
+
+    def test_a_smaller_rest_that_may_hurt_still_holds_it(self) -> None:
+        life = Life()
+        life.see(finding(SLOW, "n3"), seconds=30)
+        life.see(finding(DEGRADED, "n3"), seconds=60)
+
+        assert [line.fault for line in life.decide.live] == [SLOW]
+        assert "resolved" not in life.states()
+
+    def test_what_is_left_is_another_incident(self) -> None:
+        """The id of what hurt keeps its last word: resolved."""
+        life = Life()
+        life.see(finding(SLOW, "n3"), seconds=30)
+        life.see(finding(DEGRADED, "n3", is_harmless=True), seconds=60)
+        first = life.lines[0].verdict_id
+
+        assert [line.fault for line in life.decide.live] == [DEGRADED]
+        assert life.decide.live[0].verdict_id != first
+        assert [line.state.value for line in life.lines if line.verdict_id == first][-1] == "resolved"
+
+    @pytest.mark.parametrize("fault", [STOP, HANG, SLOW])
+    def test_a_job_that_stands_holds_who_was_named(self, fault: FaultKind) -> None:
+        life = Life()
+        life.see(finding(fault, "n3"), seconds=30)
+        life.see(finding(HANG, only_holds=True), seconds=120)
+
+        assert set(life.states()) == {"open", "confirmed"}
+        assert [line.suspects[0].component.name for line in life.decide.live] == ["n3"]
+
+    def test_a_job_that_stands_opens_nothing_by_itself_and_holds_nothing_harmless(self) -> None:
+        life = Life()
+        assert life.see(finding(HANG, only_holds=True), seconds=60) == []
+        life.see(finding(DEGRADED, "n3"))
+        life.see(finding(HANG, only_holds=True), seconds=60)
+
+        assert life.decide.live == ()
+
+    def test_the_job_ends(self) -> None:
+        life = Life()
+        life.see(finding(SLOW, "n3"), finding(DEGRADED, "n4"))
+        lines = life.decide.close_all(T0 + 60 * NS_PER_SECOND, Reason.JOB_ENDED)
+
+        assert [(line.state.value, line.reason) for line in lines] == [("resolved", "job_ended")] * 2
+        assert life.decide.live == ()
+
+
+class TestStory:
+    def test_a_cause_is_kept_when_it_is_not_shown_again(self) -> None:
+        life = Life()
+        life.see(finding(SLOW, "n3", cause="thermal_throttle"), seconds=5)
+        life.see(finding(SLOW, "n3"), seconds=100)
+
+        assert {line.cause for line in life.lines} == {"thermal_throttle"}
+        assert life.states()[:2] == ["open", "confirmed"]
+
+    def test_a_cause_is_learned_and_confirmed_anew(self) -> None:
+        life = Life()
+        life.see(finding(SLOW, "n3"), seconds=30)
+        life.see(finding(SLOW, "n3", cause="power_cap"), seconds=30)
+
+        assert [line.cause for line in life.lines][-1] == "power_cap"
+        assert len({line.verdict_id for line in life.lines}) == 1
+
+    def test_degraded_grows_into_a_fault_that_hurts_under_its_id(self) -> None:
+        life = Life()
+        life.see(finding(DEGRADED, "n3"), seconds=5)
+        life.see(finding(SLOW, "n3"), seconds=5)
+
+        assert [line.fault for line in life.decide.live] == [SLOW]
+        assert len({line.verdict_id for line in life.lines}) == 1
+
+    def test_another_suspect_is_confirmed_by_its_own_time(self) -> None:
+        life = Life()
+        life.see(finding(HANG), seconds=30)
+        life.see(finding(HANG, "n3"))
+
+        assert life.states()[-1] == "open"
+        life.see(finding(HANG, "n3"), seconds=seconds_of(HANG) + 1)
+        assert life.states()[-1] == "confirmed"
+
+    def test_other_suspects_were_never_confirmed(self) -> None:
+        """Blame that moved is not confirmed by the time of the first one."""
+        life = Life()
+        life.see(finding(HANG), seconds=30)
+        life.see(finding(HANG, "n3"))
+        life.see(seconds=GONE + 1)
+
+        assert life.states()[-1] == "cancelled"
+
+
+class TestIds:
+    def test_the_same_fault_again_goes_on_counting(self) -> None:
+        """One that comes, goes and comes with the same onset: one id, and its updates only grow."""
+        life = Life()
+        for _ in range(3):
+            life.see(finding(SLOW, "n3"), seconds=3)
+            life.see(seconds=GONE + 1)
+        by_id: dict[str, list[int]] = {}
+        for line in life.lines:
+            by_id.setdefault(line.verdict_id, []).append(line.update)
+
+        assert list(by_id.values()) == [[0, 1, 2, 3, 4, 5]]
+
+    def test_old_evidence_does_not_open_again_what_was_closed(self) -> None:
+        life = Life()
+        old = finding(SLOW, "n3", seen_ns=T0 + 2 * NS_PER_SECOND)
+        life.see(old)
+        life.see(seconds=GONE + 1)
+
+        assert life.see(old, seconds=30) == []
+
+    def test_was_confirmed_is_remembered_by_the_id(self) -> None:
+        """Resolved, seen again for a moment: the second end says resolved too."""
+        life = Life()
+        life.see(finding(SLOW, "n3"), seconds=30)
+        life.see(seconds=GONE + 1)
+        life.see(finding(SLOW, "n3"))
+        life.see(seconds=GONE + 1)
+
+        assert life.states() == ["open", "confirmed", "resolved", "open", "resolved"]
+
+
+choices = st.lists(
+    st.tuples(
+        st.sampled_from([STOP, HANG, SLOW, DEGRADED]),
+        st.sampled_from([(), ("n1",), ("n2",), ("n1", "n2")]),
+        st.sampled_from(["unknown", "gpu_card_drop", "power_cap"]),
+        st.booleans(),
+        st.sampled_from([1.0, 2.0]),
+    ),
+    max_size=2,
+)
+
+
+def _findings(drawn: list[tuple[FaultKind, tuple[str, ...], str, bool, float]]) -> list[Finding]:
+    return [
+        finding(fault, *hosts, cause=cause, tentative=flag, is_harmless=flag and fault is DEGRADED, onset=onset)
+        for fault, hosts, cause, flag, onset in drawn
+    ]
+
+
+class TestAnyStory:
+    @given(st.lists(st.tuples(choices, st.integers(1, 20)), min_size=1, max_size=10), st.data())
+    def test_ids_never_start_anew_and_closed_ones_keep_their_word(
+        self, story: list[tuple[Any, int]], data: st.DataObject
+    ) -> None:
+        one, other = Life(), Life()
+        break_at = data.draw(st.integers(0, len(story) - 1))
+        for index, (drawn, seconds) in enumerate(story):
+            assert one.see(*_findings(drawn), seconds=seconds) == other.see(*_findings(drawn), seconds=seconds)
+            if index == break_at:
+                parts = other.decide.snapshot()
+                other.decide = Decide(CONFIG, JOB)
+                other.decide.restore(parts)
+                assert other.decide.snapshot() == parts
+        updates: dict[str, int] = {}
+        for line in one.lines:
+            assert line.update == updates.get(line.verdict_id, -1) + 1
+            updates[line.verdict_id] = line.update
+            if line.state not in (VerdictState.OPEN, VerdictState.CONFIRMED):
+                assert line.action.value == "none"
+            if not line.suspects:
+                assert line.action.value not in ("drain", "evict")
+            if line.fault is DEGRADED:
+                assert line.action.value == "none"
+        live = [line.verdict_id for line in one.decide.live]
+        assert len(live) == len(set(live))
+        one.see(seconds=GONE + 1)
+        assert one.decide.live == ()

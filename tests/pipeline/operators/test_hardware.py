@@ -1,0 +1,253 @@
+"""What machines say of themselves: at once, never alone, and gone when they say that all is well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from tocsin.models.steps import Slowdown
+from tocsin.pipeline.operators.diagnose.hardware import HardwareRules, HardwareTracker
+from tocsin.pipeline.operators.findings import Finding
+from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.pipeline.testing import FakeJob, JobShape, Scenario, between
+from tocsin.schemas import events
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource, JobKey, RankPlace, Severity, Topology
+
+JOB = JobKey("c", "j")
+T0 = 1_800_000_000 * NS_PER_SECOND
+NARROW = {"gen": 3, "width": 16, "max_gen": 5, "max_width": 16}
+WIDE = {**NARROW, "gen": 5}
+
+
+def _scenario(**shape: float) -> tuple[Scenario, FakeJob]:
+    scenario = Scenario(JobShape(**shape))  # type: ignore[arg-type]  # counts and seconds by name
+    return scenario, scenario.job
+
+
+def _stop(job: FakeJob) -> Callable[[], None]:
+    """The job stands, nobody knows why."""
+
+    def stops() -> None:
+        job.standing = True
+        for rank in job.ranks:
+            rank.frozen = True
+
+    return stops
+
+
+class TestFatal:
+    @pytest.mark.parametrize(
+        ("name", "payload", "cause"),
+        [
+            (events.XID, {"code": 79}, "gpu_card_drop"),
+            (events.XID, {"code": 94}, "ecc_error"),
+            (events.GPU_LOST, {"uuid": "GPU-1"}, "gpu_card_drop"),
+            (events.IB_PORT, {"port": "mlx5_0/1", "state": "down"}, "nic_dropout"),
+        ],
+    )
+    def test_it_opens_in_its_slice(self, name: str, payload: dict[str, object], cause: str) -> None:
+        scenario, job = _scenario()
+        scenario.at(40).inject(job.event, 3, name, **payload)
+        scenario.at(40).inject(_stop(job))
+        scenario.want(between(40, 42), fault="fail_stop", cause=cause, suspects=["n03"], reason="hardware_event")
+        scenario.want(between(42, 60), state="confirmed", cause=cause, suspects=["n03"])
+        scenario.run(60).check()
+        assert len({verdict.verdict_id for verdict in scenario.verdicts}) == 1
+
+    def test_steps_that_go_on_never_confirm_it_and_end_it(self) -> None:
+        scenario, job = _scenario(step_seconds=2.0)
+        scenario.at(40).inject(job.event, 3, events.XID, code=79)
+        scenario.run(160)
+
+        stops = [verdict for verdict in scenario.verdicts if verdict.fault.value == "fail_stop"]
+        assert stops
+        assert "confirmed" not in {verdict.state.value for verdict in stops}
+        assert {verdict.action.value for verdict in scenario.verdicts} <= {"probe", "notify", "none"}
+        assert scenario.engine.status()["jobs"][0]["verdicts"] == []
+
+    @pytest.mark.parametrize("code", [13, 31, 43, 45, 999])
+    def test_what_is_a_programs_fault_or_unknown_accuses_nobody(self, code: int) -> None:
+        scenario, job = _scenario(step_seconds=2.0)
+        scenario.at(40).inject(job.event, 3, events.XID, code=code)
+        scenario.want_nothing(120)
+
+    def test_corrected_errors_accuse_nobody(self) -> None:
+        scenario, job = _scenario(step_seconds=2.0)
+        scenario.at(40).inject(job.event, 3, events.ECC, kind="corrected", count=40)
+        scenario.want_nothing(120)
+
+    def test_many_hosts_at_once_share_a_cause_outside(self) -> None:
+        scenario, job = _scenario()
+        for rank in range(4):
+            scenario.at(40).inject(job.event, rank, events.IB_PORT, port="mlx5_0/1", state="down")
+        scenario.run(60)
+        assert not [verdict for verdict in scenario.final() if verdict.suspects]
+        assert scenario.engine.status()["jobs"][0]["abstained"]["ambiguous"] > 0
+
+
+class TestSlow:
+    def test_a_narrow_link_and_slower_steps(self) -> None:
+        scenario, job = _scenario(step_seconds=2.0)
+        scenario.at(60).inject(job.event, 3, events.PCIE_LINK, **NARROW)
+        scenario.at(60).inject(job.slow, 3, "forward", 1.6)
+        scenario.want(between(60, 100), fault="fail_slow", cause="pcie_downgrade", suspects=["n03"])
+        scenario.run(160).check()
+
+    def test_a_narrow_link_without_slower_steps_hurts_nobody(self) -> None:
+        scenario, job = _scenario(step_seconds=2.0)
+        scenario.at(60).inject(job.event, 3, events.PCIE_LINK, **NARROW)
+        scenario.run(160)
+        assert {verdict.fault.value for verdict in scenario.verdicts} <= {"degraded"}
+        assert {verdict.action.value for verdict in scenario.verdicts} <= {"none"}
+
+    def test_a_link_that_is_well_again_explains_nothing_later(self) -> None:
+        scenario, job = _scenario(step_seconds=2.0)
+        scenario.at(60).inject(job.event, 3, events.PCIE_LINK, **NARROW)
+        scenario.at(62).inject(job.event, 3, events.PCIE_LINK, **WIDE)
+        scenario.at(100).inject(job.slow, 3, "forward", 1.6)
+        scenario.want(between(100, 160), fault="fail_slow", cause="unknown", suspects=["n03"])
+        scenario.run(180).check()
+        assert not [v for v in scenario.verdicts if v.detected_ns > scenario.shape.start_ns + 100 * NS_PER_SECOND
+                    and v.cause == "pcie_downgrade"]  # fmt: skip
+
+
+class TestExits:
+    def test_memory_errors_explain_an_exit(self) -> None:
+        scenario, job = _scenario()
+        scenario.at(40).inject(job.event, 3, events.ECC, kind="uncorrected", count=2)
+        scenario.at(40.5).inject(job.kill, 3)
+        scenario.want(between(40, 46), fault="fail_stop", cause="ecc_error", suspects=["n03"])
+        scenario.run(80).check()
+
+    def test_even_corrected_ones(self) -> None:
+        scenario, job = _scenario()
+        scenario.at(40).inject(job.event, 3, events.ECC, kind="corrected", count=500)
+        scenario.at(42).inject(job.kill, 3)
+        scenario.want(between(42, 48), fault="fail_stop", cause="ecc_error", suspects=["n03"])
+        scenario.run(80).check()
+
+    def test_an_event_of_another_machine_long_before_explains_nothing(self) -> None:
+        scenario, job = _scenario()
+        scenario.at(40).inject(job.event, 5, events.ECC, kind="corrected", count=500)
+        scenario.at(42).inject(job.kill, 3)
+        scenario.want(between(42, 48), fault="fail_stop", cause="process_exit", suspects=["n03"])
+        scenario.run(80).check()
+
+    def test_victims_do_not_hide_the_machine_whose_card_dropped_first(self) -> None:
+        """Rank 5's process is the first to end; the card of rank 3 was lost just before."""
+        scenario, job = _scenario()
+        scenario.at(40).inject(job.event, 3, events.XID, code=79)
+        scenario.at(41).inject(job.kill, 5, signal=6)
+        scenario.want(between(40, 46), fault="fail_stop", cause="gpu_card_drop", suspects=["n03"])
+        scenario.run(80).check()
+        assert {s.component.name for verdict in scenario.final() for s in verdict.suspects} == {"n03"}
+
+    def test_a_report_that_comes_after_the_death_of_another_is_no_reason_for_it(self) -> None:
+        scenario, job = _scenario()
+        scenario.at(40).inject(job.kill, 5)
+        scenario.at(60).inject(job.event, 3, events.XID, code=79)
+        scenario.want(between(40, 46), fault="fail_stop", cause="process_exit", suspects=["n05"])
+        scenario.run(58).check()
+
+
+@dataclass
+class StubPace:
+    """A pace as told."""
+
+    slowdown: Slowdown | None = None
+    median_step_ns: int = NS_PER_SECOND
+    work_is_known: bool = False
+    standing_since_ns: int = 0
+    longest_standing_ns: int = 0
+
+    def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
+        return self.slowdown
+
+    def own_excess_seconds(self, host: str) -> float | None:
+        return None
+
+
+STANDS = Slowdown(float("inf"), is_certain=True, is_gone=False, step_seconds=float("nan"), before_seconds=1.0)
+AS_EVER = Slowdown(0.0, is_certain=False, is_gone=True, step_seconds=1.0, before_seconds=1.0)
+
+
+class Machines:
+    """Eight hosts and a tracker."""
+
+    def __init__(self) -> None:
+        self.graph = JobGraph()
+        self.graph.take([Topology(JOB, f"n{r}", T0, (RankPlace(r, f"n{r}"),)) for r in range(8)])
+        self.tracker = HardwareTracker(HardwareRules())
+
+    def say(self, second: float, host: str, name: str, **payload: object) -> None:
+        ts_ns = T0 + int(second * NS_PER_SECOND)
+        self.tracker.take(Event(JOB, host, ts_ns, -1, EventSource.KERNEL, name, Severity.ERROR, payload))
+
+    def find(self, second: float, pace: StubPace) -> tuple[list[Finding], list[Reason]]:
+        return self.tracker.find(self.graph, T0 + int(second * NS_PER_SECOND), pace)
+
+
+class TestTracker:
+    def test_a_job_that_suffers_confirms_and_one_that_does_not_only_notes(self) -> None:
+        machines = Machines()
+        machines.say(1, "n3", events.XID, code=79)
+
+        [early], _ = machines.find(1.5, StubPace())
+        [suffers], _ = machines.find(20, StubPace(STANDS))
+        [works], reasons = machines.find(20, StubPace(AS_EVER))
+        assert (early.fault.value, early.tentative) == ("fail_stop", True)
+        assert (suffers.fault.value, suffers.tentative) == ("fail_stop", False)
+        assert (works.fault.value, reasons) == ("degraded", [Reason.NO_IMPACT])
+        assert machines.find(90, StubPace(AS_EVER)) == ([], [Reason.NO_IMPACT])
+
+    def test_what_is_old_opens_nothing(self) -> None:
+        machines = Machines()
+        machines.say(1, "n3", events.XID, code=79)
+
+        assert machines.find(1 + 3600, StubPace(STANDS)) == ([], [])
+
+    def test_the_first_is_named(self) -> None:
+        machines = Machines()
+        machines.say(9, "n1", events.XID, code=79)
+        machines.say(1, "n3", events.XID, code=94)
+
+        [finding], _ = machines.find(10, StubPace(STANDS))
+        assert [suspect.component.name for suspect in finding.suspects] == ["n3"]
+        assert finding.onset_ns == T0 + NS_PER_SECOND
+
+    @pytest.mark.parametrize("hosts", [2, 8])
+    def test_hosts_that_say_the_same_together_are_nobodys_fault(self, hosts: int) -> None:
+        machines = Machines()
+        for number in range(hosts):
+            machines.say(1 + number / 10, f"n{number}", events.IB_PORT, port="mlx5_0/1", state="down")
+
+        assert machines.find(3, StubPace(STANDS)) == ([], [Reason.AMBIGUOUS])
+
+    def test_a_state_that_is_well_again_takes_back_only_its_own(self) -> None:
+        machines = Machines()
+        machines.say(1, "n3", events.PCIE_LINK, **NARROW)
+        machines.say(2, "n3", events.XID, code=79)
+        machines.say(3, "n3", events.PCIE_LINK, **WIDE)
+
+        assert [fact.name for fact in machines.tracker.facts["n3"]] == [events.XID]
+        machines.say(4, "n4", events.PCIE_LINK, **WIDE)
+        assert not machines.tracker.facts.get("n4")
+
+    def test_a_machine_that_never_stops_talking_is_kept_small(self) -> None:
+        machines = Machines()
+        for second in range(1000):
+            machines.say(second / 10, "n3", events.ECC, kind="corrected", count=1)
+
+        assert len(machines.tracker.facts["n3"]) < 100
+
+    def test_state_there_and_back(self) -> None:
+        machines, other = Machines(), Machines()
+        machines.say(1, "n3", events.XID, code=79)
+        machines.say(2, "n1", events.ECC, kind="corrected", count=1)
+        other.tracker.load_state(machines.tracker.to_state())
+
+        assert other.tracker.facts == machines.tracker.facts
+        assert other.find(3, StubPace(STANDS)) == machines.find(3, StubPace(STANDS))

@@ -1,0 +1,158 @@
+"""Rows between records and arrays: means that know gaps, states that come back as they were."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from numpy.typing import NDArray
+
+from tests.strategies import tables
+from tocsin.models.frames import FrameStack
+from tocsin.models.peers import PeerConfig
+from tocsin.pipeline.operators.arrays import array_from, array_state
+from tocsin.pipeline.operators.peer_rows import (
+    Block,
+    directed,
+    host_rows,
+    largest_by_host,
+    mean_by_host,
+    mean_over_ticks,
+    table_from,
+    table_state,
+)
+from tocsin.pipeline.operators.step_rows import COLUMNS, StepRows, table_of
+from tocsin.schemas.metrics import BUILTIN_TABLE, GPU_METRICS, Metric, MetricTable
+
+NAN = float("nan")
+FloatArray = NDArray[np.float32]
+series = arrays.arrays(np.float32, (3, 2, 4), elements=st.floats(-1e6, 1e6, width=32) | st.just(NAN))
+
+
+def f32(values: object) -> FloatArray:
+    return np.array(values, np.float32)
+
+
+class TestArrays:
+    @pytest.mark.parametrize("kind", ["<f4", "<f8", "<i8", ">f4", "?"])
+    def test_there_and_back_through_json(self, kind: str) -> None:
+        values = np.array([[1, 0, 1], [0, 1, 1]]).astype(kind)
+        found = array_from(json.loads(json.dumps(array_state(values))))
+
+        np.testing.assert_array_equal(found, values)
+        assert found.shape == values.shape
+        assert found.flags.writeable
+
+    @given(arrays.arrays(np.float32, arrays.array_shapes(min_dims=1, max_dims=3, min_side=0)))
+    def test_every_bit_of_any_float(self, values: FloatArray) -> None:
+        assert array_from(array_state(values)).tobytes() == values.tobytes()
+
+    def test_columns_that_do_not_lie_together(self) -> None:
+        values = np.arange(12.0).reshape(3, 4).T
+
+        np.testing.assert_array_equal(array_from(array_state(values)), values)
+
+
+class TestMeans:
+    @given(series)
+    def test_missing_ticks_do_not_count(self, values: FloatArray) -> None:
+        found = mean_over_ticks(values)
+        for row, metric in np.ndindex(3, 2):
+            known = [float(value) for value in values[row, metric] if not math.isnan(value)]
+            if known:
+                assert found[row, metric] == pytest.approx(sum(known) / len(known), rel=1e-4, abs=0.2)
+            else:
+                assert np.isnan(found[row, metric])
+
+    def test_gpus_without_samples_do_not_count(self) -> None:
+        values = f32([[1, NAN], [3, NAN], [NAN, 5], [NAN, NAN]])
+
+        np.testing.assert_array_equal(
+            mean_by_host(values, np.array([0, 0, 1, 1]), 3), f32([[2, NAN], [NAN, 5], [NAN, NAN]])
+        )
+
+    def test_only_what_is_bad_counts(self) -> None:
+        metrics = (Metric("a", "gpu", bad="both"), Metric("b", "gpu", bad="high"), Metric("c", "gpu", bad="low"))
+        found = directed(f32([[5, 5, 5], [-5, -5, -5]]), metrics)
+
+        np.testing.assert_array_equal(found, f32([[[5, 5, 0], [0, 0, 0]], [[0, 0, 0], [5, 0, 5]]]))
+
+    def test_the_largest_gpu_of_each_host(self) -> None:
+        values = np.stack([f32([[1], [7], [NAN], [NAN]]), f32([[0], [0], [2], [NAN]])])
+
+        np.testing.assert_array_equal(
+            largest_by_host(values, np.array([0, 0, 1, 2]), 3), f32([[[7], [NAN], [NAN]], [[0], [2], [NAN]]])
+        )
+
+    def test_gpus_know_their_hosts(self) -> None:
+        stack = FrameStack(("a", "b"), (("a", "G1"), ("b", "G1"), ("b", "G2")), f32([]), f32([]))
+
+        assert host_rows(stack).tolist() == [0, 1, 1]
+
+
+class TestBlock:
+    def test_rows_are_known_by_name_wherever_they_move(self) -> None:
+        block, config = Block(GPU_METRICS[:1]), PeerConfig()
+        level = {"a": 0.4, "c": 0.6, "b": 0.9}
+        for names in (["a", "c"], ["a", "b", "c"]):
+            for _ in range(20):
+                values = f32([[level[name]] for name in names])
+                window = block.compare(names, values, np.zeros(len(names), np.intp), config)
+
+        assert np.abs(window.sigmas).max() < 1
+        assert block.state.level[:, 0] == pytest.approx([0.4, 0.9, 0.6])
+        assert block.state.seen_count[:, 0].tolist() == [40, 20, 40]
+
+    def test_state_there_and_back(self) -> None:
+        block, other = Block(GPU_METRICS[:1]), Block(GPU_METRICS[:1])
+        names = [("a", "G1"), ("a", "G2"), ("b", "G1")]
+        block.compare(names, f32([[0.1], [NAN], [0.3]]), np.zeros(3, np.intp), PeerConfig())
+        other.load_state(json.loads(json.dumps(block.to_state())))
+
+        assert other.names == names
+        assert other.to_state() == block.to_state()
+
+
+class TestTables:
+    @pytest.mark.parametrize("table", [BUILTIN_TABLE, MetricTable(17, (), (Metric("x", "host", -1.0, None, "low"),))])
+    def test_there_and_back(self, table: MetricTable) -> None:
+        assert table_from(json.loads(json.dumps(table_state(table)))) == table
+
+    @given(tables)
+    def test_any(self, table: MetricTable) -> None:
+        assert table_from(json.loads(json.dumps(table_state(table)))) == table
+
+
+class TestSteps:
+    def test_ranks_in_order_and_the_last_end(self) -> None:
+        rows = {3: [1.0] * len(COLUMNS) + [50.0], 1: [2.0] * len(COLUMNS) + [70.0]}
+        told = StepRows.of(rows)
+
+        assert (told.ranks, told.end_ns) == ((1, 3), 70)
+        assert (told.duration_of(3), told.duration_of(1), told.duration_of(2)) == (1.0, 2.0, None)
+
+    def test_a_rank_that_is_missing_in_a_step_is_nan_there(self) -> None:
+        full = {rank: [float(rank)] * len(COLUMNS) + [9.0] for rank in (0, 1, 2)}
+        ranks, table = table_of([StepRows.of(full), StepRows.of({0: full[0], 2: full[2]})])
+
+        assert ranks == (0, 1, 2)
+        assert table.shape == (len(COLUMNS), 2, 3)
+        np.testing.assert_array_equal(table[0], np.array([[0, 1, 2], [0, NAN, 2]]))
+
+    def test_state_there_and_back_with_gaps(self) -> None:
+        told = StepRows.of({0: [1.0, NAN, NAN, 2.0, 3.0, 4.0, 5.0]})
+        found = StepRows.from_state(json.loads(json.dumps(told.to_state())))
+
+        assert (found.end_ns, found.ranks) == (told.end_ns, told.ranks)
+        np.testing.assert_array_equal(found.values, told.values)
+
+    def test_times_of_today_lose_less_than_a_microsecond(self) -> None:
+        """They pass through a float between the ranks' values."""
+        end_ns = 1_800_000_000_123_456_789
+
+        assert abs(StepRows.of({0: [1.0] * len(COLUMNS) + [float(end_ns)]}).end_ns - end_ns) < 1000

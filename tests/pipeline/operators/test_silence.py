@@ -1,0 +1,183 @@
+"""A host that says nothing: what its peers do decides what that means, by steps or by metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from tocsin.models.steps import Slowdown
+from tocsin.pipeline.operators.diagnose.silence import SilenceConfig, find_silence
+from tocsin.pipeline.operators.findings import Finding
+from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.schemas import events
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import (
+    NS_PER_SECOND,
+    Event,
+    EventSource,
+    Frame,
+    JobKey,
+    RankPlace,
+    Severity,
+    StepBatch,
+    StepRecord,
+    Topology,
+)
+
+JOB = JobKey("c", "j")
+T0 = 1_800_000_000 * NS_PER_SECOND
+LOST_SECOND = 60
+
+
+@dataclass
+class StubPace:
+    """What metrics show."""
+
+    median_step_ns: int = 0
+    work_is_known: bool = True
+    standing_since_ns: int = 0
+    longest_standing_ns: int = 0
+
+    def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
+        return None
+
+    def own_excess_seconds(self, host: str) -> float | None:
+        return None
+
+
+def at(second: float) -> int:
+    return T0 + int(second * NS_PER_SECOND)
+
+
+class Job:
+    """Eight hosts, a rank on each; some say nothing after ``LOST_SECOND``."""
+
+    def __init__(self, silent: tuple[int, ...] = (3,), *, tick_seconds: int = 1) -> None:
+        self.graph = JobGraph()
+        self.silent = silent
+        self.beat_seconds = max(5, 5 * tick_seconds)
+        self.tick_ns = tick_seconds * NS_PER_SECOND
+        for rank in range(8):
+            self.graph.take([Topology(JOB, f"n{rank}", T0, (RankPlace(rank, f"n{rank}", leaf=f"leaf{rank // 4}"),))])
+
+    def run(self, until: int, steps_until: int = 0) -> Job:
+        """Frames of everybody who speaks; steps of everybody until then (0: nobody tells any)."""
+        for second in range(self.beat_seconds, until + 1, self.beat_seconds):
+            for rank in range(8):
+                if rank in self.silent and second > LOST_SECOND:
+                    continue
+                frame = Frame(JOB, f"n{rank}", at(second) - 1, 1, at(second), self.tick_ns, 0, (), b"", b"")
+                self.graph.take([frame])
+                if second <= steps_until:
+                    row = StepRecord(at(second) - 1, rank, second, 1.0)
+                    self.graph.take([StepBatch(JOB, f"n{rank}", at(second) - 1, (row,))])
+        return self
+
+    def find(self, second: int, pace: StubPace) -> tuple[list[Finding], dict[str, Reason]]:
+        return find_silence(self.graph, at(second), pace, SilenceConfig())
+
+
+def test_the_others_stand_since_then_by_their_steps() -> None:
+    [finding], _ = Job().run(80, steps_until=LOST_SECOND).find(80, StubPace(NS_PER_SECOND))
+
+    assert (finding.cause, [s.component.name for s in finding.suspects]) == ("machine_unreachable", ["n3"])
+    assert finding.onset_ns == at(LOST_SECOND) - 1
+
+
+def test_the_others_stand_since_then_by_their_metrics() -> None:
+    [finding], _ = Job().run(80).find(80, StubPace(standing_since_ns=at(LOST_SECOND)))
+
+    assert [suspect.component.name for suspect in finding.suspects] == ["n3"]
+
+
+@pytest.mark.parametrize("seconds", [4, 8])
+def test_one_report_that_is_late_is_no_silence(seconds: int) -> None:
+    second = LOST_SECOND + seconds
+
+    assert Job().run(second).find(second, StubPace(standing_since_ns=at(LOST_SECOND))) == ([], {})
+
+
+def test_the_others_work_on() -> None:
+    lost = {"n3": Reason.MONITORING_LOST}
+
+    assert Job().run(90).find(90, StubPace()) == ([], lost)
+    assert Job().run(90, steps_until=90).find(90, StubPace(NS_PER_SECOND)) == ([], lost)
+
+
+def test_nobody_knows_what_the_others_do() -> None:
+    assert Job().run(90).find(90, StubPace(work_is_known=False)) == ([], {"n3": Reason.NO_HOOK})
+
+
+def test_it_is_tentative_at_first_and_sure_later() -> None:
+    pace = StubPace(standing_since_ns=at(LOST_SECOND))
+    [early], _ = Job().run(75).find(75, pace)
+    [late], _ = Job().run(120).find(120, pace)
+
+    assert (early.tentative, late.tentative) == (True, False)
+
+
+def test_the_others_stood_long_before_and_do_not_go_on() -> None:
+    """A checkpoint, and a host that died in it: accused when the others would have gone on by now."""
+    job = Job().run(200, steps_until=20)
+
+    assert job.find(75, StubPace(NS_PER_SECOND)) == ([], {"n3": Reason.MONITORING_LOST})
+    [finding], _ = job.find(200, StubPace(NS_PER_SECOND))
+    assert [suspect.component.name for suspect in finding.suspects] == ["n3"]
+
+
+def test_the_others_stopped_long_after_it_fell_silent() -> None:
+    job = Job().run(200, steps_until=180)
+
+    assert job.find(200, StubPace(NS_PER_SECOND)) == ([], {"n3": Reason.MONITORING_LOST})
+
+
+def test_slow_samples_are_waited_for_longer() -> None:
+    """One report every 25 s: half a minute without one is nothing."""
+    job = Job(tick_seconds=5).run(75)
+
+    assert job.find(85, StubPace(standing_since_ns=at(50))) == ([], {})
+    assert job.find(120, StubPace(standing_since_ns=at(50)))[0]
+
+
+def test_a_phase_was_announced() -> None:
+    job = Job().run(80, steps_until=LOST_SECOND)
+    phase = {"phase": "checkpoint", "edge": "begin"}
+    job.graph.take([Event(JOB, "n0", at(61), 0, EventSource.JOB, events.PHASE, Severity.INFO, phase)])
+
+    assert job.find(80, StubPace(NS_PER_SECOND)) == ([], {"n3": Reason.ANNOUNCED_PHASE})
+
+
+def test_an_agent_that_said_good_bye_is_not_silent() -> None:
+    job = Job().run(80, steps_until=LOST_SECOND)
+    job.graph.take([Event(JOB, "n3", at(61), -1, EventSource.PROCESS, events.AGENT, Severity.INFO, {"edge": "stop"})])
+
+    assert job.find(80, StubPace(NS_PER_SECOND)) == ([], {})
+
+
+def test_too_many_fall_silent_to_be_one_machines_fault() -> None:
+    found, reasons = Job((1, 2, 3, 4)).run(80, steps_until=LOST_SECOND).find(80, StubPace(NS_PER_SECOND))
+
+    assert found == []
+    assert set(reasons.values()) == {Reason.AMBIGUOUS}
+
+
+def test_two_behind_one_switch_name_it() -> None:
+    [finding], _ = Job((1, 2)).run(80, steps_until=LOST_SECOND).find(80, StubPace(NS_PER_SECOND))
+
+    assert finding.common is not None
+    assert finding.common.name == "leaf0"
+
+
+def test_all_fall_silent() -> None:
+    [finding], _ = Job(tuple(range(8))).run(80).find(80, StubPace())
+
+    assert (finding.suspects, finding.reason) == ((), Reason.JOB_SILENT)
+
+
+def test_hosts_that_speak_only_when_something_happens_are_never_silent() -> None:
+    graph = JobGraph()
+    for rank in range(8):
+        graph.take([Topology(JOB, f"n{rank}", T0, (RankPlace(rank, f"n{rank}"),))])
+
+    assert find_silence(graph, at(3600), StubPace(), SilenceConfig()) == ([], {})

@@ -1,0 +1,341 @@
+"""Whole walks with metrics: one machine differs from its peers; who is accused, and who is not.
+
+Steps take two seconds; agents send them every five.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.testing import JobShape, MachineShape, MetricsJob, MetricsScenario, between
+from tocsin.schemas.codec import encode
+from tocsin.schemas.verdicts import Verdict
+
+POWER, CLOCK, CPU = "gpu_power_watts", "gpu_sm_clock_hertz", "cpu_util_ratio"
+NO_HOOK = MachineShape(has_hook=False)
+HOOKS = pytest.mark.parametrize("machines", [MachineShape(), NO_HOOK], ids=["steps", "no_steps"])
+
+
+def _scenario(
+    machines: MachineShape | None = None, ranks: int = 8, **shape: float
+) -> tuple[MetricsScenario, MetricsJob]:
+    scenario = MetricsScenario(
+        JobShape(rank_count=ranks, step_seconds=2.0, **shape),  # type: ignore[arg-type]  # counts and seconds by name
+        machines=machines or MachineShape(),
+    )
+    return scenario, scenario.job
+
+
+def _accused(scenario: MetricsScenario) -> list[str]:
+    """Hosts that a last line still accuses (degraded is no accusation)."""
+    return [
+        suspect.component.name
+        for verdict in scenario.final()
+        if verdict.fault.value != "degraded"
+        for suspect in verdict.suspects
+    ]
+
+
+def _opened_seconds(scenario: MetricsScenario) -> float:
+    """When the first verdict came, since the scenario's start."""
+    return (scenario.verdicts[0].detected_ns - scenario.shape.start_ns) / 1e9
+
+
+def _abstained(scenario: MetricsScenario) -> dict[str, int]:
+    found: dict[str, int] = scenario.engine.status()["jobs"][0]["abstained"]
+    return found
+
+
+class TestSlow:
+    @HOOKS
+    def test_a_deviation_with_slower_steps_names_its_host(self, machines: MachineShape) -> None:
+        scenario, job = _scenario(machines)
+        scenario.at(150).inject(job.shift, 3, POWER, 0.7)
+        scenario.at(150).inject(job.shift, 3, CLOCK, 0.7)
+        scenario.at(150).inject(job.slow, 3, "forward", 1.5)
+        scenario.want(between(150, 175), fault="fail_slow", cause="power_cap", suspects=["n03"])
+        scenario.want(between(160, 230), state="confirmed", suspects=["n03"])
+        scenario.run(250).check()
+        assert len({verdict.verdict_id for verdict in scenario.verdicts}) == 1
+
+    @HOOKS
+    @pytest.mark.parametrize(
+        ("raised", "lowered", "cause"),
+        [
+            ({"gpu_temperature_celsius": 25}, {CLOCK: 0.7}, "thermal_throttle"),
+            ({"pfc_tx_packets_per_second": 5000}, {"pcie_bytes_per_second": 0.5}, "pcie_downgrade"),
+            ({}, {"nvlink_bytes_per_second": 0.5}, "nvlink_error"),
+        ],
+    )
+    def test_the_pattern_tells_the_cause(
+        self, machines: MachineShape, raised: dict[str, float], lowered: dict[str, float], cause: str
+    ) -> None:
+        scenario, job = _scenario(machines)
+        for metric, amount in raised.items():
+            scenario.at(150).inject(job.raise_by, 3, metric, amount)
+        for metric, factor in lowered.items():
+            scenario.at(150).inject(job.shift, 3, metric, factor)
+        scenario.at(150).inject(job.slow, 3, "forward", 1.5)
+        scenario.want(between(150, 200), fault="fail_slow", cause=cause, suspects=["n03"])
+        scenario.run(230).check()
+
+    def test_three_hosts_are_enough(self) -> None:
+        scenario, job = _scenario(NO_HOOK, ranks=4)
+        job.ranks[3].agent_alive = False  # a fake job has pairs: three of four are seen
+        scenario.at(150).inject(job.shift, 1, CLOCK, 0.7)
+        scenario.at(150).inject(job.slow, 1, "forward", 1.5)
+        scenario.want(between(150, 200), fault="fail_slow", suspects=["n01"])
+        scenario.run(230).check()
+
+    def test_one_gpu_of_many_is_seen(self) -> None:
+        scenario, job = _scenario(MachineShape(gpu_count=8))
+        scenario.at(150).inject(job.shift, 3, CLOCK, 0.6, 5)
+        scenario.at(150).inject(job.slow, 3, "forward", 1.5)
+        scenario.want(between(150, 175), fault="fail_slow", cause="power_cap", suspects=["n03"])
+        scenario.run(200).check()
+
+    def test_samples_of_five_seconds(self) -> None:
+        scenario, job = _scenario(MachineShape(has_hook=False, tick_seconds=5))
+        scenario.at(400).inject(job.shift, 3, CLOCK, 0.7)
+        scenario.at(400).inject(job.slow, 3, "forward", 1.5)
+        scenario.want(between(400, 480), fault="fail_slow", suspects=["n03"])
+        scenario.run(600).check()
+
+    def test_a_slowness_that_ends_is_closed(self) -> None:
+        scenario, job = _scenario()
+        scenario.at(150).inject(job.shift, 3, CLOCK, 0.7)
+        scenario.at(150).inject(job.slow, 3, "forward", 1.5)
+        scenario.at(220).inject(job.shift, 3, CLOCK, 1)
+        scenario.at(220).inject(job.slow, 3, "forward", 1)
+        scenario.want(between(220, 330), state="resolved", suspects=["n03"])
+        scenario.run(340).check()
+
+    def test_two_stages_of_different_load_are_compared_with_themselves(self) -> None:
+        scenario, job = _scenario(stage_count=2)
+        for rank in range(4, 8):
+            for metric in (POWER, "gpu_tensor_active_ratio", "rdma_bytes_per_second"):
+                job.shift(rank, metric, 0.5)
+        scenario.at(150).inject(job.shift, 6, CLOCK, 0.7)
+        scenario.at(150).inject(job.slow, 6, "forward", 1.5)
+        scenario.want(between(150, 175), fault="fail_slow", suspects=["n06"])
+        scenario.run(200).check()
+
+
+class TestHarmless:
+    @pytest.mark.parametrize("seed", range(2))
+    @HOOKS
+    def test_healthy_machines_say_nothing(self, machines: MachineShape, seed: int) -> None:
+        has_hook = machines.has_hook
+        scenario, _ = _scenario(MachineShape(has_hook=has_hook, seed=seed, own_ratio=0.1), seed=seed)
+        scenario.want_nothing(300)
+
+    def test_a_deviation_without_slower_steps_is_degraded_and_no_accusation(self) -> None:
+        scenario, job = _scenario()
+        scenario.at(150).inject(job.shift, 3, POWER, 0.7)
+        scenario.run(300)
+        assert not _accused(scenario)
+        assert {verdict.fault.value for verdict in scenario.verdicts} == {"degraded"}
+        assert {verdict.action.value for verdict in scenario.verdicts} == {"none"}
+
+    @HOOKS
+    @pytest.mark.parametrize("metric", ["gpu_temperature_celsius", "tcp_bytes_per_second", "ecn_packets_per_second"])
+    def test_what_differs_for_many_reasons_accuses_nobody_alone(self, machines: MachineShape, metric: str) -> None:
+        amount = {"gpu_temperature_celsius": 25.0, "tcp_bytes_per_second": 5e7}.get(metric, 5000.0)
+        scenario, job = _scenario(machines)
+        scenario.at(150).inject(job.raise_by, 3, metric, amount)
+        scenario.want_nothing(300)
+        assert _abstained(scenario)["no_impact"] > 0
+
+    @HOOKS
+    def test_a_daemon_of_ten_seconds_accuses_nobody_in_the_end(self, machines: MachineShape) -> None:
+        scenario, job = _scenario(machines)
+        for amount, factor, second in ((0.5, 1.6, 150), (0.0, 1.0, 160)):
+            scenario.at(second).inject(job.raise_by, 3, CPU, amount)
+            scenario.at(second).inject(job.slow, 3, "forward", factor)
+        scenario.run(260)
+        assert not _accused(scenario)
+        assert all(verdict.action.value not in ("drain", "evict") for verdict in scenario.verdicts)
+
+    @HOOKS
+    def test_an_announced_checkpoint_is_silent(self, machines: MachineShape) -> None:
+        scenario, job = _scenario(machines)
+        scenario.at(150).inject(job.pause, 40)
+        scenario.at(230).inject(job.pause, 12, "evaluation")
+        scenario.want_nothing(300)
+        assert _abstained(scenario)["announced_phase"] > 0
+
+    @HOOKS
+    def test_an_unannounced_checkpoint_accuses_nobody(self, machines: MachineShape) -> None:
+        scenario, job = _scenario(machines)
+        scenario.at(150).inject(job.pause, 20, "")
+        scenario.run(240)
+        assert not _accused(scenario)
+
+    @HOOKS
+    def test_congestion_of_a_minipod_accuses_nobody(self, machines: MachineShape) -> None:
+        scenario, job = _scenario(machines)
+        for rank in range(4):
+            scenario.at(150).inject(job.raise_by, rank, "ecn_packets_per_second", 5000)
+            scenario.at(150).inject(job.raise_by, rank, "cnp_packets_per_second", 3000)
+            scenario.at(150).inject(job.shift, rank, "rdma_bytes_per_second", 0.6)
+        scenario.at(150).inject(job.slow_all, "backward", 1.5)
+        scenario.run(300)
+        assert not _accused(scenario)
+
+    @HOOKS
+    def test_an_agent_that_restarts_while_training_goes_on(self, machines: MachineShape) -> None:
+        scenario, job = _scenario(machines)
+        scenario.at(150).inject(job.kill_agent, 3)
+        scenario.at(190).inject(job.revive_agent, 3)
+        scenario.want_nothing(300)
+        assert _abstained(scenario)["monitoring_lost"] > 0
+
+    def test_a_job_that_slows_down_as_a_whole(self) -> None:
+        scenario, job = _scenario(NO_HOOK)
+        scenario.at(150).inject(job.slow_all, "forward", 2.0)
+        scenario.want_nothing(300)
+
+
+class TestWithoutPeers:
+    def test_two_hosts_abstain_by_name_and_an_exit_still_speaks(self) -> None:
+        scenario, job = _scenario(ranks=2)
+        scenario.at(120).inject(job.shift, 1, POWER, 0.5)
+        scenario.at(120).inject(job.slow, 1, "forward", 1.5)
+        scenario.at(200).inject(job.kill, 1)
+        scenario.want(between(200, 204), fault="fail_stop", cause="process_exit", suspects=["n01"])
+        scenario.run(220).check()
+        assert _opened_seconds(scenario) >= 200
+        assert _abstained(scenario)["too_few_peers"] > 0
+
+    def test_only_metrics_and_nothing_of_work_must_last_longer(self) -> None:
+        """No step and no metric of work: only time tells a fault from a spell."""
+        known, blind = _scenario(NO_HOOK), _scenario(NO_HOOK)
+        works = [name for name in blind[1]._names if name.endswith(("_bytes_per_second", "_active_ratio"))]
+        for rank in range(8):
+            for metric in (*works, POWER, CPU, "gpu_util_ratio"):
+                blind[1].raise_by(rank, metric, float("nan"))
+        for scenario, job in (known, blind):
+            scenario.at(150).inject(job.shift, 3, CLOCK, 0.7)
+            scenario.at(150).inject(job.slow, 3, "forward", 1.5)
+            scenario.want(between(150, 260), fault="fail_slow", suspects=["n03"])
+            scenario.run(260).check()
+
+        assert _opened_seconds(blind[0]) >= _opened_seconds(known[0]) + 15
+
+
+class TestStanding:
+    def test_a_job_that_stands_and_one_host_that_differs(self) -> None:
+        scenario, job = _scenario(NO_HOOK)
+        scenario.at(150).inject(job.freeze, 3, seen=False)
+        scenario.want(between(165, 200), fault="hang", suspects=["n03"], reason="differs_while_job_stands")
+        scenario.want(between(180, 280), fault="hang", state="confirmed", suspects=["n03"])
+        scenario.run(300).check()
+        assert all(verdict.action.value not in ("drain", "evict") for verdict in scenario.verdicts)
+
+    def test_training_that_goes_on_after_a_while(self) -> None:
+        scenario, job = _scenario(NO_HOOK)
+        scenario.at(150).inject(job.freeze, 3, seen=False)
+        scenario.at(170).inject(job.thaw, 3)
+        scenario.run(260)
+        assert not _accused(scenario)
+
+    def test_a_card_that_drops_while_the_job_stands(self) -> None:
+        scenario, job = _scenario(MachineShape(has_hook=False, gpu_count=8))
+        scenario.at(150).inject(job.lose_gpu, 3)
+        scenario.at(150).inject(job.freeze, 3, seen=False)
+        scenario.want(between(160, 220), fault="hang", cause="gpu_card_drop", suspects=["n03"])
+        scenario.run(220).check()
+
+    @HOOKS
+    def test_a_host_falls_silent_and_the_others_stop_working(self, machines: MachineShape) -> None:
+        scenario, job = _scenario(machines)
+        scenario.at(150).inject(job.lose_host, 3)
+        scenario.want(between(155, 185), fault="fail_stop", cause="machine_unreachable", suspects=["n03"])
+        scenario.want(between(165, 230), state="confirmed", action="evict", suspects=["n03"])
+        scenario.run(240).check()
+
+    @HOOKS
+    def test_all_hosts_fall_silent(self, machines: MachineShape) -> None:
+        scenario, job = _scenario(machines)
+        for rank in range(8):
+            scenario.at(150).inject(job.kill_agent, rank)
+        scenario.want(between(155, 185), fault="hang", suspects=[], reason="job_silent")
+        scenario.run(200).check()
+
+
+def _slow_machine(job: MetricsJob) -> None:
+    job.shift(3, CLOCK, 0.7)
+    job.slow(3, "forward", 1.5)
+
+
+FAULTS: dict[str, tuple[bool, Callable[[MetricsJob], None]]] = {
+    "slow": (True, _slow_machine),
+    "slow without steps": (False, _slow_machine),
+    "hang": (False, lambda job: job.freeze(3, seen=False)),
+    "silence": (False, lambda job: job.lose_host(3)),
+}
+SECONDS, FAULT_SECOND = 150, 100
+Seconds = list[tuple[int, list[bytes]]]
+
+
+def _recording(fault: str, names: dict[str, str] | None = None) -> Seconds:
+    """(tick, records that arrive before it)."""
+    has_hook, inject = FAULTS[fault]
+    job = MetricsJob(JobShape(step_seconds=2.0), MachineShape(has_hook=has_hook))
+    for rank in job.ranks:
+        rank.host = (names or {}).get(rank.host, rank.host)
+    seconds = []
+    for second in range(SECONDS):
+        if second == FAULT_SECOND:
+            inject(job)
+        data = [encode(record) for record in job.second()]
+        seconds.append((job.now_ns, data))
+    return seconds
+
+
+def _play(seconds: Seconds, break_at: int = -1) -> list[Verdict]:
+    engine = EmbeddedEngine(EngineConfig(history=None))
+    verdicts: list[Verdict] = []
+    for index, (tick_ns, data) in enumerate(seconds):
+        for record in data:
+            engine.take(record)
+        verdicts += engine.tick(tick_ns).verdicts
+        if index == break_at:
+            parts = engine.snapshot()
+            engine = EmbeddedEngine(EngineConfig(history=None))
+            engine.restore(parts)
+            assert engine.snapshot() == parts
+    return verdicts
+
+
+@pytest.fixture(scope="module", params=FAULTS)
+def fault(request: pytest.FixtureRequest) -> tuple[str, Seconds, list[Verdict]]:
+    """A name, what arrives each second, and the verdict lines of an engine that is never interrupted."""
+    name: str = request.param
+    seconds = _recording(name)
+    return name, seconds, _play(seconds)
+
+
+class TestWholeEngine:
+    def test_the_fault_is_found(self, fault: tuple[str, Seconds, list[Verdict]]) -> None:
+        """The properties below are worth nothing on recordings without verdicts."""
+        assert {suspect.component.name for verdict in fault[2] for suspect in verdict.suspects} == {"n03"}
+
+    @pytest.mark.parametrize("break_at", [0, 4, 62, 99, 104, 109, 119, 124, 148])
+    def test_killed_and_restored_anywhere(self, fault: tuple[str, Seconds, list[Verdict]], break_at: int) -> None:
+        assert _play(fault[1], break_at) == fault[2]
+
+    def test_relabelled_hosts_change_nothing_else(self, fault: tuple[str, Seconds, list[Verdict]]) -> None:
+        names = {f"n{rank:02d}": f"zz{7 - rank}" for rank in range(8)}
+        told = [
+            [
+                (v.fault, v.cause, v.detected_ns, v.onset_ns, v.state, v.action, [s.component.name for s in v.suspects])
+                for v in verdicts
+            ]
+            for verdicts in (fault[2], _play(_recording(fault[0], names)))
+        ]
+
+        assert [(*line[:-1], [names[name] for name in line[-1]]) for line in told[0]] == told[1]
