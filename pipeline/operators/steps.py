@@ -148,7 +148,7 @@ class StepDetector:
         return find_slowdown(seconds, ends_ns, onset_ns, now_ns)
 
     def own_excess_seconds(self, host: str) -> float | None:
-        """How much longer than its peers a host's slowest rank computes in the newest steps, beyond noise; None: not measured."""
+        """How much longer than its peers a host's slowest rank computes of late, beyond noise; None: not measured."""
         if not self._window:
             return None
         ranks, table = table_of(self._window[-self._config.short_count :])

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tocsin.models.peers import slowdown_of_work
-from tocsin.models.steps import Slowdown, find_slowdown
+from tocsin.models.pace import Slowdown, find_slowdown, slowdown_of_work
 
 SECOND = 1_000_000_000
 T0 = 1_800_000_000 * SECOND

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from tocsin.pipeline.operators.base import pack_state, unpack_state
 from tocsin.pipeline.operators.diagnose.hardware import HardwareRules, HardwareTracker, add_broken
 from tocsin.pipeline.operators.diagnose.machine import (
+    Cleared,
     MachineRules,
     explain_by_metrics,
     find_machine,
@@ -70,6 +71,7 @@ class Diagnose:
         self._nan = NanTracker(config.nan)
         self._waits = WaitTracker(config.waits, graph)
         self._hardware = HardwareTracker(config.hardware)
+        self._cleared = Cleared()
         self._network = NetworkTracker(config.network, graph)
 
     def on_slice(self, data: Slice, anomalies: Sequence[Anomaly], pace: Pace) -> Diagnosis:
@@ -126,7 +128,7 @@ class Diagnose:
         slow, slow_reasons = find_slow_findings(self._graph, now_ns, steps, self._config.slow)
         reasons.extend(slow_reasons)
         peers = [anomaly for anomaly in anomalies if anomaly.detector == PEERS]
-        machine, machine_reasons = find_machine(self._graph, now_ns, peers, pace, self._config.machine)
+        machine, machine_reasons = find_machine(self._graph, now_ns, peers, pace, self._config.machine, self._cleared)
         reasons.extend(machine_reasons)
         return join(slow, machine)
 
@@ -147,6 +149,7 @@ class Diagnose:
         """State as named parts."""
         return {
             "hardware": pack_state(self._hardware.to_state()),
+            "cleared": pack_state(sorted(self._cleared.since_ns.items())),
             "nan": pack_state(self._nan.to_state()),
             "waits": pack_state(self._waits.to_state()),
             "network": pack_state(self._network.to_state()),
@@ -154,6 +157,7 @@ class Diagnose:
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
         """Take back what ``snapshot`` gave."""
+        self._cleared = Cleared(dict(map(tuple, unpack_state(parts, "cleared"))))
         self._hardware.load_state(unpack_state(parts, "hardware"))
         self._nan.load_state(unpack_state(parts, "nan"))
         self._waits.load_state(unpack_state(parts, "waits"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tocsin.models.steps import Slowdown
+from tocsin.models.pace import Slowdown
 from tocsin.pipeline.operators.diagnose.hardware import HardwareRules, HardwareTracker
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
