@@ -208,7 +208,7 @@ class Verdict:
 
 def _suspect_line(suspect: Suspect) -> dict[str, Any]:
     line: dict[str, Any] = {"kind": suspect.component.kind.value, "name": suspect.component.name}
-    if suspect.ranks:
+    if suspect.ranks and suspect.component.kind is not ComponentKind.RANK:
         line["ranks"] = list(suspect.ranks)
     return line
 
