@@ -22,7 +22,7 @@ from tocsin.pipeline.recording.recorder import Recorder
 from tocsin.pipeline.server import AgentServer
 from tocsin.pipeline.stores.base import ActionChange, ActionState, EvidencePoint, HostHealth, Store
 from tocsin.pipeline.stores.rows import summary_of
-from tocsin.schemas.errors import StoreError
+from tocsin.schemas.errors import StoreError, TocsinError
 from tocsin.schemas.prometheus_text import Family, Sample
 from tocsin.schemas.records import IDLE_JOB_ID, NS_PER_SECOND
 from tocsin.schemas.verdicts import Action, ActionKind, Component, Verdict, VerdictState
@@ -131,7 +131,10 @@ class EngineService:
         """Stop in order: no record that was taken loses its verdict's row."""
         self._stopping.set()
         for folder in list(self._recorders):
-            self._record_stop({"folder": folder})
+            try:
+                self._record_stop({"folder": folder})
+            except (OSError, TocsinError) as error:
+                _LOG.error("recording is not complete", extra={"folder": folder, "error": str(error)})
         if self._ticker.is_alive():
             self._ticker.join(5.0)
         self.server.close()

@@ -25,6 +25,7 @@ from tocsin.schemas.verdicts import (
     Suspect,
     Verdict,
     VerdictState,
+    suspect_object,
 )
 
 SPEC_VERSION = "1.0"
@@ -39,6 +40,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def verdict_event(verdict: Verdict) -> dict[str, Any]:
     """Return the CloudEvent of a verdict; its id is ``<verdict id>.<update>``."""
     data = verdict.to_line()
+    data["suspects"] = [suspect_object(suspect) for suspect in verdict.suspects]
     data["cluster"] = verdict.job.cluster
     data["attempt"] = verdict.job.attempt
     data["expires_ns"] = verdict.expires_ns

@@ -206,10 +206,19 @@ class Verdict:
         return line
 
 
-def _suspect_line(suspect: Suspect) -> dict[str, Any]:
-    line: dict[str, Any] = {"kind": suspect.component.kind.value, "name": suspect.component.name}
+def suspect_object(suspect: Suspect) -> dict[str, Any]:
+    """All of a suspect."""
+    found: dict[str, Any] = {"kind": suspect.component.kind.value, "name": suspect.component.name}
     if suspect.ranks:
-        line["ranks"] = list(suspect.ranks)
+        found["ranks"] = list(suspect.ranks)
+    return found
+
+
+def _suspect_line(suspect: Suspect) -> dict[str, Any]:
+    """As the recording format says: a rank's name says which rank."""
+    line = suspect_object(suspect)
+    if suspect.component.kind is ComponentKind.RANK:
+        line.pop("ranks", None)
     return line
 
 

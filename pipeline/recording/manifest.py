@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tocsin.pipeline.recording.tables import FORMAT_VERSION, METRIC_NAMES, Manifest
-from tocsin.schemas.errors import RecordingError
+from tocsin.schemas.errors import FieldError, RecordingError
+from tocsin.schemas.validate import check_name
 
 _MAX_DAYS = 62
+_TAKEN = ("ts_ns", "host", "gpu")
 _DAY_NS = 86_400 * 1_000_000_000
 _INT64_MAX = 2**63 - 1
+_FLOAT_MAX = sys.float_info.max
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -31,9 +34,7 @@ def read_manifest(folder: Path) -> Manifest:
     version = _integer(name, values, "format_version", 0)
     if version != FORMAT_VERSION:
         raise RecordingError(name, f"{version}: this program reads {FORMAT_VERSION}", column="format_version")
-    job_id = values.get("job_id")
-    if not isinstance(job_id, str) or not job_id:
-        raise RecordingError(name, f"{job_id!r}: must be a text that is not empty", column="job_id")
+    job_id = _name(name, "job_id", values.get("job_id"))
     start_ns, end_ns = _integer(name, values, "start_ns", 0), _integer(name, values, "end_ns", 0)
     if end_ns < start_ns:
         raise RecordingError(name, f"{end_ns}: lies before start_ns ({start_ns})", column="end_ns")
@@ -43,9 +44,7 @@ def read_manifest(folder: Path) -> Manifest:
     tick_seconds = values.get("tick_seconds", 1.0)
     if not _is_number(tick_seconds) or not 0.001 <= tick_seconds <= 3600:
         raise RecordingError(name, f"{tick_seconds!r}: must be a number from 0.001 to 3600", column="tick_seconds")
-    cluster = values.get("cluster", "default")
-    if not isinstance(cluster, str) or not cluster:
-        raise RecordingError(name, f"{cluster!r}: must be a text that is not empty", column="cluster")
+    cluster = _name(name, "cluster", values.get("cluster", "default"))
     return Manifest(
         job_id,
         _integer(name, values, "attempt", 0),
@@ -84,8 +83,9 @@ def read_user_metrics(folder: Path) -> dict[str, dict[str, Any]]:
         return {}
     found = {}
     for metric, values in _read_object(path).items():
-        if metric in METRIC_NAMES:
-            raise RecordingError(path.name, "is a built-in metric: choose another name", column=metric)
+        _name(path.name, metric, metric)
+        if metric in METRIC_NAMES or metric in _TAKEN:
+            raise RecordingError(path.name, "is a built-in column: choose another name", column=metric)
         if not isinstance(values, dict):
             raise RecordingError(path.name, f"{values!r}: must be an object", column=metric)
         found[metric] = _user_metric(path.name, metric, values)
@@ -141,7 +141,7 @@ def _check_fault(file: str, row: int, fault: object) -> None:
 def _read_object(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text("utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise RecordingError(path.name, f"cannot be read as JSON: {error}") from error
     if not isinstance(value, dict):
         raise RecordingError(path.name, f"holds a {type(value).__name__}: must be an object")
@@ -157,5 +157,12 @@ def _integer(file: str, values: Mapping[str, Any], key: str, low: int) -> int:
     return value
 
 
+def _name(file: str, field: str, value: object) -> str:
+    try:
+        return check_name(value, field)
+    except FieldError as error:
+        raise RecordingError(file, f"{error}", column=field[:80]) from error
+
+
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and -_FLOAT_MAX <= value <= _FLOAT_MAX

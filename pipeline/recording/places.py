@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from typing import Any, cast
 
 import numpy as np
@@ -31,10 +32,12 @@ class Places:
         self._start_ns, self._attempt = manifest.start_ns, manifest.attempt
         self._topology = _announced(recording, "topology")
         self._groups = _announced(recording, "groups")
-        self._host_of: dict[int, str] = {}
-        for row in sorted(self._topology, key=lambda row: int(row["from_ns"]), reverse=True):
-            self._host_of[row["rank"]] = row["host"]
-        self._uuid_of = {(r["host"], r["gpu"]): r["gpu_uuid"] for r in self._topology if r["gpu_uuid"]}
+        self._moves: dict[int, list[tuple[int, str]]] = {}
+        for row in self._topology:
+            moves = self._moves.setdefault(row["rank"], [])
+            if not moves or moves[-1][1] != row["host"]:
+                moves.append((row["from_ns"], row["host"]))
+        self._uuid_of = _uuids(self._topology)
         self._attempts = self._read_attempts(recording)
 
     def _read_attempts(self, recording: Recording) -> list[tuple[int, int]]:
@@ -58,14 +61,22 @@ class Places:
             attempt = self._attempts[max(0, index)][1]
         return JobKey(self._cluster, self._job_id, attempt)
 
-    def host_of(self, rank: int) -> str:
-        """The host of a rank; one of its own where no topology names it."""
-        return self._host_of.get(rank) or lone_host(rank)
+    def host_of(self, rank: int, ts_ns: int | None = None) -> str:
+        """The host of a rank at a time (None: its first); one of its own where no topology names it."""
+        moves = self._moves.get(rank)
+        if moves is None:
+            return lone_host(rank)
+        index = 0 if ts_ns is None else bisect_right(moves, ts_ns, key=lambda move: move[0]) - 1
+        return moves[max(0, index)][1]
 
-    def hosts_of(self, ranks: NDArray[Any]) -> tuple[list[str], NDArray[np.intp]]:
+    def hosts_of(self, ranks: NDArray[Any], ts_ns: NDArray[Any]) -> tuple[list[str], NDArray[np.intp]]:
         """Host names, and for each row which of them its rank runs on."""
-        different, inverse = np.unique(ranks, return_inverse=True)
-        names = [self.host_of(int(rank)) for rank in different]
+        changes = np.array(sorted({from_ns for moves in self._moves.values() for from_ns, _ in moves[1:]}), np.int64)
+        epochs = np.searchsorted(changes, ts_ns, "right")
+        first_ns = [self._start_ns - 1, *changes.tolist()]
+        width = len(first_ns)
+        different, inverse = np.unique(ranks.astype(np.int64) * width + epochs, return_inverse=True)
+        names = [self.host_of(key // width, first_ns[key % width]) for key in different.tolist()]
         hosts = sorted(set(names))
         index = {host: row for row, host in enumerate(hosts)}
         return hosts, np.array([index[name] for name in names], np.intp)[inverse]
@@ -116,6 +127,13 @@ class Places:
             Groups(self.job_at(from_ns, attempt), host, from_ns, tuple(groups))
             for (from_ns, attempt, host), groups in sorted(by_host.items())
         ]
+
+
+def _uuids(topology: list[dict[str, Any]]) -> dict[tuple[str, int], str]:
+    """(host, GPU index) -> UUID, where it is the key of this GPU and of no other on the host."""
+    named = {(row["host"], row["gpu"]): row["gpu_uuid"] for row in topology if row["gpu_uuid"]}
+    owners = Counter((host, uuid) for (host, _), uuid in named.items())
+    return {key: uuid for key, uuid in named.items() if owners[key[0], uuid] == 1}
 
 
 def _kind(word: str) -> GroupKind:

@@ -26,6 +26,7 @@ from tocsin.pipeline.recording.tables import (
     Text,
 )
 from tocsin.schemas.errors import RecordingError
+from tocsin.schemas.validate import MAX_NAME_BYTES
 
 EXTRA_COLUMNS: Mapping[str, tuple[ColumnSpec, ...]] = {
     "steps": (ColumnSpec("batch_ns", "int64", required=False, nullable=True),),
@@ -39,6 +40,8 @@ EXTRA_COLUMNS: Mapping[str, tuple[ColumnSpec, ...]] = {
 }
 """Columns that only our own recorder writes, so that a replay cuts the slices that the live engine cut."""
 
+_TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+_LONG_TEXTS = ("payload", "status")
 _LIMITS = {kind: np.iinfo(kind) for kind in ("int8", "int16", "int32", "int64")}
 
 
@@ -105,6 +108,9 @@ def _read_parquet(path: Path, spec: TableSpec) -> pa.Table:
     try:
         schema = pq.read_schema(path)
         wanted = [name for name in schema.names if name in known]
+        for name in wanted:
+            if wanted.count(name) > 1:
+                raise RecordingError(path.name, "the column stands there twice", column=name)
         encoded = [name for name in wanted if name in texts and pa.types.is_string(schema.field(name).type)]
         return pq.ParquetFile(path, read_dictionary=encoded).read(columns=wanted)
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -144,18 +150,37 @@ def _text(file: str, spec: ColumnSpec, array: pa.Array) -> Text:
     if pa.types.is_null(array.type):
         return Text(np.full(len(array), -1, np.int32), ())
     value_type = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
-    if not (pa.types.is_string(value_type) or pa.types.is_large_string(value_type)):
+    if not any(is_text(value_type) for is_text in _TEXT_TYPES):
         raise _wrong_type(file, spec, array.type)
     encoded = array if pa.types.is_dictionary(array.type) else pc.dictionary_encode(array)
-    codes = np.asarray(encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False), np.int32)
-    words = tuple("" if word is None else word for word in encoded.dictionary.to_pylist())
-    if spec.choices:
-        bad = [code for code, word in enumerate(words) if word not in spec.choices]
-        rows = np.flatnonzero(np.isin(codes, bad))
+    codes = np.asarray(encoded.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)).astype(np.int32)
+    found = encoded.dictionary.cast(pa.large_binary()).to_pylist()
+    words: list[str] = []
+    for code, raw in enumerate(found):
+        word, must = _word(spec, raw or b"")
+        words.append(word)
+        rows = np.flatnonzero(codes == code) if must else np.empty(0)
         if rows.size:
-            must = " or ".join(spec.choices)
-            raise RecordingError(file, f"{words[codes[rows[0]]]!r}: must be {must}", column=spec.name, row=int(rows[0]))
-    return Text(codes, words)
+            raise RecordingError(file, f"{word[:80]!r}: must be {must}", column=spec.name, row=int(rows[0]))
+    if len(set(words)) == len(words):
+        return Text(codes, tuple(words))
+    once = Text.of(words)  # a dictionary may hold a word twice
+    return Text(np.where(codes < 0, -1, once.codes[codes]).astype(np.int32), once.words)
+
+
+def _word(spec: ColumnSpec, raw: bytes) -> tuple[str, str]:
+    """A word, and what it must be where it is not so ("" = it is)."""
+    try:
+        word = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return raw.decode("utf-8", "backslashreplace"), "text in UTF-8"
+    if spec.choices and word not in spec.choices:
+        return word, " or ".join(spec.choices)
+    if spec.filled and not word:
+        return word, "not empty"
+    if spec.name not in _LONG_TEXTS and (len(raw) > MAX_NAME_BYTES or "\0" in word):
+        return word, f"at most {MAX_NAME_BYTES} bytes without NUL"
+    return word, ""
 
 
 def _integers(file: str, spec: ColumnSpec, array: pa.Array) -> NDArray[Any]:
@@ -163,13 +188,19 @@ def _integers(file: str, spec: ColumnSpec, array: pa.Array) -> NDArray[Any]:
         return np.full(len(array), -1, np.dtype(spec.kind))
     if not pa.types.is_integer(array.type):
         raise _wrong_type(file, spec, array.type)
-    values = np.asarray((array.fill_null(-1) if array.null_count else array).to_numpy(zero_copy_only=False))
+    nulls = _nulls(array) if array.null_count else None
+    values = np.asarray((array if nulls is None else array.fill_null(0)).to_numpy(zero_copy_only=False))
     limits = _LIMITS[spec.kind]
     beyond = np.flatnonzero((values > limits.max) | (values < limits.min))
     if beyond.size:
         row = int(beyond[0])
         raise RecordingError(file, f"{values[row]}: does not fit {spec.kind}", column=spec.name, row=row)
-    return values.astype(spec.kind, copy=False)
+    if spec.low is not None and values.size and values.min() < spec.low:
+        row = int(np.flatnonzero(values < spec.low)[0])
+        must = "must not be negative" if spec.low == 0 else f"must be at least {spec.low}"
+        raise RecordingError(file, f"{values[row]}: {must}", column=spec.name, row=row)
+    values = values.astype(spec.kind, copy=False)
+    return values if nulls is None else np.where(nulls, np.array(-1, spec.kind), values)
 
 
 def _floats(file: str, spec: ColumnSpec, array: pa.Array) -> NDArray[Any]:
@@ -177,14 +208,16 @@ def _floats(file: str, spec: ColumnSpec, array: pa.Array) -> NDArray[Any]:
         return np.full(len(array), math.nan, np.dtype(spec.kind))
     if not (pa.types.is_floating(array.type) or pa.types.is_integer(array.type)):
         raise _wrong_type(file, spec, array.type)
-    wide = array.cast(pa.float64()) if array.null_count or not pa.types.is_floating(array.type) else array
+    wide = array.cast(pa.float64(), safe=False) if array.null_count or not pa.types.is_floating(array.type) else array
     values = np.asarray(wide.to_numpy(zero_copy_only=False))  # nulls become NaN
-    if spec.name.endswith("_seconds"):
-        negative = np.flatnonzero(values < 0)
-        if negative.size:
-            row = int(negative[0])
-            raise RecordingError(file, f"{values[row]}: must not be negative", column=spec.name, row=row)
-    return values.astype(spec.kind, copy=False)
+    if spec.low is not None:
+        bad = np.flatnonzero((values < spec.low) | np.isinf(values))
+        if bad.size:
+            row = int(bad[0])
+            must = "must be finite" if values[row] > 0 else "must not be negative"
+            raise RecordingError(file, f"{values[row]}: {must}", column=spec.name, row=row)
+    with np.errstate(over="ignore"):  # beyond float32: infinite, which no sample is
+        return values.astype(spec.kind, copy=False)
 
 
 def _check_order(file: str, name: str, column: Column) -> None:
@@ -196,7 +229,7 @@ def _check_order(file: str, name: str, column: Column) -> None:
         raise RecordingError(file, text, column=name, row=row)
 
 
-def json_payload(file: str, row: int, text: str) -> dict[str, Any]:
+def json_payload(file: str, row: int, text: str, column: str = "payload") -> dict[str, Any]:
     """Read the JSON text of an event's payload ("" = none).
 
     Raises:
@@ -206,8 +239,8 @@ def json_payload(file: str, row: int, text: str) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(text)
-    except ValueError as error:
-        raise RecordingError(file, f"{text[:80]!r} is no JSON: {error}", column="payload", row=row) from error
+    except (ValueError, RecursionError) as error:
+        raise RecordingError(file, f"{text[:80]!r} is no JSON: {error}", column=column, row=row) from error
     if not isinstance(value, dict):
-        raise RecordingError(file, f"{text[:80]!r}: must be a JSON object", column="payload", row=row)
+        raise RecordingError(file, f"{text[:80]!r}: must be a JSON object", column=column, row=row)
     return value

@@ -179,10 +179,16 @@ class Recorder:
         """Finish the files; the manifest comes last: a folder with one is complete.
 
         Raises:
-            RecordingError: it broke off before; there is no manifest.
+            RecordingError: it broke off, or the disk fails now; there is no manifest.
         """
         if self.error:
             raise RecordingError(str(self.folder), f"the recording broke off: {self.error}")
+        try:
+            self._finish()
+        except (OSError, pa.ArrowException) as error:
+            raise RecordingError(str(self.folder), f"cannot be finished: {error}") from error
+
+    def _finish(self) -> None:
         for file in self._files.values():
             file.close()
         own = _user_metrics(self._table)

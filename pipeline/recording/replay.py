@@ -11,6 +11,7 @@ import heapq
 import json
 import logging
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.recording.reader import read_recording
 from tocsin.pipeline.recording.stream import records_of
 from tocsin.pipeline.recording.tables import Recording
+from tocsin.schemas.errors import SchemaError
 from tocsin.schemas.records import NS_PER_SECOND, JobRecord
 from tocsin.schemas.verdicts import Verdict
 
@@ -81,14 +83,20 @@ def drive(
         return
     last_ns = -(-recording.manifest.end_ns // NS_PER_SECOND) * NS_PER_SECOND + lateness_ns
     tick_ns = (max(recording.manifest.start_ns, held[0]) // NS_PER_SECOND + 1) * NS_PER_SECOND
+    refused = Counter[str]()
     while tick_ns <= last_ns:
         while held is not None and held[0] < tick_ns:
-            engine.take_record(held[1])
+            try:
+                engine.take_record(held[1])
+            except SchemaError as error:  # a value that the reader let pass: the rest goes on
+                refused[str(error)] += 1
             held = next(arrivals, None)
         yield from engine.tick(tick_ns).verdicts
         if on_second is not None:
             on_second(tick_ns)
         tick_ns += NS_PER_SECOND
+    for text, count in refused.most_common(10):
+        _LOG.warning("records are left out", extra={"error": text, "count": count})
 
 
 def _from(arrivals: Iterator[tuple[int, JobRecord]], first_ns: int) -> Iterator[tuple[int, JobRecord]]:
@@ -102,6 +110,8 @@ def _from(arrivals: Iterator[tuple[int, JobRecord]], first_ns: int) -> Iterator[
             _LOG.warning("records before the recording's start are left out", extra={"count": skipped_count})
             skipped_count = 0
         yield arrival_ns, record
+    if skipped_count:
+        _LOG.warning("records before the recording's start are left out", extra={"count": skipped_count})
 
 
 def _arrivals(records: Iterable[JobRecord], config: ReplayConfig, lateness_ns: int) -> Iterator[tuple[int, JobRecord]]:

@@ -117,7 +117,7 @@ class Score:
         if not self.delays_seconds:
             return None
         ordered = sorted(self.delays_seconds)
-        return ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))]
+        return ordered[-(-9 * len(ordered) // 10) - 1]
 
     def to_object(self) -> dict[str, Any]:
         """For ``--json``."""
@@ -163,18 +163,31 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         raise RecordingError(path.name, f"missing in {path.parent}: run 'tocsin replay' first")
     lines = []
-    for row, text in enumerate(path.read_text("utf-8").splitlines()):
+    # Not splitlines: a host's name or an error text may hold what Python takes for the end of a line.
+    for row, text in enumerate(path.read_bytes().split(b"\n")):
         if not text.strip():
             continue
         try:
             line = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RecordingError(path.name, f"no JSON: {error}", row=row) from error
-        for key in ("id", "suspects", "detected_ns", "state", "fault"):
-            if not isinstance(line, dict) or key not in line:
-                raise RecordingError(path.name, "the required field is missing", column=key, row=row)
+        _check_line(path.name, row, line)
         lines.append(line)
     return lines
+
+
+def _check_line(file: str, row: int, line: object) -> None:
+    if not isinstance(line, dict):
+        raise RecordingError(file, f"holds a {type(line).__name__}: must be an object", row=row)
+    for key in ("id", "suspects", "detected_ns", "state", "fault"):
+        if key not in line:
+            raise RecordingError(file, "the required field is missing", column=key, row=row)
+    if not isinstance(line["detected_ns"], int):
+        raise RecordingError(file, f"{line['detected_ns']!r}: must be an integer", column="detected_ns", row=row)
+    suspects = line["suspects"]
+    if not isinstance(suspects, list) or not all(isinstance(s, dict) and "name" in s for s in suspects):
+        text = f"{suspects!r}: must be a list of objects with a name"
+        raise RecordingError(file, text, column="suspects", row=row)
 
 
 def _host_count(folder: Path) -> int:
@@ -200,18 +213,22 @@ def score_lines(
     """
     hits: dict[int, tuple[float, bool]] = {}
     false_lines = []
-    for updates in _by_id(lines):
-        last = updates[-1]
-        if last["state"] == "cancelled" or last["fault"] == "degraded" or not last["suspects"]:
-            continue
-        found = _hit(updates, faults)
-        if found is None:
+    accusations = [
+        (_detected_ns(updates), updates[-1])
+        for updates in _by_id(lines)
+        if updates[-1]["state"] != "cancelled" and updates[-1]["fault"] != "degraded" and updates[-1]["suspects"]
+    ]
+    for detected_ns, last in sorted(accusations, key=lambda found: found[0]):
+        may_hit = _may_hit(detected_ns, last, faults)
+        if not may_hit:
             false_lines.append(last)
             continue
-        index, delay_seconds = found
-        right = last.get("cause") == faults[index].get("cause")
-        if index not in hits or delay_seconds < hits[index][0]:
-            hits[index] = (delay_seconds, right)
+        new = [index for index in may_hit if index not in hits]
+        if new:
+            # Where it may be about two faults it is about the later one.
+            index = max(new, key=lambda index: int(faults[index]["onset_ns"]))
+            delay_seconds = (detected_ns - int(faults[index]["onset_ns"])) / NS_PER_SECOND
+            hits[index] = (delay_seconds, last.get("cause") == faults[index].get("cause"))
     scores = []
     for index, fault in enumerate(faults):
         delay, right = hits.get(index, (None, None))
@@ -231,17 +248,21 @@ def _names(suspects: Sequence[Mapping[str, Any]]) -> frozenset[str]:
     return frozenset(str(suspect["name"]) for suspect in suspects)
 
 
-def _hit(updates: Sequence[Mapping[str, Any]], faults: Sequence[Mapping[str, Any]]) -> tuple[int, float] | None:
-    """(index of the fault, onset to detection in seconds), None where it hits none."""
+def _detected_ns(updates: Sequence[Mapping[str, Any]]) -> int:
+    """When the first line with the last line's suspects was detected."""
     names = _names(updates[-1]["suspects"])
-    first = next(line for line in updates if _names(line["suspects"]) == names)
-    detected_ns = int(first["detected_ns"])
-    for index, fault in enumerate(faults):
-        if names != _names(fault["suspects"]):
-            continue
-        if fault["onset_ns"] - EARLY_NS <= detected_ns <= fault["end_ns"] + AFTER_END_NS:
-            return index, (detected_ns - int(fault["onset_ns"])) / NS_PER_SECOND
-    return None
+    return int(next(line for line in updates if _names(line["suspects"]) == names)["detected_ns"])
+
+
+def _may_hit(detected_ns: int, last: Mapping[str, Any], faults: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The faults (indices) with these suspects, and with this time in their span."""
+    names = _names(last["suspects"])
+    return [
+        index
+        for index, fault in enumerate(faults)
+        if names == _names(fault["suspects"])
+        and fault["onset_ns"] - EARLY_NS <= detected_ns <= fault["end_ns"] + AFTER_END_NS
+    ]
 
 
 def add_up(scores: Sequence[FolderScore]) -> tuple[Score, dict[str, Score]]:

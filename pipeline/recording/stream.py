@@ -104,7 +104,7 @@ def _batches(columns: Columns, places: Places) -> Iterator[tuple[int, str, NDArr
     """Rows that travel together: (event time of the batch, host, rows in order)."""
     ts_ns = _numbers(columns, "ts_ns")
     ranks = _numbers(columns, "rank")
-    hosts, host_of_row = places.hosts_of(ranks)
+    hosts, host_of_row = places.hosts_of(ranks, ts_ns)
     sent_ns = (ts_ns // NS_PER_SECOND + 1) * NS_PER_SECOND - _MS
     if "batch_ns" in columns:
         noted = _numbers(columns, "batch_ns")
@@ -119,7 +119,6 @@ def _batches(columns: Columns, places: Places) -> Iterator[tuple[int, str, NDArr
 
 
 def _steps(columns: Columns, places: Places) -> Iterator[StepBatch]:
-    _check_not_negative("steps.parquet", columns, ("rank", "step", "ts_ns"))
     known = np.isfinite(_numbers(columns, "duration_seconds"))  # a step without its duration says nothing
     columns = {name: _array(column)[known] for name, column in columns.items()}  # all of them are numbers
     numbers = [_numbers(columns, name).tolist() for name in ("ts_ns", "rank", "step")]
@@ -153,7 +152,7 @@ def _optional_numbers(columns: Columns, name: str) -> list[float | None]:
 
 
 def _collectives(columns: Columns, places: Places) -> Iterator[CollectiveBatch]:
-    _check_not_negative("collectives.parquet", columns, ("rank", "ts_ns"))
+    _check_ends(columns)
     lists = {
         name: _plain_list(columns, name)
         for name in ("ts_ns", "record", "rank", "comm_id", "op_name", "op_seq", "msg_bytes", "start_ns", "end_ns")
@@ -169,7 +168,6 @@ def _collectives(columns: Columns, places: Places) -> Iterator[CollectiveBatch]:
 
 def _events(columns: Columns, places: Places) -> Iterator[Event]:
     file = "events.parquet"
-    _check_not_negative(file, columns, ("ts_ns",))
     payload = columns.get("payload")
     lists = [_plain_list(columns, name) for name in ("ts_ns", "host", "rank", "source", "name", "severity")]
     attempts = _numbers(columns, "attempt") if "attempt" in columns else None
@@ -177,7 +175,7 @@ def _events(columns: Columns, places: Places) -> Iterator[Event]:
         body = json_payload(file, row, payload[row]) if isinstance(payload, Text) else {}
         event = Event(
             places.job_at(ts_ns, None if attempts is None else int(attempts[row])),
-            host or places.host_of(rank),
+            host or places.host_of(rank, ts_ns),
             ts_ns,
             max(-1, rank),
             _word(file, row, "source", source, EventSource),
@@ -188,7 +186,9 @@ def _events(columns: Columns, places: Places) -> Iterator[Event]:
         try:
             encode(event)
         except FieldError as error:
-            raise RecordingError(file, str(error), row=row) from error
+            column = error.field.split(".")[-1].partition("[")[0]
+            told = column if column in columns else "payload"
+            raise RecordingError(file, str(error), column=told, row=row) from error
         yield event
 
 
@@ -204,14 +204,22 @@ def _probes(columns: Columns, places: Places) -> Iterator[ProbeAnswer]:
     lists = [_plain_list(columns, name) for name in ("ts_ns", "host", "rank", "request_id", "kind")]
     payloads = cast(list[bytes], columns["payload"])
     for row, (ts_ns, host, rank, request_id, kind) in enumerate(zip(*lists, strict=True)):
-        yield ProbeAnswer(places.job_at(ts_ns), host, ts_ns, rank, request_id, kind, payloads[row])
+        yield ProbeAnswer(
+            places.job_at(ts_ns),
+            host or places.host_of(rank, ts_ns),
+            ts_ns,
+            max(-1, rank),
+            request_id,
+            kind,
+            payloads[row],
+        )
 
 
 def _statuses(columns: Columns, places: Places) -> Iterator[HostStatus]:
     file = "agent_status.parquet"
     lists = [_plain_list(columns, name) for name in ("ts_ns", "host", "status")]
     for row, (ts_ns, host, text) in enumerate(zip(*lists, strict=True)):
-        body = json_payload(file, row, text)
+        body = json_payload(file, row, text, "status")
         job = places.job_at(ts_ns, body.pop("attempt", None))
         try:
             yield read_status(Header(Kind.HOST_STATUS, ts_ns, job, host), ObjectReader(body, "status"))
@@ -219,13 +227,13 @@ def _statuses(columns: Columns, places: Places) -> Iterator[HostStatus]:
             raise RecordingError(file, str(error), column="status", row=row) from error
 
 
-def _check_not_negative(file: str, columns: Columns, names: Iterable[str]) -> None:
-    for name in names:
-        bad = np.flatnonzero(_numbers(columns, name) < 0)
-        if bad.size:
-            row = int(bad[0])
-            value = _numbers(columns, name)[row]
-            raise RecordingError(file, f"{value}: must not be negative", column=name, row=row)
+def _check_ends(columns: Columns) -> None:
+    start_ns, end_ns = _numbers(columns, "start_ns"), _numbers(columns, "end_ns")
+    bad = np.flatnonzero((end_ns > 0) & (end_ns < start_ns))
+    if bad.size:
+        row = int(bad[0])
+        text = f"{end_ns[row]}: must be 0 (not finished) or not before start_ns ({start_ns[row]})"
+        raise RecordingError("collectives.parquet", text, column="end_ns", row=row)
 
 
 def _numbers(columns: Columns, name: str) -> NDArray[Any]:

@@ -75,6 +75,8 @@ class ColumnSpec:
         required: a file without it is refused.
         nullable: may hold null: NaN in float columns, -1 in int columns, "" in text columns.
         choices: the only words a text may be, () = any.
+        low: numbers must not be below it (and durations must be finite), None: any.
+        filled: a text must not be empty.
     """
 
     name: str
@@ -82,6 +84,8 @@ class ColumnSpec:
     required: bool = True
     nullable: bool = False
     choices: tuple[str, ...] = ()
+    low: int | None = None
+    filled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +107,16 @@ class TableSpec:
         return next(spec for spec in self.columns if spec.name == name)
 
 
-def _c(name: str, kind: ColumnKind) -> ColumnSpec:
-    return ColumnSpec(name, kind)
+def _c(name: str, kind: ColumnKind, low: int | None = None, *, filled: bool = False) -> ColumnSpec:
+    return ColumnSpec(name, kind, low=low, filled=filled)
 
 
 def _optional(name: str, kind: ColumnKind) -> ColumnSpec:
     return ColumnSpec(name, kind, required=False, nullable=True)
 
 
-def _null(name: str, kind: ColumnKind) -> ColumnSpec:
-    return ColumnSpec(name, kind, required=False, nullable=True)
+def _null(name: str, kind: ColumnKind, low: int | None = None) -> ColumnSpec:
+    return ColumnSpec(name, kind, required=False, nullable=True, low=low)
 
 
 METRIC_NAMES = tuple(metric.name for metric in (*GPU_METRICS, *HOST_METRICS))
@@ -120,8 +124,8 @@ METRIC_NAMES = tuple(metric.name for metric in (*GPU_METRICS, *HOST_METRICS))
 TOPOLOGY = TableSpec(
     "topology",
     (
-        _c("rank", "int32"),
-        _c("host", "text"),
+        _c("rank", "int32", 0),
+        _c("host", "text", filled=True),
         _optional("gpu", "int8"),
         _optional("gpu_uuid", "text"),
         _optional("dp", "int16"),
@@ -136,9 +140,9 @@ TOPOLOGY = TableSpec(
 GROUPS = TableSpec(
     "groups",
     (
-        _c("comm_id", "text"),
+        _c("comm_id", "text", filled=True),
         _c("kind", "text"),
-        _c("rank", "int32"),
+        _c("rank", "int32", 0),
         _optional("from_ns", "int64"),
         _optional("attempt", "int32"),
     ),
@@ -146,8 +150,8 @@ GROUPS = TableSpec(
 HOST_METRICS_TABLE = TableSpec(
     "host_metrics",
     (
-        _c("ts_ns", "int64"),
-        _c("host", "text"),
+        _c("ts_ns", "int64", 0),
+        _c("host", "text", filled=True),
         _c("gpu", "int8"),
         *(_null(name, "float32") for name in METRIC_NAMES),
     ),
@@ -156,12 +160,12 @@ HOST_METRICS_TABLE = TableSpec(
 STEPS = TableSpec(
     "steps",
     (
-        _c("ts_ns", "int64"),
-        _c("rank", "int32"),
-        _c("step", "int64"),
-        ColumnSpec("duration_seconds", "float64", required=True, nullable=True),
+        _c("ts_ns", "int64", 0),
+        _c("rank", "int32", 0),
+        _c("step", "int64", 0),
+        ColumnSpec("duration_seconds", "float64", nullable=True, low=0),
         *(
-            _null(f"{phase}_seconds", "float64")
+            _null(f"{phase}_seconds", "float64", 0)
             for phase in ("data", "forward", "backward", "optimizer", "communication")
         ),
         _null("loss", "float64"),
@@ -173,15 +177,15 @@ STEPS = TableSpec(
 COLLECTIVES = TableSpec(
     "collectives",
     (
-        _c("ts_ns", "int64"),
+        _c("ts_ns", "int64", 0),
         ColumnSpec("record", "text", choices=("completion", "state")),
-        _c("rank", "int32"),
-        _c("comm_id", "text"),
+        _c("rank", "int32", 0),
+        _c("comm_id", "text", filled=True),
         _c("op_name", "text"),
-        _c("op_seq", "int64"),
-        _c("msg_bytes", "int64"),
-        _c("start_ns", "int64"),
-        _c("end_ns", "int64"),
+        _c("op_seq", "int64", -1),
+        _c("msg_bytes", "int64", -1),
+        _c("start_ns", "int64", 0),
+        _c("end_ns", "int64", 0),
         _optional("channel", "int16"),
         _optional("total_chunks", "int32"),
         _optional("gpu_ready", "int32"),
@@ -195,11 +199,11 @@ COLLECTIVES = TableSpec(
 EVENTS = TableSpec(
     "events",
     (
-        _c("ts_ns", "int64"),
+        _c("ts_ns", "int64", 0),
         _c("host", "text"),
         _c("rank", "int32"),
         _c("source", "text"),
-        _c("name", "text"),
+        _c("name", "text", filled=True),
         _c("severity", "text"),
         ColumnSpec("payload", "text", required=False, nullable=True),
     ),
@@ -208,10 +212,10 @@ EVENTS = TableSpec(
 PROBES = TableSpec(
     "probes",
     (
-        _c("ts_ns", "int64"),
+        _c("ts_ns", "int64", 0),
         _c("host", "text"),
         _c("rank", "int32"),
-        _c("request_id", "text"),
+        _c("request_id", "text", filled=True),
         ColumnSpec("kind", "text", choices=("stacks", "flight_recorder", "ring", "fast_metrics")),
         _c("payload", "binary"),
     ),

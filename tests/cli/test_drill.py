@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -18,6 +19,8 @@ from pathlib import Path
 import pytest
 
 from tocsin.cli.drill import relay
+from tocsin.cli.drill.recording import LIVE_FILE
+from tocsin.pipeline.recording.replay import replay_folder, verdict_lines
 
 pytestmark = pytest.mark.drill
 
@@ -76,15 +79,28 @@ def start(folder: Path, *arguments: str) -> Marked:
     return Marked(process, mark, folder)
 
 
-def test_a_killed_rank_is_named(short_folder: Path) -> None:
-    drill = start(short_folder, "--kind", "kill", "--ranks", "4", "--seed", "1")
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "kill",
+        pytest.param("freeze", marks=pytest.mark.slow),
+        pytest.param("slow_compute", marks=pytest.mark.slow),
+    ],
+)
+def test_a_struck_rank_is_named_live_and_in_the_replay(short_folder: Path, tmp_path: Path, kind: str) -> None:
+    drill = start(short_folder, "--kind", kind, "--ranks", "4", "--seed", "1", "--record", str(tmp_path / "r"))
 
-    output, _ = drill.process.communicate(timeout=120)
+    output, _ = drill.process.communicate(timeout=170)
 
     assert drill.process.returncode == 0, output
     assert "1 of 1 right" in output
     assert drill.alive() == []
     assert [path.name for path in short_folder.iterdir()] == []
+    (recording,) = (tmp_path / "r").iterdir()
+    live = [json.loads(line) for line in (recording / LIVE_FILE).read_text("utf-8").splitlines()]
+    replayed = [json.loads(line) for line in verdict_lines(replay_folder(recording)).splitlines()]
+    assert live
+    assert replayed == live
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import argparse
 import multiprocessing
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,12 +114,20 @@ def replay_one(job: ReplayJob) -> Result:
     return Result(job.folder, len(verdicts), "")
 
 
+def _replay_supervised(job: ReplayJob) -> Result:
+    try:
+        return replay_one(job)
+    except Exception as error:  # noqa: BLE001  # supervising loop: the other folders are replayed all the same
+        traceback.print_exc()
+        return Result(job.folder, 0, f"{type(error).__name__}: {error}")
+
+
 def _many(jobs: Sequence[ReplayJob], worker_count: int, *, bar: bool) -> list[Result]:
     results = []
     draw = _bar_of("folders") if bar else None
     # spawn: the engine's libraries start threads, and fork copies their locks
     with multiprocessing.get_context("spawn").Pool(worker_count) as pool:
-        for result in pool.imap(replay_one, jobs):
+        for result in pool.imap(_replay_supervised, jobs):
             results.append(result)
             if draw is not None:
                 draw(len(results) / len(jobs))
