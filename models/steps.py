@@ -177,6 +177,8 @@ def _find_in_role(window: StepWindow, members: IntArray, config: SlowConfig) -> 
     strength = gain / max(step_seconds - gain, 1e-3)
     slowest = np.nanargmax(np.where(np.isfinite(above), above, -np.inf), axis=1)
     share = float(np.isin(slowest, slow).mean())
+    if strength < config.min_strength_ratio or share < config.min_share_ratio:
+        return None  # the cheap tests first: this is asked every second of every role
     waiting = _wait(window.communication_seconds[:, members], slow, rest)
     score = _score(above, excess, (gain, strength, share, waiting), (top, rest), config)
     if score < 1.0:

@@ -166,7 +166,6 @@ def steady(hosts: int, times: np.ndarray[Any, Any], seed: int = 0) -> np.ndarray
 
 
 class TestUserMetrics:
-    # job.py hands announcements to the peers no more: they are in the fast slice, the peers see the metric slices
     @pytest.mark.parametrize(("tick_seconds", "length"), [(1, 480), (5, 1200)])
     def test_a_metric_that_deviates_on_one_host_names_it(self, tmp_path: Path, tick_seconds: int, length: int) -> None:
         times = np.arange(0.3, length, tick_seconds)
