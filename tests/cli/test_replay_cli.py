@@ -30,12 +30,16 @@ def lines_in(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
-def test_it_writes_verdicts_into_the_folder_and_says_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_writes_verdicts_into_the_folder_and_says_what_is_absent(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["replay", str(folder)]) == 0
     told = capsys.readouterr()
 
     assert lines_in(folder / "verdicts.jsonl")
-    assert (told.out, told.err) == ("", "")  # no progress bar either: this is no terminal
+    assert told.out.startswith(f"{folder}: ")
+    assert "judged without collectives" in told.out
+    assert told.err == ""  # no progress bar: this is no terminal
 
 
 def test_again_and_shuffled_the_same_bytes(folder: Path) -> None:

@@ -16,6 +16,7 @@ from tocsin.schemas.errors import ConfigError, TocsinError
 _NS_PER_SECOND = 1_000_000_000
 _BAR_WIDTH = 30
 _REDRAW_SECONDS = 0.1
+_INPUTS = ("topology", "groups", "host_metrics", "steps", "collectives", "events")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +85,22 @@ class Result:
         folder: the recording.
         line_count: verdict lines written.
         error: why it could not be replayed, "" = it was.
+        absent: inputs that the recording does not hold: what needs them is not judged.
     """
 
     folder: Path
     line_count: int
     error: str
+    absent: tuple[str, ...] = ()
 
 
 def _report(results: Sequence[Result]) -> int:
     for result in results:
         if result.error:
             print(f"tocsin replay: {result.folder}: {result.error}", file=sys.stderr)
+            continue
+        without = f" (judged without {', '.join(result.absent)})" if result.absent else ""
+        print(f"{result.folder}: {result.line_count} verdict lines{without}")
     return 2 if any(result.error for result in results) else 0
 
 
@@ -111,7 +117,8 @@ def replay_one(job: ReplayJob) -> Result:
         job.verdicts.write_text(verdict_lines(verdicts), "utf-8")
     except (TocsinError, OSError) as error:
         return Result(job.folder, 0, str(error))
-    return Result(job.folder, len(verdicts), "")
+    absent = tuple(name for name in _INPUTS if name not in recording.tables)
+    return Result(job.folder, len(verdicts), "", absent)
 
 
 def _replay_supervised(job: ReplayJob) -> Result:
