@@ -103,7 +103,7 @@ class TestSlow:
         scenario, job = _scenario()
         scenario.at(20).inject(job.slow, 3, "forward", 4)
         scenario.at(28).inject(job.slow, 3, "forward", 1)
-        scenario.run(60).check()
+        scenario.run(60).check(taken_back=True)
         assert all(verdict.action.value not in ("drain", "evict") for verdict in scenario.verdicts)
 
     def test_a_small_slowness_needs_long_evidence(self) -> None:
