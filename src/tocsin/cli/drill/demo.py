@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     data = Path(tempfile.mkdtemp(prefix="tocsin-demo-"))
     plan = make_plan(KINDS[args.kind or _DEFAULT_KIND], args.seed, args.ranks)
     print(f"A real torch.distributed job of {args.ranks} ranks on this machine, and a fault: {plan.kind.name}.")
-    print(report.POSING + "\n", flush=True)
+    print(f"{report.POSING}\nIncidents go to {data}.\n", flush=True)
     with _display(plain=args.plain) as display:
         watcher = _Watcher(display)
         display.say("starting the engine and the ranks (torch takes some seconds)")
