@@ -339,3 +339,36 @@ class TestWholeEngine:
         ]
 
         assert [(*line[:-1], [names[name] for name in line[-1]]) for line in told[0]] == told[1]
+
+
+class TestWhatHurtNobody:
+    """Found by a review: what was harmless is not why the job is slower later; short steps are not overdue."""
+
+    @HOOKS
+    def test_an_old_deviation_is_not_why_everybody_is_slower_later(self, machines: MachineShape) -> None:
+        scenario, job = _scenario(machines)
+        scenario.at(120).inject(job.shift, 5, POWER, 0.75)
+        scenario.at(230).inject(job.slow_all, "forward", 1.6)
+        scenario.run(340)
+        assert _accused(scenario) == []
+
+    def test_an_old_deviation_does_not_hide_the_machine_that_is_slow(self) -> None:
+        scenario, job = _scenario()
+        scenario.at(120).inject(job.shift, 5, POWER, 0.75)
+        scenario.at(230).inject(job.shift, 3, CLOCK, 0.7)
+        scenario.at(230).inject(job.slow, 3, "forward", 2.0)
+        scenario.run(330)
+        assert _accused(scenario) == ["n03"]
+
+    def test_steps_of_a_fifth_of_a_second_are_not_overdue_between_two_batches(self) -> None:
+        scenario = MetricsScenario(JobShape(), machines=MachineShape())
+        scenario.at(120).inject(scenario.job.shift, 3, POWER, 0.7)
+        scenario.run(240)
+        assert _accused(scenario) == []
+
+    def test_a_fatal_xid_on_a_job_that_goes_on_evicts_nobody(self) -> None:
+        scenario = MetricsScenario(JobShape(), machines=MachineShape())
+        scenario.at(60).inject(scenario.job.event, 3, "xid", code=79)
+        scenario.run(120)
+        assert _accused(scenario) == []
+        assert "evict" not in {verdict.action.value for verdict in scenario.verdicts}

@@ -34,6 +34,7 @@ class HardwareRules:
         keep_ns: an event explains what happens within this.
         open_ns: a fatal event opens a verdict within this; later only together with other evidence.
         impact_ns: the job must be seen to suffer within this after an event, or it did not.
+        steps_late_ns: steps reach the engine this long after they ended (a metric slice).
         before_ns: what an event explains may have shown this long before it was logged.
         max_host_ratio: more hosts that report the same within ``together_ns`` share a cause outside.
         together_ns: see there.
@@ -42,6 +43,7 @@ class HardwareRules:
     keep_ns: int = 600 * NS_PER_SECOND
     open_ns: int = 120 * NS_PER_SECOND
     impact_ns: int = 60 * NS_PER_SECOND
+    steps_late_ns: int = 7 * NS_PER_SECOND
     before_ns: int = 60 * NS_PER_SECOND
     max_host_ratio: float = 0.125
     together_ns: int = 10 * NS_PER_SECOND
@@ -119,12 +121,15 @@ class HardwareTracker:
         if hurts:
             return [self._finding(fact, FaultKind(fact.fault), tentative=False)], []
         known = pace.median_step_ns > 0
-        if fact.fault == "fail_stop" and (not known or now_ns - fact.ts_ns <= 3 * pace.median_step_ns + NS_PER_SECOND):
+        waits_ns = 3 * pace.median_step_ns + self.config.steps_late_ns
+        if fact.fault == "fail_stop" and (not known or now_ns - fact.ts_ns <= waits_ns):
             # Nobody can say yet (or ever) whether the job suffers: said at once, confirmed only when it does.
             return [self._finding(fact, FaultKind.FAIL_STOP, tentative=known)], []
         if now_ns - fact.ts_ns > self.config.impact_ns:
             return [], [Reason.NO_IMPACT]
-        return [self._finding(fact, FaultKind.DEGRADED, tentative=False)], [Reason.NO_IMPACT]
+        harmless = slowdown is not None and slowdown.is_gone
+        degraded = replace(self._finding(fact, FaultKind.DEGRADED, tentative=False), is_harmless=harmless)
+        return [degraded], [Reason.NO_IMPACT]
 
     @staticmethod
     def _finding(fact: HardwareFact, fault: FaultKind, *, tentative: bool) -> Finding:
