@@ -84,6 +84,7 @@ _MIN_BEFORE, _MIN_AFTER = 6, 2
 _MIN_FALL_RATIO = 0.04
 """Less is the drift of a healthy job."""
 _FALL_SIGMAS = 3.0
+_NO_FALL_RATIO = 0.01
 
 
 def slowdown_of_work(before: NDArray[np.float64], after: NDArray[np.float64]) -> Slowdown | None:
@@ -108,4 +109,4 @@ def slowdown_of_work(before: NDArray[np.float64], after: NDArray[np.float64]) ->
     line = max(_MIN_FALL_RATIO, _FALL_SIGMAS * float(np.median(noise)) / float(np.sqrt(after.shape[0])))
     stands = fall > 0.9
     ratio = float("inf") if stands else 1.0 / max(1.0 - fall, 0.05) - 1.0
-    return Slowdown(ratio, fall >= line, fall < line / 3, 1.0 + ratio, 1.0)
+    return Slowdown(ratio, fall >= line, fall < min(line / 3, _NO_FALL_RATIO), 1.0 + ratio, 1.0)

@@ -187,7 +187,12 @@ def add_broken(findings: Sequence[Finding], broken: Sequence[Finding]) -> list[F
     for report in broken:
         named = [f for f in found if f.suspects]
         same = [f for f in named if f.suspects[0].component == report.suspects[0].component]
-        if same:
+        if any(f.fault is not FaultKind.DEGRADED for f in same):
+            continue
+        if same and report.fault is not FaultKind.DEGRADED:
+            # Its metrics differ, nobody can say yet whether it hurts; the part that broke says more.
+            found = [f for f in found if f not in same]
+        elif same:
             continue
         if report.fault is FaultKind.DEGRADED:
             found.append(report)
