@@ -85,6 +85,8 @@ _MIN_FALL_RATIO = 0.04
 """Less is the drift of a healthy job."""
 _FALL_SIGMAS = 3.0
 _NO_FALL_RATIO = 0.01
+_TELLING_ERROR_RATIO = 0.02
+"""A mean fall that is known no better shows no absence of harm: windows of a job whose steps are longer than they."""
 
 
 def slowdown_of_work(before: NDArray[np.float64], after: NDArray[np.float64]) -> Slowdown | None:
@@ -106,7 +108,9 @@ def slowdown_of_work(before: NDArray[np.float64], after: NDArray[np.float64]) ->
     noise = MAD_TO_SIGMA * median(np.abs(before - usual), 0)[known] / usual[known]
     falls = 1.0 - now[known] / usual[known]
     fall = float(np.median(falls))
-    line = max(_MIN_FALL_RATIO, _FALL_SIGMAS * float(np.median(noise)) / float(np.sqrt(after.shape[0])))
+    error = float(np.median(noise)) / float(np.sqrt(after.shape[0]))
+    line = max(_MIN_FALL_RATIO, _FALL_SIGMAS * error)
     stands = fall > 0.9
     ratio = float("inf") if stands else 1.0 / max(1.0 - fall, 0.05) - 1.0
-    return Slowdown(ratio, fall >= line, fall < min(line / 3, _NO_FALL_RATIO), 1.0 + ratio, 1.0)
+    gone = fall < min(line / 3, _NO_FALL_RATIO) and error <= _TELLING_ERROR_RATIO
+    return Slowdown(ratio, fall >= line, gone, 1.0 + ratio, 1.0)

@@ -250,3 +250,29 @@ def _learn(
     pace = np.where(fresh & ~first & ~idle, pace, 0.0)
     state.own_spread += (pace * (size - state.own_spread)).astype(np.float32)
     state.seen_count += (fresh & ~idle).astype(np.float32)
+
+
+_APART_SPREADS, _SPREAD_SHARE_RATIO = 5.0, 0.1
+
+
+def below_all(values: FloatArray, level: FloatArray, groups: IntArray) -> NDArray[np.bool_]:
+    """Which rows do much less than all others, by their own measure: what is left of a job that stands.
+
+    Waiting kernels and proxies cost a little of everything, the same everywhere; whoever does not
+    even wait does less. Rows are measured in units of their own level, and of the rows' spread now.
+
+    Args:
+        values: window means, shape (rows, metrics), NaN = no sample.
+        level: each row's level while the job works, same shape.
+        groups: which group each row belongs to, shape (rows,); -1: compared with nobody.
+    """
+    share = np.where(level > _NOTHING, values / np.maximum(level, _NOTHING), np.nan)
+    found = np.zeros(values.shape, bool)
+    for group in np.unique(groups[groups >= 0]):
+        rows = np.flatnonzero(groups == group)
+        middle = median(share[rows], 0)
+        width = MAD_TO_SIGMA * median(np.abs(share[rows] - middle), 0)
+        width = np.maximum(width, _SPREAD_SHARE_RATIO * middle)
+        with np.errstate(invalid="ignore"):
+            found[rows] = (middle > 0) & (middle - share[rows] >= _APART_SPREADS * width)
+    return found

@@ -79,6 +79,11 @@ class JobPace:
         return self.peers.work.standing_since_ns
 
     @property
+    def standing_known_ns(self) -> int:
+        """When that became known."""
+        return self.peers.work.standing_known_ns
+
+    @property
     def longest_standing_ns(self) -> int:
         """The longest such time that ended by itself."""
         return self.peers.work.longest_standing_ns

@@ -32,6 +32,8 @@ _MEMORY: Final = frozenset({48, 63, 64, 92, 94, 95, 140, 156, 157, 160, 161, 168
 _NVLINK: Final = frozenset({74, 136, *range(144, 151), 155})
 _EXECUTION: Final = frozenset({46, 62, 109, 110, 119, 120, 143, 151, 158})
 _CARD: Final = frozenset({79})
+_KERNEL: Final = frozenset({13, 31, 43})
+"""A CUDA kernel or its memory access failed: mostly the program's fault, so they accuse no machine by themselves."""
 _POWER: Final = frozenset({54})
 _HARDWARE_BUCKETS: Final = frozenset({"RESET_GPU", "RESTART_BM", "RESTART_VM", "CHECK_MECHANICALS"})
 _ACCUSES_ANYWAY: Final = frozenset({48, 94})
@@ -144,6 +146,7 @@ def _cause(code: int) -> str:
         (_NVLINK, "nvlink_error"),
         (_EXECUTION, "gpu_execution_error"),
         (_CARD, "gpu_card_drop"),
+        (_KERNEL, "cuda_execution_error"),
         (_POWER, "power_cap"),
     ):
         if code in codes:

@@ -89,7 +89,7 @@ class Decide:
         lines: list[Verdict] = []
         for finding in findings:
             if finding.only_holds:
-                self._hold_all(now_ns)
+                self._hold_those(finding, now_ns)
                 continue
             incident = self._match(finding)
             if incident is None:
@@ -109,11 +109,13 @@ class Decide:
                 return incident
         return None
 
-    def _hold_all(self, now_ns: int) -> None:
-        """The job stands: who was slow or stopped cannot be seen to be well again."""
+    def _hold_those(self, finding: Finding, now_ns: int) -> None:
+        """These suspects (none named: all that hurt, because the job stands) cannot be seen to be well again."""
         for incident in self._incidents:
-            if incident.verdict.fault in (*_STANDSTILL, FaultKind.FAIL_SLOW):
+            stands = not finding.suspects and incident.verdict.fault in (*_STANDSTILL, FaultKind.FAIL_SLOW)
+            if stands or _same_suspects(finding, incident.verdict):
                 incident.held_ns = now_ns
+                incident.seen_ns = max(incident.seen_ns, finding.seen_ns)
 
     def _open(self, finding: Finding, now_ns: int) -> list[Verdict]:
         verdict_id = verdict_id_of(self._job, finding.suspects, finding.fault, finding.onset_ns)

@@ -59,6 +59,8 @@ class WorkTracker:
         """Work per second in the last window over its usual one."""
         self.standing_since_ns = 0
         """Since when the machines do no work, 0: they work."""
+        self.standing_known_ns = 0
+        """When that was known: a job with long steps pauses longer within a step."""
         self.longest_standing_ns = 0
         """The longest such time that ended."""
 
@@ -89,6 +91,7 @@ class WorkTracker:
         if self.work_ratio < self._config.idle_ratio:
             self._idle_since_ns = self._idle_since_ns or start_ns
             if end_ns - self._idle_since_ns >= self._config.standing_after_ns + int(1.5 * step_ns):
+                self.standing_known_ns = self.standing_known_ns if self.standing_since_ns else end_ns
                 self.standing_since_ns = self._idle_since_ns
             return not self.standing_since_ns  # the first windows show the clocks' offsets, or a pause within a step
         if self.standing_since_ns:
@@ -121,6 +124,7 @@ class WorkTracker:
             "idle_since_ns": self._idle_since_ns,
             "work_ratio": self.work_ratio,
             "standing_since_ns": self.standing_since_ns,
+            "standing_known_ns": self.standing_known_ns,
             "longest_standing_ns": self.longest_standing_ns,
         }
 
@@ -128,4 +132,5 @@ class WorkTracker:
         """Take back what ``to_state`` gave."""
         self._factors, self._usual_move = state["factors"], state["usual_move"]
         self._idle_since_ns, self.work_ratio = state["idle_since_ns"], state["work_ratio"]
-        self.standing_since_ns, self.longest_standing_ns = state["standing_since_ns"], state["longest_standing_ns"]
+        self.standing_since_ns, self.standing_known_ns = state["standing_since_ns"], state["standing_known_ns"]
+        self.longest_standing_ns = state["longest_standing_ns"]

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.models.frames import FrameStack, GpuRow, Grid, stack_frames
-from tocsin.models.peers import PeerConfig, PeerWindow, plain, transform
+from tocsin.models.peers import PeerConfig, plain
 from tocsin.models.robust import median
 from tocsin.pipeline.operators.base import pack_state, unpack_state
 from tocsin.pipeline.operators.graph import JobGraph
@@ -31,6 +31,7 @@ from tocsin.pipeline.operators.peer_rows import (
     table_from,
     table_state,
 )
+from tocsin.pipeline.operators.peer_standing import LOST_SIGMAS, Known, Seen, standing_sigmas
 from tocsin.pipeline.operators.peer_sums import LOW, Entry, SumConfig, Sums
 from tocsin.pipeline.operators.peer_work import WorkConfig, WorkTracker
 from tocsin.schemas.metrics import BUILTIN_TABLE, Metric, MetricTable
@@ -42,25 +43,10 @@ DETECTOR = "peers"
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.intp]
 
-_STANDING_METRICS = frozenset(
-    {
-        "gpu_util_ratio",
-        "gpu_sm_active_ratio",
-        "gpu_graphics_active_ratio",
-        "gpu_power_watts",
-        "pfc_tx_packets_per_second",
-        "cnp_packets_per_second",
-    }
-)
-"""What tells a rank that stopped from ranks that wait in a spinning kernel; CPU, disk and PCIe are busy where a
-checkpoint is written."""
 GPU_SAMPLES = Metric("gpu_samples_ratio", "host", 0.0, 1.0, "low")
 """Share of a host's GPUs that give samples: a card that fell off the bus gives none."""
 _LEANING_RATIO, _LEANING_COUNT = 0.5, 2
 """So many metrics with so much of an alarm, when the job came to stand."""
-_LOST_SIGMAS = 9.0
-_LOUD_LOG = 0.7
-"""Log of packets (see ``transform``): a hundred a second where there should be none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +70,6 @@ class PeersConfig:
     standing_share_ratio: float = 0.3
     lone_standing_share_ratio: float = 0.5
     lone_gpu_ratio: float = 0.8
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """One window: distances and what they were made of."""
-
-    sigmas: FloatArray
-    values: Mapping[str, FloatArray]
-    windows: Mapping[str, PeerWindow]
-    sample_shares: FloatArray
-    of_host: IntArray
 
 
 class PeerDetector:
@@ -187,7 +162,7 @@ class PeerDetector:
         elif jumped:
             self._abstain(Reason.NOT_CONTINUOUS)
         elif self.work.standing_since_ns:
-            self._standing.add(self._of_standing(seen), data.start_ns, data.end_ns)
+            self._standing.add(standing_sigmas(seen, self._known(), groups), data.start_ns, data.end_ns)
         else:
             self._working.add(seen.sigmas, data.start_ns, data.end_ns)
         found = [self._anomaly(data, row, self._working, seen) for row in self._working.alarms()]
@@ -200,7 +175,7 @@ class PeerDetector:
             found += [replace(anomaly, detail={**anomaly.detail, "leaning": True}) for anomaly in leaning]
         return found
 
-    def _compare(self, stack: FrameStack, groups: IntArray) -> _Seen:
+    def _compare(self, stack: FrameStack, groups: IntArray) -> Seen:
         hosts, gpus = list(stack.hosts), list(stack.gpu_rows)
         of_host = host_rows(stack)
         gpu_means = mean_over_ticks(stack.gpu_values)
@@ -219,10 +194,10 @@ class PeerDetector:
         means = np.fmax(directed(windows["mean"].sigmas, self._table.gpu), largest_by_host(lone, of_host, len(hosts)))
         own = directed(windows["host"].sigmas, self._table.host)
         shares = self._sample_shares(gpu_means, of_host, len(hosts))
-        lost = np.stack([np.zeros_like(shares), np.where(shares < 1, _LOST_SIGMAS, 0.0)])[:, :, None]
+        lost = np.stack([np.zeros_like(shares), np.where(shares < 1, LOST_SIGMAS, 0.0)])[:, :, None]
         lost[:, np.isnan(shares)] = np.nan
         sigmas = np.concatenate([own, means, lost], axis=2).astype(np.float32)
-        return _Seen(sigmas, values, windows, shares, of_host)
+        return Seen(sigmas, values, windows, shares, of_host)
 
     def _sample_shares(self, gpu_means: FloatArray, of_host: IntArray, host_count: int) -> FloatArray:
         """Share of each host's known GPUs that gave a sample; NaN where the host gave none at all."""
@@ -249,38 +224,19 @@ class PeerDetector:
         index = {key: number for number, key in enumerate(different)}
         return np.array([index[key] for key in keys], np.intp)
 
-    def _of_standing(self, seen: _Seen) -> FloatArray:
-        """Only what tells a rank that stopped from ranks that wait: a large part of the usual level."""
-        far = []
-        for name in ("host", "mean"):
-            block = self._blocks[name]
-            distance = np.abs(transform(seen.values[name], block.scales) - seen.windows[name].expected)
-            counted = np.array([scale.counted for scale in block.scales])
-            line = np.where(counted, _LOUD_LOG, self._config.standing_share_ratio * np.abs(block.state.level))
-            tells = np.array([metric.name in _STANDING_METRICS for metric in block.metrics])
-            far.append((distance >= line) & tells)
-        far[1] |= self._far_gpus(seen)
-        far.append((seen.sample_shares < 1)[:, None])
-        return np.where(np.concatenate(far, axis=1), seen.sigmas, 0.0).astype(np.float32)
+    def _known(self) -> Known:
+        config = self._config
+        ratios = config.standing_share_ratio, config.lone_standing_share_ratio
+        return Known(self._blocks, self._metrics, len(self._hosts), *ratios)
 
     def _shares(self, factors: FloatArray) -> dict[str, float]:
         """The job's common factor of each metric that has one."""
         middle = median(factors, 0)
         return {m.name: float(value) for m, value in zip(self._metrics, middle, strict=False) if np.isfinite(value)}
 
-    def _far_gpus(self, seen: _Seen) -> NDArray[np.bool_]:
-        """Whether a single GPU of a host is far from where it should be, shape (hosts, GPU metrics)."""
-        block = self._blocks["gpu"]
-        distance = np.abs(seen.values["gpu"] - seen.windows["gpu"].expected)
-        far = distance >= self._config.lone_standing_share_ratio * np.abs(block.state.level)
-        far &= np.array([metric.name in _STANDING_METRICS for metric in block.metrics])
-        found = np.zeros((len(self._hosts), far.shape[1]), bool)
-        np.logical_or.at(found, seen.of_host, far)
-        return found
-
     # -- what is said ------------------------------------------------------------------
 
-    def _anomaly(self, data: Slice, row: int, sums: Sums, seen: _Seen) -> Anomaly:
+    def _anomaly(self, data: Slice, row: int, sums: Sums, seen: Seen) -> Anomaly:
         entries = sums.of_host(row)
         alarmed = [entry for entry in entries if entry.score >= 1.0] or entries[:1]
         return Anomaly(
@@ -295,7 +251,7 @@ class PeerDetector:
             detail={"metrics": [self._described(entry, row, seen) for entry in entries]},
         )
 
-    def _described(self, entry: Entry, row: int, seen: _Seen) -> dict[str, Any]:
+    def _described(self, entry: Entry, row: int, seen: Seen) -> dict[str, Any]:
         value, expected = self._value_of(entry.column, row, seen)
         numbers = {
             "sigmas": float(seen.sigmas[entry.side, row, entry.column]),
@@ -310,7 +266,7 @@ class PeerDetector:
             **{key: float(f"{value:.5g}") for key, value in numbers.items() if np.isfinite(value)},
         }
 
-    def _value_of(self, column: int, row: int, seen: _Seen) -> tuple[float, float]:
+    def _value_of(self, column: int, row: int, seen: Seen) -> tuple[float, float]:
         """A host's value of one metric, and what was expected."""
         if self._metrics[column] is GPU_SAMPLES:
             return float(seen.sample_shares[row]), 1.0

@@ -148,7 +148,10 @@ class StepDetector:
         return find_slowdown(seconds, ends_ns, onset_ns, now_ns)
 
     def own_excess_seconds(self, host: str) -> float | None:
-        """How much longer than its peers a host's slowest rank computes of late, beyond noise; None: not measured."""
+        """How much longer than its peers a host's slowest rank computes of late, beyond noise; None: not measured.
+
+        Where only some of its ranks send steps, nothing above the noise is no measurement: it may be another.
+        """
         if not self._window:
             return None
         ranks, table = table_of(self._window[-self._config.short_count :])
@@ -158,10 +161,13 @@ class StepDetector:
         found = []
         for role in np.unique(roles[mine]):
             peers = roles == role
-            excess = median(own[:, peers] - median(own[:, peers], 1)[:, None], 0)
-            noise = 3 * float(spread(excess[~mine[peers]][None, :], 1)[0]) if (~mine[peers]).any() else np.nan
-            found.append(float(np.max(excess[mine[peers]])) - noise)
-        return max((max(0.0, value) for value in found if np.isfinite(value)), default=None)
+            excesses = median(own[:, peers] - median(own[:, peers], 1)[:, None], 0)
+            noise = 3 * float(spread(excesses[~mine[peers]][None, :], 1)[0]) if (~mine[peers]).any() else np.nan
+            found.append(float(np.max(excesses[mine[peers]])) - noise)
+        excess = max((value for value in found if np.isfinite(value)), default=None)
+        if excess is None or (excess <= 0.0 and not set(self._graph.ranks_of_host(host)) <= set(ranks)):
+            return None
+        return max(0.0, excess)
 
     def on_slice(self, data: Slice) -> Sequence[Anomaly]:
         """Take the steps of one second and return what looks wrong at its end."""

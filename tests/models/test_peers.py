@@ -12,7 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 
-from tocsin.models.peers import PeerConfig, PeerState, PeerWindow, Scale, compare, plain, scale_of, transform
+from tocsin.models.peers import (
+    PeerConfig,
+    PeerState,
+    PeerWindow,
+    Scale,
+    below_all,
+    compare,
+    plain,
+    scale_of,
+    transform,
+)
 from tocsin.schemas.metrics import BUILTIN_TABLE, Metric
 
 FloatArray = NDArray[np.float32]
@@ -307,3 +317,26 @@ class TestGrowth:
 
         assert state.level.shape == (3, 2)
         assert np.isnan(state.level).all()
+
+
+class TestBelowAll:
+    LEVEL = np.array([[100.0], [50.0], [200.0], [100.0], [80.0]], np.float32)
+    ONE = np.zeros(5, np.intp)
+
+    def below(self, shares: ArrayLike, groups: NDArray[np.intp] | None = None) -> list[bool]:
+        values = (self.LEVEL[:, 0] * np.asarray(shares, np.float32))[:, None]
+        found: list[bool] = below_all(values, self.LEVEL, self.ONE if groups is None else groups)[:, 0].tolist()
+        return found
+
+    def test_one_does_half_of_the_little_that_all_others_do(self) -> None:
+        assert self.below([0.01, 0.01, 0.004, 0.01, 0.01]) == [False, False, True, False, False]
+
+    def test_a_wide_spread_hides_it(self) -> None:
+        assert not any(self.below([0.01, 0.02, 0.005, 0.015, 0.03]))
+
+    def test_nobody_is_below_where_nobody_does_anything(self) -> None:
+        assert not any(self.below([0.0, 0.0, 0.0, 0.0, 0.0]))
+
+    def test_no_sample_and_no_peers_say_nothing(self) -> None:
+        assert not any(self.below([0.01, 0.01, np.nan, 0.01, 0.01]))
+        assert not any(self.below([0.01, 0.01, 0.005, 0.01, 0.01], np.full(5, -1, np.intp)))

@@ -163,3 +163,12 @@ class TestWork:
             table[:, 1] = np.nan
 
         assert slowdown_of_work(*holes) == slowdown_of_work(before, after)
+
+    def test_noise_shows_no_absence_of_harm(self) -> None:
+        """Steps longer than a window: its work says little, and nobody may be cleared by it."""
+        quiet = slowdown_of_work(work(*noisy(20, 1.0, 0.02)), work(*[1.0] * 8))
+        loud = slowdown_of_work(work(*noisy(20, 1.0, 0.4)), work(*[1.0] * 8))
+
+        assert quiet is not None
+        assert loud is not None
+        assert (quiet.is_gone, loud.is_gone) == (True, False)

@@ -123,6 +123,17 @@ class TestSlow:
         scenario.want(between(150, 175), fault="fail_slow", suspects=["n06"])
         scenario.run(200).check()
 
+    def test_another_machine_that_stands_out_more_for_a_while_takes_nothing_back(self) -> None:
+        scenario, job = _scenario()
+        scenario.at(150).inject(job.shift, 3, CLOCK, 0.7)
+        scenario.at(150).inject(job.slow, 3, "forward", 1.5)
+        scenario.at(180).inject(job.raise_by, 5, CPU, 0.6)
+        scenario.at(200).inject(job.raise_by, 5, CPU, 0.0)
+        scenario.want(between(155, 190), fault="fail_slow", suspects=["n03"])
+        scenario.run(260).check()
+        assert _accused(scenario) == ["n03"]
+        assert not [verdict for verdict in scenario.verdicts if verdict.state.value in ("cancelled", "resolved")]
+
 
 class TestHarmless:
     @pytest.mark.parametrize("seed", range(2))
@@ -248,6 +259,47 @@ class TestStanding:
         scenario.at(150).inject(job.freeze, 3, seen=False)
         scenario.want(between(160, 220), fault="hang", cause="gpu_card_drop", suspects=["n03"])
         scenario.run(220).check()
+
+    def test_all_rest_alike_and_one_has_freed_its_memory(self) -> None:
+        """Its process is gone; the others' wait in a kernel that does not spin."""
+        scenario, job = _scenario(NO_HOOK)
+        scenario.at(150).inject(job.pause, 300, "")
+        scenario.at(150).inject(job.shift, 3, "gpu_memory_used_bytes", 0.01)
+        scenario.want(between(170, 210), fault="hang", suspects=["n03"], reason="differs_while_job_stands")
+        scenario.run(260).check()
+
+    def test_all_wait_and_one_does_not_even_that(self) -> None:
+        """What a waiting kernel costs is little, but everywhere the same."""
+        scenario, job = _scenario(NO_HOOK)
+        scenario.at(150).inject(job.pause, 300, "")
+        for rank in range(8):
+            for metric in ("rdma_bytes_per_second", "nvlink_bytes_per_second", "pcie_bytes_per_second"):
+                scenario.at(150).inject(job.raise_by, rank, metric, 0.0 if rank == 3 else 1e6)
+        scenario.want(between(170, 210), fault="hang", suspects=["n03"], reason="differs_while_job_stands")
+        scenario.run(260).check()
+
+    def test_one_that_is_busy_meanwhile_has_longer(self) -> None:
+        """A writer of an unannounced checkpoint, or a process that went astray: only time tells."""
+        scenario, job = _scenario(NO_HOOK)
+        scenario.at(150).inject(job.pause, 300, "")
+        scenario.at(150).inject(job.raise_by, 3, CPU, 0.3)
+        scenario.want(between(205, 235), fault="hang", suspects=["n03"], reason="differs_while_job_stands")
+        scenario.run(260).check()
+
+    @pytest.mark.parametrize("ranks", [(3,), (3, 5)])
+    def test_the_only_one_that_logged_something_as_the_job_came_to_stand(self, ranks: tuple[int, ...]) -> None:
+        """XID 31 alone accuses nobody; with a standstill it names the machine, unless two logged it."""
+        scenario, job = _scenario(NO_HOOK)
+        scenario.at(150).inject(job.pause, 300, "")
+        for rank in ranks:
+            scenario.at(152).inject(job.event, rank, "xid", code=31)
+        if len(ranks) == 1:
+            cause = "cuda_execution_error"
+            scenario.want(between(175, 200), fault="hang", cause=cause, suspects=["n03"], reason="hardware_event")
+            scenario.run(260).check()
+        else:
+            scenario.run(260)
+            assert not _accused(scenario)
 
     @HOOKS
     def test_a_host_falls_silent_and_the_others_stop_working(self, machines: MachineShape) -> None:

@@ -22,7 +22,7 @@ def meaning(name: str, payload: Any, architecture: str = "") -> HardwareMeaning 
     [
         ("xid", {"code": 94, "pci": "0000:c1:00.0"}, "ecc_error", "fail_stop", True),
         ("xid", {"code": 79}, "gpu_card_drop", "fail_stop", True),
-        ("xid", {"code": 31}, "", "degraded", False),
+        ("xid", {"code": 31}, "cuda_execution_error", "degraded", False),
         ("xid", {"code": 145, "registers": [4, 0x40]}, "nvlink_error", "fail_stop", True),
         ("xid", {"code": 154, "recovery_action": 2}, "unknown", "fail_stop", True),
         ("sxid", {"code": 24007, "severity": "fatal"}, "nvlink_error", "fail_stop", True),

@@ -97,9 +97,9 @@ def test_no_unit_is_mistaken_for_another_of_the_other_driver() -> None:
         (74, "nvlink_error", True, True),
         (119, "gpu_execution_error", True, True),
         (54, "power_cap", False, True),
-        (13, "", False, False),
-        (31, "", False, False),
-        (43, "", False, False),
+        (13, "cuda_execution_error", False, False),
+        (31, "cuda_execution_error", False, False),
+        (43, "cuda_execution_error", False, False),
         (45, "", False, False),
         (149, "nvlink_error", False, False),  # without registers nothing says that it was a fatal one
         (999, "", False, False),

@@ -35,6 +35,8 @@ class HardwareRules:
         open_ns: a fatal event opens a verdict within this; later only together with other evidence.
         impact_ns: the job must be seen to suffer within this after an event, or it did not.
         steps_late_ns: steps reach the engine this long after they ended (a metric slice).
+        stall_before_ns: a job stands because of what one machine logged so long before that ...
+        stall_after_ns: ... to so long after, and nothing else has explained it by then.
         before_ns: what an event explains may have shown this long before it was logged.
         max_host_ratio: more hosts that report the same within ``together_ns`` share a cause outside.
         together_ns: see there.
@@ -44,6 +46,8 @@ class HardwareRules:
     open_ns: int = 120 * NS_PER_SECOND
     impact_ns: int = 60 * NS_PER_SECOND
     steps_late_ns: int = 7 * NS_PER_SECOND
+    stall_before_ns: int = 10 * NS_PER_SECOND
+    stall_after_ns: int = 30 * NS_PER_SECOND
     before_ns: int = 60 * NS_PER_SECOND
     max_host_ratio: float = 0.125
     together_ns: int = 10 * NS_PER_SECOND
@@ -142,6 +146,39 @@ class HardwareTracker:
             Reason.HARDWARE_EVENT,
             (fact.evidence(),),
             tentative=tentative,
+        )
+
+    def accuse_who_told(self, findings: Sequence[Finding], now_ns: int) -> list[Finding]:
+        """The job stands and nobody knows whose fault it is: one machine alone logged something as it began.
+
+        An event that accuses nobody by itself (a page fault of a GPU, a corrected error) does so together with a
+        job that stands since then.
+        """
+        return [self._accused(finding, now_ns) for finding in findings]
+
+    def _accused(self, finding: Finding, now_ns: int) -> Finding:
+        if finding.fault is not FaultKind.HANG or finding.suspects:
+            return finding
+        stands_ns = now_ns - finding.onset_ns
+        begin_ns, end_ns = finding.onset_ns - self.config.stall_before_ns, finding.onset_ns + self.config.stall_after_ns
+        near = [
+            fact
+            for facts in self.facts.values()
+            for fact in facts
+            if fact.cause and fact.cause not in _WEAK_CAUSES and begin_ns <= fact.ts_ns <= end_ns
+        ]
+        if stands_ns < self.config.stall_after_ns or len({fact.host for fact in near}) != 1:
+            return finding
+        first = min(near, key=lambda fact: (not fact.accuses, fact.ts_ns))
+        return replace(
+            finding,
+            cause=first.cause,
+            suspects=(Suspect(Component(ComponentKind.HOST, first.host)),),
+            confidence=0.75,
+            reason=Reason.HARDWARE_EVENT,
+            evidence=(first.evidence(), *finding.evidence),
+            tentative=stands_ns < 2 * self.config.stall_after_ns,
+            only_holds=False,
         )
 
     def explain(self, findings: Sequence[Finding]) -> list[Finding]:

@@ -6,20 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tocsin.pipeline.operators.base import pack_state, unpack_state
+from tocsin.pipeline.operators.diagnose.deviations import MachineRules
 from tocsin.pipeline.operators.diagnose.hardware import HardwareRules, HardwareTracker, add_broken
-from tocsin.pipeline.operators.diagnose.machine import (
-    Cleared,
-    MachineRules,
-    explain_by_metrics,
-    find_machine,
-    join,
-    still_standing,
-)
+from tocsin.pipeline.operators.diagnose.machine import Cleared, explain_by_metrics, find_machine, join
 from tocsin.pipeline.operators.diagnose.nan import NanConfig, NanTracker
 from tocsin.pipeline.operators.diagnose.network import NetworkConfig, NetworkTracker
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.silence import SilenceConfig, find_silence, silent_hosts
 from tocsin.pipeline.operators.diagnose.slow import SlowRules, find_slow_findings
+from tocsin.pipeline.operators.diagnose.standing import still_standing
 from tocsin.pipeline.operators.diagnose.stop import StopConfig, find_stop
 from tocsin.pipeline.operators.diagnose.waits import WaitConfig, WaitTracker
 from tocsin.pipeline.operators.findings import Finding
@@ -111,6 +106,8 @@ class Diagnose:
             findings.extend(self._slow(now_ns, anomalies, pace, reasons))
         if pace.standing_since_ns:
             findings.append(still_standing(pace, now_ns))
+        if not any(finding.suspects for finding in findings):
+            findings = self._hardware.accuse_who_told(findings, now_ns)
         findings = add_broken(self._hardware.explain(explain_by_metrics(findings, anomalies)), broken)
         return Diagnosis(tuple(findings), tuple(reasons))
 

@@ -34,6 +34,11 @@ class Pace(Protocol):
         ...
 
     @property
+    def standing_known_ns(self) -> int:
+        """When that became known."""
+        ...
+
+    @property
     def longest_standing_ns(self) -> int:
         """The longest such time that ended by itself."""
         ...

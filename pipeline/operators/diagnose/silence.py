@@ -83,9 +83,10 @@ def find_silence(
     if isinstance(progress, Reason):
         return [], dict.fromkeys(silent, progress)
     progress_ns, margin = progress
-    if now_ns - progress_ns < max(config.stalled_after_ns, 3 * pace.median_step_ns):
+    stalled_ns = max(config.stalled_after_ns, 3 * pace.median_step_ns)
+    if now_ns - progress_ns < stalled_ns:
         return [], dict.fromkeys(silent, Reason.MONITORING_LOST)
-    if graph.in_announced_phase(progress_ns, now_ns):
+    if graph.in_announced_phase(now_ns - stalled_ns, now_ns):  # one that is over explains a standstill no longer
         return [], dict.fromkeys(silent, Reason.ANNOUNCED_PHASE)
     guilty = [
         host

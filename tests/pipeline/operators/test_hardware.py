@@ -161,6 +161,7 @@ class StubPace:
     median_step_ns: int = NS_PER_SECOND
     work_is_known: bool = False
     standing_since_ns: int = 0
+    standing_known_ns: int = 0
     longest_standing_ns: int = 0
 
     def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:

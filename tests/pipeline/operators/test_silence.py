@@ -37,6 +37,7 @@ class StubPace:
     median_step_ns: int = 0
     work_is_known: bool = True
     standing_since_ns: int = 0
+    standing_known_ns: int = 0
     longest_standing_ns: int = 0
 
     def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
@@ -181,3 +182,13 @@ def test_hosts_that_speak_only_when_something_happens_are_never_silent() -> None
         graph.take([Topology(JOB, f"n{rank}", T0, (RankPlace(rank, f"n{rank}"),))])
 
     assert find_silence(graph, at(3600), StubPace(), SilenceConfig()) == ([], {})
+
+
+def test_a_phase_that_is_over_explains_no_standstill() -> None:
+    job = Job().run(120, steps_until=LOST_SECOND)
+    for second, edge in ((55, "begin"), (61, "end")):
+        phase = {"phase": "checkpoint", "edge": edge}
+        job.graph.take([Event(JOB, "n0", at(second), 0, EventSource.JOB, events.PHASE, Severity.INFO, phase)])
+
+    [finding], _ = job.find(90, StubPace(NS_PER_SECOND))
+    assert [suspect.component.name for suspect in finding.suspects] == ["n3"]

@@ -1,0 +1,146 @@
+"""What deviates on which machine: families of metrics, whom they single out, and their words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tocsin.pipeline.operators.diagnose.common import few_hosts
+from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind, Evidence
+
+SHOWN_METRICS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class MachineRules:
+    """Settings.
+
+    Attributes:
+        max_host_ratio: more hosts that differ together (of 16: two) are no machine's fault.
+        first_by_ns: of two that differ, the first is suspected when it was first by this.
+        lasting_ns: without step records the deviation must last so long ...
+        undecided_ns: ... and so long where the machines' work is too noisy to say whether it hurts.
+        before_onset_ns: steps may have become slower this long before the metrics showed it (a
+            metric slice).
+        cpu_lasting_ns: a CPU that alone differs must do so for so long: daemons run for 10 s; twice as
+            long where no rank's own time shows that it matters.
+        standing_ns: patience with machines that stand (an unannounced checkpoint).
+        busy_ns: patience with one that is busy meanwhile.
+        leaning_ns: who fell first fell within this before the others.
+        sure_standing_ns: what is said of machines that stand is confirmed after this (or twice the patience).
+        fresh_ns: what a machine showed longer ago confirms nothing.
+        cleared_after_ns: a deviation that has not slowed the job after this is not why it is slower later.
+        sure_ns: what the metrics alone say is confirmed when they have said it for so long.
+        learned_factor: patience is at least this many times the longest such time that ended.
+        max_patience_ns: learned patience ends here.
+    """
+
+    max_host_ratio: float = 0.125
+    first_by_ns: int = 10 * NS_PER_SECOND
+    lasting_ns: int = 40 * NS_PER_SECOND
+    undecided_ns: int = 75 * NS_PER_SECOND
+    before_onset_ns: int = 5 * NS_PER_SECOND
+    cpu_lasting_ns: int = 13 * NS_PER_SECOND
+    standing_ns: int = 25 * NS_PER_SECOND
+    busy_ns: int = 60 * NS_PER_SECOND
+    leaning_ns: int = 10 * NS_PER_SECOND
+    sure_standing_ns: int = 90 * NS_PER_SECOND
+    fresh_ns: int = 15 * NS_PER_SECOND
+    cleared_after_ns: int = 60 * NS_PER_SECOND
+    sure_ns: int = 40 * NS_PER_SECOND
+    learned_factor: float = 1.5
+    max_patience_ns: int = 600 * NS_PER_SECOND
+
+
+FAMILIES: dict[str, str] = {
+    "cpu_util_ratio": "cpu",
+    "gpu_temperature_celsius": "temperature",
+    "memory_used_ratio": "memory",
+    "gpu_memory_used_bytes": "memory",
+    "disk_used_ratio": "disk",
+    "tcp_bytes_per_second": "tcp",
+    "ecn_packets_per_second": "congestion",
+    "cnp_packets_per_second": "congestion",
+    "pfc_tx_packets_per_second": "link",
+    "rdma_bytes_per_second": "link",
+    "nvlink_bytes_per_second": "link",
+    "pcie_bytes_per_second": "link",
+    "pcie_usage_ratio": "link",
+    "gpu_samples_ratio": "samples",
+    "gpu_power_watts": "power",
+    "gpu_sm_clock_hertz": "power",
+}
+"""Metrics that move together; all others of a GPU are "activity", a user's own is a family of its own."""
+
+
+SILENT_FAMILIES = frozenset({"temperature", "memory", "disk", "tcp", "congestion", "samples"})
+"""They differ between healthy machines for many reasons: alone they accuse nobody."""
+
+
+_STRONG_SIGMAS = 20.0
+"""A single metric counts no more: a daemon's CPU lies fifty sigmas out and hurts nobody."""
+
+
+def families(anomaly: Anomaly) -> set[str]:
+    """Families of the metrics that are beyond their alarm line."""
+    found = set()
+    for metric in anomaly.detail["metrics"]:
+        if metric["score"] >= 1.0:
+            name = str(metric["metric"])
+            found.add(FAMILIES.get(name, "activity" if name.startswith("gpu_") else name))
+    return found
+
+
+def single_out(graph: JobGraph, anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomaly]:
+    """Whom the anomalies name: one host, or the few that share a switch; [] = nobody in particular."""
+    few = few_hosts(graph, rules.max_host_ratio)
+    ordered = sorted(anomalies, key=lambda anomaly: (anomaly.start_ns, anomaly.component.name))
+    if len(ordered) == 1:
+        return ordered
+    strongest = sorted(anomalies, key=lambda anomaly: -_strength(anomaly))
+    if _strength(strongest[0]) >= 2 * _strength(strongest[1]):
+        return [strongest[0]]
+    if len(ordered) == 2 and ordered[1].start_ns - ordered[0].start_ns >= rules.first_by_ns:  # a pair
+        return [ordered[0]]
+    if len(ordered) <= few and common_leaf(graph, ordered) is not None:
+        return ordered
+    return []
+
+
+def _strength(anomaly: Anomaly) -> float:
+    """How far the metrics of an anomaly lie out, all together."""
+    sigmas = (min(_STRONG_SIGMAS, metric.get("sigmas", 0.0)) for metric in anomaly.detail["metrics"])
+    return float(sum(sigmas)) + anomaly.score
+
+
+def common_leaf(graph: JobGraph, anomalies: Sequence[Anomaly]) -> Component | None:
+    """The leaf switch that all these machines hang on, None where there is no such one."""
+    hosts = {anomaly.component.name for anomaly in anomalies}
+    leaves = {place.leaf for place in graph.places.values() if place.host in hosts}
+    leaf = leaves.pop() if len(leaves) == 1 else ""
+    return Component(ComponentKind.LEAF, leaf) if leaf else None
+
+
+def evidence_of(anomaly: Anomaly, metric: dict[str, Any]) -> Evidence:
+    """One deviating metric as evidence."""
+    name = str(metric["metric"])
+    value, expected = metric.get("value"), metric.get("expected")
+    numbers = "" if value is None or expected is None else f": {value:.4g} where {expected:.4g} is expected"
+    return Evidence(
+        anomaly.detector,
+        name,
+        float(metric["score"]),
+        int(metric["since_ns"]),
+        anomaly.end_ns,
+        f"{anomaly.component.name}: {name} is {metric['direction']}{numbers}",
+        suspect_value=value,
+        peer_value=expected,
+    )
+
+
+def lost_gpu(anomaly: Anomaly) -> bool:
+    """Whether a GPU of the machine gives no samples any more."""
+    return any(metric["metric"] == "gpu_samples_ratio" for metric in anomaly.detail["metrics"])

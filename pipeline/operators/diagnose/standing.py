@@ -1,0 +1,97 @@
+"""A job whose machines stand: which of them is not where the others are?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tocsin.pipeline.operators.diagnose.deviations import (
+    FAMILIES,
+    SHOWN_METRICS,
+    SILENT_FAMILIES,
+    MachineRules,
+    evidence_of,
+    families,
+    lost_gpu,
+    single_out,
+)
+from tocsin.pipeline.operators.diagnose.pace import Pace
+from tocsin.pipeline.operators.findings import Finding
+from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.verdicts import Anomaly, Evidence, FaultKind, Suspect
+
+_BUSY_SIGMAS = 4.0
+
+
+def still_standing(pace: Pace, now_ns: int) -> Finding:
+    """The machines stand: whoever was named for it stays named."""
+    since_ns = pace.standing_since_ns
+    text = f"the machines do no work for {(now_ns - since_ns) / 1e9:.0f} s"
+    evidence = Evidence("peers", "work", 1.0, since_ns, now_ns, text)
+    reason = Reason.JOB_STALLED_UNEXPLAINED
+    return Finding(FaultKind.HANG, "unknown", (), since_ns, 0.5, reason, (evidence,), only_holds=True)
+
+
+def since_standing(anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules) -> list[Anomaly]:
+    """One anomaly per host of what differs since the standstill began: what begins later is not why it began."""
+    since_ns = pace.standing_since_ns
+    standing, working, leaning = [], [], []
+    for anomaly in anomalies:
+        near = abs(anomaly.start_ns - since_ns) <= rules.standing_ns
+        if anomaly.detail.get("standing"):
+            if anomaly.start_ns <= pace.standing_known_ns + rules.standing_ns:
+                standing.append(anomaly)
+        elif anomaly.detail.get("leaning"):
+            if 0 <= since_ns - anomaly.start_ns <= rules.leaning_ns:
+                leaning.append(anomaly)
+        elif near and families(anomaly) - SILENT_FAMILIES:
+            working.append(anomaly)
+    named = {anomaly.component.name: anomaly for anomaly in (*working, *standing)}
+    return list(named.values()) or leaning
+
+
+def _only_busy(anomaly: Anomaly) -> bool:
+    """Whether a machine is only busier than those that wait: it may write a checkpoint."""
+    return all(
+        metric["direction"] == "high" and FAMILIES.get(metric["metric"]) in {"cpu", "memory"}
+        for metric in anomaly.detail["metrics"]
+    )
+
+
+def _still_busy(anomaly: Anomaly) -> bool:
+    """Whether it is so now: a daemon runs for some seconds."""
+    return any(metric.get("sigmas", 0.0) >= _BUSY_SIGMAS for metric in anomaly.detail["metrics"])
+
+
+def find_stopped_alone(
+    graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules
+) -> tuple[list[Finding], list[Reason]]:
+    """The machines stand, and one of them is not where the others are."""
+    since_ns = pace.standing_since_ns
+    patience_ns = max(rules.standing_ns, int(rules.learned_factor * pace.longest_standing_ns))
+    patience_ns = min(patience_ns, rules.max_patience_ns)
+    if not since_ns or now_ns - since_ns < patience_ns:
+        return [], [Reason.WITHIN_PATIENCE]
+    stands_ns = now_ns - since_ns
+    if stands_ns < max(rules.busy_ns, 2 * patience_ns):
+        anomalies = [anomaly for anomaly in anomalies if not _only_busy(anomaly)]
+    else:
+        anomalies = [anomaly for anomaly in anomalies if not _only_busy(anomaly) or _still_busy(anomaly)]
+    chosen = single_out(graph, anomalies, rules) if anomalies else []
+    if len(chosen) != 1:
+        return [], [Reason.AMBIGUOUS]
+    metrics = chosen[0].detail["metrics"]
+    stands = still_standing(pace, now_ns).evidence
+    evidence = (*(evidence_of(chosen[0], metric) for metric in metrics[:SHOWN_METRICS]), *stands)
+    finding = Finding(
+        FaultKind.HANG,
+        "gpu_card_drop" if lost_gpu(chosen[0]) else "unknown",
+        (Suspect(chosen[0].component),),
+        since_ns,
+        0.75,
+        Reason.DIFFERS_WHILE_JOB_STANDS,
+        evidence,
+        tentative=stands_ns < max(rules.sure_standing_ns, 2 * patience_ns)
+        or now_ns - chosen[0].end_ns > rules.fresh_ns,
+    )
+    return [finding], []

@@ -1,0 +1,140 @@
+"""Which machine is not where the others are, while the job stands."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tocsin.models.peers import PeerWindow, below_all, transform
+from tocsin.pipeline.operators.peer_rows import Block
+from tocsin.pipeline.operators.peer_sums import HIGH, LOW
+from tocsin.schemas.metrics import Metric
+
+FloatArray = NDArray[np.float32]
+IntArray = NDArray[np.intp]
+
+LOST_SIGMAS = 9.0
+"""What cannot be measured in spreads counts as so many."""
+_LOUD_LOG = 0.7
+"""Log of packets (see ``transform``): a hundred a second where there should be none."""
+_STANDING_METRICS = frozenset(
+    {
+        "gpu_util_ratio",
+        "gpu_sm_active_ratio",
+        "gpu_graphics_active_ratio",
+        "gpu_power_watts",
+        "pfc_tx_packets_per_second",
+        "cnp_packets_per_second",
+    }
+)
+"""What tells a rank that stopped from ranks that wait in a spinning kernel; disk and PCIe are busy where a
+checkpoint is written."""
+_GONE_METRICS = frozenset({"cpu_util_ratio", "gpu_memory_used_bytes"})
+"""Low where the process ended or sleeps: its memory is free, its proxy threads do not poll. High CPU tells nothing (a
+checkpoint's writer)."""
+_GONE_SHARE_RATIO = 0.5
+_BUSY_METRICS = frozenset({"cpu_util_ratio", "memory_used_ratio"})
+"""High where a process spins or swallows memory; a checkpoint's writer does so too, for a while."""
+_IDLE_FAMILIES = {
+    "cpu_util_ratio": 0,
+    "tcp_bytes_per_second": 1,
+    "rdma_bytes_per_second": 2,
+    "nvlink_bytes_per_second": 3,
+    "pcie_bytes_per_second": 4,
+    "pcie_usage_ratio": 4,
+    "gpu_power_watts": 5,
+    "gpu_util_ratio": 6,
+    "gpu_sm_active_ratio": 6,
+    "gpu_graphics_active_ratio": 6,
+    "gpu_dram_active_ratio": 6,
+}
+"""What waiting costs a little of, by independent source."""
+_IDLE_FAMILY_COUNT = 3
+"""Whoever does less of so many than all others is not waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One window: distances and what they were made of."""
+
+    sigmas: FloatArray
+    values: Mapping[str, FloatArray]
+    windows: Mapping[str, PeerWindow]
+    sample_shares: FloatArray
+    of_host: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the comparison needs beside the window.
+
+    Attributes:
+        blocks: what was learned, by kind of rows.
+        metrics: all that are judged, in order.
+        host_count: hosts.
+        share_ratio: a host differs from this share of its usual level on.
+        lone_share_ratio: and a single one of its GPUs from this share on.
+    """
+
+    blocks: Mapping[str, Block]
+    metrics: Sequence[Metric]
+    host_count: int
+    share_ratio: float
+    lone_share_ratio: float
+
+
+def _among(block: Block, names: Collection[str]) -> NDArray[np.bool_]:
+    """Which metrics of a block are among these."""
+    return np.array([metric.name in names for metric in block.metrics], bool)
+
+
+def standing_sigmas(seen: Seen, known: Known, groups: IntArray) -> FloatArray:
+    """Only what tells a rank that stopped from ranks that wait: a large part of the usual level."""
+    far, gone, busy = [], [], []
+    for name in ("host", "mean"):
+        block, window = known.blocks[name], seen.windows[name]
+        below = window.expected - transform(seen.values[name], block.scales)
+        counted = np.array([scale.counted for scale in block.scales])
+        level = np.abs(block.state.level)
+        line = np.where(counted, _LOUD_LOG, known.share_ratio * level)
+        far.append((np.abs(below) >= line) & _among(block, _STANDING_METRICS))
+        is_gone = (below >= _GONE_SHARE_RATIO * level) & _among(block, _GONE_METRICS)
+        gone.append(np.where(is_gone, -np.nan_to_num(window.sigmas), 0.0))
+        is_busy = (-below >= line) & _among(block, _BUSY_METRICS)
+        busy.append(np.where(is_busy, np.nan_to_num(window.sigmas), 0.0))
+    far[1] |= _far_gpus(seen, known)
+    far.append((seen.sample_shares < 1)[:, None])
+    found: FloatArray = np.where(np.concatenate(far, axis=1), seen.sigmas, 0.0).astype(np.float32)
+    nothing = np.zeros((known.host_count, 1), np.float32)
+    found[LOW] = np.fmax(found[LOW], np.concatenate([*gone, nothing], axis=1))
+    found[LOW] = np.fmax(found[LOW], np.where(_idle_alone(seen, known, groups), LOST_SIGMAS, 0.0))
+    found[HIGH] = np.fmax(found[HIGH], np.concatenate([*busy, nothing], axis=1))
+    return found
+
+
+def _idle_alone(seen: Seen, known: Known, groups: IntArray) -> NDArray[np.bool_]:
+    """Hosts that do less than all others of many things at once, shape (hosts, all metrics)."""
+    parts = [
+        below_all(seen.values[name], known.blocks[name].state.level, groups)
+        & _among(known.blocks[name], _IDLE_FAMILIES)
+        for name in ("host", "mean")
+    ]
+    idle = np.concatenate([*parts, np.zeros((known.host_count, 1), bool)], axis=1)
+    families = np.array([_IDLE_FAMILIES.get(metric.name, -1) for metric in known.metrics])
+    counts = sum(idle[:, families == family].any(axis=1).astype(int) for family in set(_IDLE_FAMILIES.values()))
+    found: NDArray[np.bool_] = idle & (np.asarray(counts) >= _IDLE_FAMILY_COUNT)[:, None]
+    return found
+
+
+def _far_gpus(seen: Seen, known: Known) -> NDArray[np.bool_]:
+    """Whether a single GPU of a host is far from where it should be, shape (hosts, GPU metrics)."""
+    block = known.blocks["gpu"]
+    distance = np.abs(seen.values["gpu"] - seen.windows["gpu"].expected)
+    far = distance >= known.lone_share_ratio * np.abs(block.state.level)
+    far &= _among(block, _STANDING_METRICS)
+    found = np.zeros((known.host_count, far.shape[1]), bool)
+    np.logical_or.at(found, seen.of_host, far)
+    return found
