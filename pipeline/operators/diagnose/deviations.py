@@ -22,6 +22,7 @@ class MachineRules:
         max_host_ratio: more hosts that differ together (of 16: two) are no machine's fault.
         first_by_ns: of two that differ, the first is suspected when it was first by this.
         lasting_ns: without step records the deviation must last so long ...
+        few_steps_ns: with step records, but too few of them before the deviation, it must last so long.
         undecided_ns: ... and so long where the machines' work is too noisy to say whether it hurts.
         before_onset_ns: steps may have become slower this long before the metrics showed it (a
             metric slice).
@@ -41,6 +42,7 @@ class MachineRules:
     max_host_ratio: float = 0.125
     first_by_ns: int = 10 * NS_PER_SECOND
     lasting_ns: int = 40 * NS_PER_SECOND
+    few_steps_ns: int = 300 * NS_PER_SECOND
     undecided_ns: int = 75 * NS_PER_SECOND
     before_onset_ns: int = 5 * NS_PER_SECOND
     cpu_lasting_ns: int = 13 * NS_PER_SECOND

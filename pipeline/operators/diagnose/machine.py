@@ -77,7 +77,9 @@ def find_machine(  # what is known, and what is remembered
         return [], [Reason.AMBIGUOUS]
     onset_ns = min(anomaly.start_ns for anomaly in chosen)
     slowdown = pace.slowdown_since(onset_ns - rules.before_onset_ns, now_ns)
-    if slowdown is None and now_ns - onset_ns < rules.lasting_ns:
+    # Steps that are too few yet to tell before from after will tell.
+    lasting_ns = rules.few_steps_ns if pace.median_step_ns else rules.lasting_ns
+    if slowdown is None and now_ns - onset_ns < lasting_ns:
         return [], [Reason.NOT_CONTINUOUS]
     if _is_undecided(slowdown, pace) and now_ns - onset_ns >= rules.undecided_ns:
         slowdown = None
@@ -85,8 +87,8 @@ def find_machine(  # what is known, and what is remembered
     hurts = hurts and bool(open_ones)
     weak = all(families(anomaly) - SILENT_FAMILIES == {"cpu"} for anomaly in chosen)
     shown = pace.own_excess_seconds(chosen[0].component.name) is not None
-    lasting_ns = rules.cpu_lasting_ns if shown else 2 * rules.cpu_lasting_ns
-    if hurts and weak and max(anomaly.end_ns for anomaly in chosen) - onset_ns < lasting_ns:
+    cpu_lasting_ns = rules.cpu_lasting_ns if shown else 2 * rules.cpu_lasting_ns
+    if hurts and weak and max(anomaly.end_ns for anomaly in chosen) - onset_ns < cpu_lasting_ns:
         return [], [Reason.NOT_CONTINUOUS]
     holding = [_still_differs(anomaly) for anomaly in open_ones if anomaly not in chosen]
     return [_finding(graph, chosen, onset_ns, slowdown, hurts=hurts, sure_ns=rules.sure_ns), *holding], []

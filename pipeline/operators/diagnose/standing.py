@@ -21,6 +21,7 @@ from tocsin.schemas.reasons import Reason
 from tocsin.schemas.verdicts import Anomaly, Evidence, FaultKind, Suspect
 
 _BUSY_SIGMAS = 4.0
+_BUSY_FAMILIES = frozenset({"cpu", "memory", "congestion", "link"})
 
 
 def still_standing(pace: Pace, now_ns: int) -> Finding:
@@ -51,9 +52,9 @@ def since_standing(anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules
 
 
 def _only_busy(anomaly: Anomaly) -> bool:
-    """Whether a machine is only busier than those that wait: it may write a checkpoint."""
+    """Whether a machine is only busier than those that wait: it may write a checkpoint, or others jam its port."""
     return all(
-        metric["direction"] == "high" and FAMILIES.get(metric["metric"]) in {"cpu", "memory"}
+        metric["direction"] == "high" and FAMILIES.get(metric["metric"]) in _BUSY_FAMILIES
         for metric in anomaly.detail["metrics"]
     )
 
