@@ -1,0 +1,1 @@
+"""The distributed runtime: the same operators, driven by a Flink job between Kafka topics."""

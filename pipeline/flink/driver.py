@@ -1,0 +1,208 @@
+"""Drives one job's operators from windows and timers, and keeps what a restart needs.
+
+Knows nothing of Flink: ``functions.py`` hands in windows, timers and state. What is inside is the
+embedded engine itself, with one job: both runtimes cut slices, order records and call operators
+with the same code.
+
+State is **a snapshot and a journal**. Writing the operators' whole state every second would cost
+more than the operators (megabytes a job); so each window is appended to the journal as it came, and
+once in a while a snapshot takes the journal's place. After a restart the snapshot is restored and the
+journal is worked off again with its outputs thrown away: operators are deterministic, so the state is
+the same to the byte. What was said between the last checkpoint and the failure is said again, with
+the same id and update.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import struct
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.flink.packing import unpack
+from tocsin.schemas.cloudevents import encode_verdict
+from tocsin.schemas.errors import SchemaError, SnapshotError
+from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.topics import DEAD_LETTER, VERDICTS, job_key
+from tocsin.schemas.verdicts import Verdict
+
+_LOG = logging.getLogger("tocsin.flink")
+_FAR_AHEAD_NS = 1 << 62
+"""The broker refuses stamps that are ahead; a backlog's windows arrive long before their timers."""
+_WINDOW, _TIMER = b"W", b"T"
+_TIME = struct.Struct("<q")
+OPERATOR_FAILED = "operator_failed"
+
+
+class Output(NamedTuple):
+    """One message for a topic.
+
+    Attributes:
+        topic: name without prefix.
+        key: the message's key.
+        value: its bytes.
+        headers: its headers.
+    """
+
+    topic: str
+    key: bytes
+    value: bytes
+    headers: dict[str, bytes]
+
+
+class DriverState(Protocol):
+    """Keyed state of one job; all of it is written with the next checkpoint."""
+
+    def parts(self) -> dict[str, bytes]:
+        """Return the parts of the last snapshot, {} = none."""
+        ...
+
+    def journal(self) -> list[bytes]:
+        """Return what came since, in order."""
+        ...
+
+    def append(self, entry: bytes) -> None:
+        """Add to the journal."""
+        ...
+
+    def replace(self, changed: Mapping[str, bytes], removed: Sequence[str]) -> None:
+        """Put parts in place of older ones and begin a new journal."""
+        ...
+
+    def clear(self) -> None:
+        """Forget everything: the job is over."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DriverConfig:
+    """Settings.
+
+    Attributes:
+        engine: operators and slices.
+        snapshot_seconds: a snapshot takes the journal's place after so much stream time: what a restart works
+            off again.
+    """
+
+    engine: EngineConfig = field(default_factory=lambda: EngineConfig(history=None))
+    snapshot_seconds: int = 60
+
+
+class JobDriver:
+    """The operators of one job (all its attempts), their windows and timers."""
+
+    def __init__(self, config: DriverConfig, key: bytes, state: DriverState) -> None:
+        """Take up what the state holds.
+
+        Raises:
+            SnapshotError: it was written by another version.
+        """
+        slices = replace(config.engine.slices, max_ahead_ns=_FAR_AHEAD_NS)
+        self._config = replace(config, engine=replace(config.engine, slices=slices, history=None))
+        self._key = key
+        self._state = state
+        self._digests: dict[str, bytes] = {}
+        self._since_snapshot_count = 0
+        # Snapshots of many jobs do not fall on the same second.
+        self._first_count = int.from_bytes(hashlib.blake2b(key, digest_size=2).digest(), "big")
+        self.counters: Counter[str] = Counter()
+        self._engine = self._new_engine()
+        self._resume()
+
+    def _new_engine(self) -> EmbeddedEngine:
+        return EmbeddedEngine(self._config.engine)
+
+    def _resume(self) -> None:
+        parts = self._state.parts()
+        if parts:
+            try:
+                self._engine.restore(parts)
+            except SnapshotError as error:
+                name = self._key.decode("utf-8", "replace")
+                msg = f"the state of job {name} cannot be taken over: {error}; start without a savepoint, or with the version that wrote it"
+                raise SnapshotError(msg) from error
+        self._digests = {name: _digest(data) for name, data in parts.items()}
+        for entry in self._state.journal():
+            kind, body = entry[:1], entry[1:]
+            for _ in self._take(body) if kind == _WINDOW else self._tick(_TIME.unpack(body)[0]):
+                pass  # it was said before
+            self._since_snapshot_count += kind == _TIMER
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no job is left: it ended, or was silent for an hour."""
+        return not self._engine.jobs()
+
+    def on_window(self, data: bytes) -> list[Output]:
+        """Take the packed records of one second; what cannot be used goes to the dead letters."""
+        self._state.append(_WINDOW + data)
+        return list(self._take(data))
+
+    def on_time(self, end_ns: int) -> list[Output]:
+        """Work off the slices that end at this time; no window that ends by then comes any more."""
+        self._state.append(_TIMER + _TIME.pack(end_ns))
+        found = list(self._tick(end_ns))
+        self._since_snapshot_count += 1
+        if self.is_idle:
+            self._state.clear()
+        elif self._since_snapshot_count >= self._snapshot_count():
+            self._snapshot()
+        return found
+
+    def _snapshot_count(self) -> int:
+        every = self._config.snapshot_seconds
+        return every if self._digests else 1 + self._first_count % every
+
+    def _take(self, data: bytes) -> Iterator[Output]:
+        for origin, record in unpack(data):
+            self.counters["records"] += 1
+            try:
+                self._engine.take(record)
+            except SchemaError as error:
+                self.counters["dead_letters"] += 1
+                yield self._dead_letter(record, error.reason, str(error), origin)
+
+    def _tick(self, end_ns: int) -> Iterator[Output]:
+        lateness_ns = self._config.engine.slices.lateness_ns
+        try:
+            output = self._engine.tick(end_ns + lateness_ns)
+        except Exception as error:  # noqa: BLE001  # supervising: one job's failure must not restart all jobs for ever
+            _LOG.exception("operators failed", extra={"key": self._key.decode("utf-8", "replace")})
+            self.counters[OPERATOR_FAILED] += 1
+            self._engine = self._new_engine()
+            text = f"{type(error).__name__}: {error}; the job's state begins anew"
+            yield self._dead_letter(b"", OPERATOR_FAILED, text, f"::{end_ns // NS_PER_SECOND}")
+            return
+        self.counters["slices"] += output.turn_count
+        for verdict in output.verdicts:
+            self.counters["verdicts"] += 1
+            yield verdict_output(verdict)
+
+    def _dead_letter(self, record: bytes, reason: str, detail: str, origin: str) -> Output:
+        topic, partition, offset = ([*origin.split(":"), "", "", ""])[:3]
+        told = {"reason": reason, "topic": topic, "partition": partition, "offset": offset, "detail": detail}
+        return Output(DEAD_LETTER, self._key, record, {name: text.encode() for name, text in told.items()})
+
+    def _snapshot(self) -> None:
+        parts = self._engine.snapshot()
+        digests = {name: _digest(data) for name, data in parts.items()}
+        changed = {name: data for name, data in parts.items() if self._digests.get(name) != digests[name]}
+        self._state.replace(changed, sorted(self._digests.keys() - digests.keys()))
+        self._digests = digests
+        self._since_snapshot_count = 0
+        self.counters["snapshots"] += 1
+        self.counters["snapshot_bytes"] += sum(map(len, changed.values()))
+
+
+def verdict_output(verdict: Verdict) -> Output:
+    """A verdict line as a message: consumers tell repeated ones by (id, update)."""
+    headers = {"id": verdict.verdict_id.encode(), "update": b"%d" % verdict.update}
+    return Output(VERDICTS, job_key(verdict.job), encode_verdict(verdict), headers)
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()

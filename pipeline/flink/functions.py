@@ -1,0 +1,111 @@
+"""What Flink calls: the window's packing, and a keyed process function that drives one job's operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pyflink.common import Row, Types
+from pyflink.datastream import KeyedProcessFunction, RuntimeContext
+from pyflink.datastream.state import ListStateDescriptor, MapStateDescriptor
+from pyflink.table import DataTypes
+from pyflink.table.udf import udf
+
+from tocsin.pipeline.flink.driver import DriverConfig, JobDriver, Output
+from tocsin.pipeline.flink.packing import pack
+
+BYTES = Types.PRIMITIVE_ARRAY(Types.BYTE())
+OUTPUT_NAMES = ["topic", "k", "v", "h"]
+OUTPUT_TYPE = Types.ROW_NAMED(OUTPUT_NAMES, [Types.STRING(), BYTES, BYTES, Types.MAP(Types.STRING(), BYTES)])
+_NS_PER_MS = 1_000_000
+_SECOND_MS = 1000
+
+pack_records = udf(pack, result_type=DataTypes.BYTES())
+"""SQL: ``pack_records(ARRAY_AGG(v), ARRAY_AGG(origin))``."""
+
+
+class FlinkState:
+    """A driver's state as Flink's keyed state."""
+
+    def __init__(self, context: RuntimeContext) -> None:
+        """Open it."""
+        self._parts = context.get_map_state(MapStateDescriptor("parts", Types.STRING(), BYTES))
+        self._journal = context.get_list_state(ListStateDescriptor("journal", BYTES))
+
+    def parts(self) -> dict[str, bytes]:
+        """Return the parts of the last snapshot."""
+        return {name: bytes(data) for name, data in self._parts.items()}
+
+    def journal(self) -> list[bytes]:
+        """Return what came since."""
+        return [bytes(entry) for entry in self._journal.get() or ()]
+
+    def append(self, entry: bytes) -> None:
+        """Add to the journal."""
+        self._journal.add(entry)
+
+    def replace(self, changed: Mapping[str, bytes], removed: Sequence[str]) -> None:
+        """Put parts in place of older ones and begin a new journal."""
+        for name, data in changed.items():
+            self._parts.put(name, data)
+        for name in removed:
+            self._parts.remove(name)
+        self._journal.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._parts.clear()
+        self._journal.clear()
+
+
+class DriveJob(KeyedProcessFunction):  # type: ignore[misc]  # pyflink has no types
+    """Keyed by ``cluster/job``; elements are (key, window's end in ms, packed records)."""
+
+    def __init__(self, config: DriverConfig) -> None:
+        """Keep the settings; a worker opens its own copy."""
+        self._config = config
+        self._drivers: dict[str, JobDriver] = {}
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Begin in a worker: drivers come from the state as their jobs' windows do."""
+        self._drivers = {}
+        self._state = FlinkState(runtime_context)
+        group = runtime_context.get_metrics_group().add_group("tocsin")
+        self._counters = {
+            name: group.counter(name)
+            for name in ("records", "dead_letters", "slices", "verdicts", "snapshots", "snapshot_bytes")
+        }
+        group.gauge("jobs", lambda: len(self._drivers))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[Row]:
+        """Take one window of one job."""
+        key, end_ms, data = value[0], int(value[1]), bytes(value[2])
+        driver = self._driver(key)
+        # The window's own end: every later second's timer follows from the one before.
+        ctx.timer_service().register_event_time_timer(end_ms)
+        yield from self._rows(driver, driver.on_window(data))
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Row]:
+        """No window that ends by this time comes any more."""
+        key = ctx.get_current_key()
+        driver = self._driver(key)
+        yield from self._rows(driver, driver.on_time(timestamp * _NS_PER_MS))
+        if driver.is_idle:
+            del self._drivers[key]
+        else:
+            ctx.timer_service().register_event_time_timer(timestamp + _SECOND_MS)
+
+    def _driver(self, key: str) -> JobDriver:
+        driver = self._drivers.get(key)
+        if driver is None:
+            driver = self._drivers[key] = JobDriver(self._config, key.encode(), self._state)
+            driver.counters.clear()  # what was worked off again was counted before
+        return driver
+
+    def _rows(self, driver: JobDriver, outputs: Sequence[Output]) -> Iterator[Row]:
+        for name, count in driver.counters.items():
+            if name in self._counters:
+                self._counters[name].inc(count)
+        driver.counters.clear()
+        for output in outputs:
+            yield Row(output.topic, output.key, output.value, output.headers)

@@ -1,0 +1,177 @@
+"""The SQL of the job: which records are in time, and one row per job and second.
+
+Event time is the Kafka record's own timestamp. The watermark is one lateness behind it in each
+partition, and the smallest partition counts: ticks, which stand in every partition, move it. Rows are
+told apart **before** the window, because the window drops late ones without a word.
+
+One window of a second serves all kinds: agents stamp a frame with its slice's end minus a
+millisecond, so all frames of a slice lie in that slice's last second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tocsin.schemas.errors import ConfigError
+from tocsin.schemas.topics import (
+    DEAD_LETTER,
+    DEFAULT_PREFIX,
+    INPUTS,
+    KIND_COLLECTIVES,
+    KIND_FRAME,
+    KIND_RECORD,
+    KIND_STEPS,
+    KIND_TICK,
+    LATE,
+    VERDICTS,
+    check_prefix,
+    topic_name,
+)
+
+STARTS = {"earliest": "earliest-offset", "latest": "latest-offset", "committed": "group-offsets"}
+TRANSACTION_SECONDS = 60
+_KINDS = ", ".join(f"'{kind.decode()}'" for kind in (KIND_FRAME, KIND_STEPS, KIND_COLLECTIVES, KIND_RECORD))
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """Where the job reads and writes.
+
+    Attributes:
+        servers: brokers to begin with.
+        prefix: first part of the topics' names.
+        properties: Java properties of the clients (security).
+        group: consumer group: where offsets are kept for a start without a savepoint.
+        start: where to begin without a savepoint: ``earliest``, ``latest`` or ``committed`` (else latest).
+        is_exactly_once: verdicts leave in transactions, a checkpoint later.
+        lateness_seconds: how far the watermark stays behind.
+    """
+
+    servers: str
+    prefix: str = DEFAULT_PREFIX
+    properties: Mapping[str, str] = field(default_factory=dict)
+    group: str = "tocsin-flink"
+    start: str = "committed"
+    is_exactly_once: bool = False
+    lateness_seconds: int = 1
+
+    def __post_init__(self) -> None:
+        """Check what would else fail inside the cluster.
+
+        Raises:
+            ConfigError: a prefix that Kafka does not take, an unknown start.
+        """
+        check_prefix(self.prefix)
+        if self.start not in STARTS:
+            raise ConfigError("start", self.start, f"one of {', '.join(STARTS)}")
+
+
+def input_table(options: StreamOptions) -> str:
+    """The input topics as one table."""
+    names = ";".join(topic_name(name, options.prefix) for name in INPUTS)
+    return f"""CREATE TABLE tocsin_input (
+  k BYTES,
+  v BYTES,
+  ats TIMESTAMP_LTZ(3) METADATA FROM 'timestamp',
+  h MAP<STRING, BYTES> METADATA FROM 'headers',
+  topic STRING METADATA FROM 'topic' VIRTUAL,
+  part INT METADATA FROM 'partition' VIRTUAL,
+  off BIGINT METADATA FROM 'offset' VIRTUAL,
+  kind AS DECODE(h['kind'], 'UTF-8'),
+  name AS DECODE(k, 'UTF-8'),
+  WATERMARK FOR ats AS ats - INTERVAL '{options.lateness_seconds}' SECOND
+) WITH (
+{_with(options, names)},
+  'properties.group.id' = {_quoted(options.group)},
+  'properties.auto.offset.reset' = 'latest',
+  'scan.startup.mode' = '{STARTS[options.start]}',
+  'scan.topic-partition-discovery.interval' = '10 s'
+)"""
+
+
+CLASSIFIED = f"""CREATE VIEW tocsin_classified AS
+SELECT *,
+  SPLIT_INDEX(name, '/', 0) || '/' || SPLIT_INDEX(name, '/', 1) AS job,
+  topic || ':' || CAST(part AS STRING) || ':' || CAST(off AS STRING) AS origin,
+  CASE
+    WHEN name IS NULL OR v IS NULL OR kind IS NULL OR kind NOT IN ({_KINDS})
+      OR SPLIT_INDEX(name, '/', 0) IS NULL OR SPLIT_INDEX(name, '/', 1) IS NULL THEN 'dead'
+    WHEN CURRENT_WATERMARK(ats) IS NOT NULL
+      AND CURRENT_WATERMARK(ats) >= FLOOR(ats TO SECOND) + INTERVAL '0.999' SECOND THEN 'late'
+    ELSE 'ok'
+  END AS class
+FROM tocsin_input
+WHERE kind IS NULL OR kind <> '{KIND_TICK.decode()}'"""
+"""Ticks have moved the watermark already: the source does that."""
+
+WINDOWS = """CREATE VIEW tocsin_windows AS
+SELECT job, window_end, ARRAY_AGG(v) AS vs, ARRAY_AGG(origin) AS origins
+FROM TABLE(TUMBLE(TABLE tocsin_classified, DESCRIPTOR(ats), INTERVAL '1' SECOND))
+WHERE class = 'ok'
+GROUP BY job, window_start, window_end"""
+
+PACKED = """SELECT job,
+  UNIX_TIMESTAMP(DATE_FORMAT(window_end, 'yyyy-MM-dd HH:mm:ss')) * 1000 AS end_ms,
+  pack_records(vs, origins) AS records
+FROM tocsin_windows"""
+
+
+def output_table(options: StreamOptions, name: str) -> str:
+    """One output topic as a table (k, v, h)."""
+    exactly_once = f"""
+  'sink.delivery-guarantee' = 'exactly-once',
+  'sink.transactional-id-prefix' = {_quoted(f"{options.group}-{name}")},
+  'properties.transaction.timeout.ms' = '{TRANSACTION_SECONDS * 1000}',"""
+    at_least_once = "\n  'sink.delivery-guarantee' = 'at-least-once',"
+    return f"""CREATE TABLE {table_of(name)} (
+  k BYTES,
+  v BYTES,
+  h MAP<STRING, BYTES> METADATA FROM 'headers'
+) WITH ({exactly_once if options.is_exactly_once else at_least_once}
+  'properties.enable.idempotence' = 'true',
+{_with(options, topic_name(name, options.prefix))}
+)"""
+
+
+OUTPUTS = (VERDICTS, DEAD_LETTER, LATE)
+
+
+def table_of(name: str) -> str:
+    """The SQL name of an output topic."""
+    return f"tocsin_{name.replace('-', '_')}"
+
+
+def refused(name: str, kind: str, reason: str) -> str:
+    """Send one class of rows to an output topic, with where each stood."""
+    return f"""INSERT INTO {table_of(name)}
+SELECT k, v, MAP[
+  'reason', ENCODE('{reason}', 'UTF-8'),
+  'topic', ENCODE(topic, 'UTF-8'),
+  'partition', ENCODE(CAST(part AS STRING), 'UTF-8'),
+  'offset', ENCODE(CAST(off AS STRING), 'UTF-8'),
+  'detail', ENCODE(COALESCE('kind ' || kind || ', key ' || name, 'no kind or no key'), 'UTF-8')]
+FROM tocsin_classified WHERE class = '{kind}'"""
+
+
+def said(name: str) -> str:
+    """Send what the operators said to its topic."""
+    return f"INSERT INTO {table_of(name)} SELECT k, v, h FROM tocsin_said WHERE topic = '{name}'"
+
+
+def _with(options: StreamOptions, topics: str) -> str:
+    settings = {
+        "connector": "kafka",
+        "topic": topics,
+        "properties.bootstrap.servers": options.servers,
+        **{f"properties.{name}": value for name, value in options.properties.items()},
+        "key.format": "raw",
+        "key.fields": "k",
+        "value.format": "raw",
+        "value.fields-include": "EXCEPT_KEY",
+    }
+    return ",\n".join(f"  {_quoted(name)} = {_quoted(value)}" for name, value in settings.items())
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
