@@ -19,6 +19,7 @@ class MachineRules:
     """Settings.
 
     Attributes:
+        steady_ratio: in such a job something must differ for this share of that time.
         max_host_ratio: more hosts that differ together (of 16: two) are no machine's fault.
         first_by_ns: of two that differ, the first is suspected when it was first by this.
         lasting_ns: without step records the deviation must last so long ...
@@ -39,6 +40,7 @@ class MachineRules:
         max_patience_ns: learned patience ends here.
     """
 
+    steady_ratio: float = 0.7
     max_host_ratio: float = 0.125
     first_by_ns: int = 10 * NS_PER_SECOND
     lasting_ns: int = 40 * NS_PER_SECOND
