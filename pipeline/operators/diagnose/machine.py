@@ -19,6 +19,7 @@ from tocsin.pipeline.operators.diagnose.deviations import (
     evidence_of,
     families,
     lost_gpu,
+    present_ratio,
     single_out,
 )
 from tocsin.pipeline.operators.diagnose.pace import Pace
@@ -79,6 +80,7 @@ def find_machine(  # what is known, and what is remembered
         return found, reasons
     telling = [anomaly for anomaly in anomalies if not anomaly.detail.get("leaning")]
     telling = [anomaly for anomaly in telling if families(anomaly) - SILENT_FAMILIES]
+    telling = [anomaly for anomaly in telling if present_ratio(anomaly) >= rules.present_ratio]
     if not telling:
         return [], [Reason.NO_IMPACT] if anomalies else []
     open_ones = cleared.judge(telling, now_ns, pace, rules)
@@ -89,7 +91,7 @@ def find_machine(  # what is known, and what is remembered
     slowdown = pace.slowdown_since(onset_ns - rules.before_onset_ns, now_ns)
     # Steps that are too few yet to tell before from after will tell.
     lasting_ns = rules.few_steps_ns if pace.median_step_ns else rules.lasting_ns
-    if slowdown is None and now_ns - onset_ns < lasting_ns:
+    if slowdown is None and (now_ns - onset_ns < lasting_ns or present_ratio(chosen[0]) < rules.steady_ratio):
         return [], [Reason.NOT_CONTINUOUS]
     if _is_undecided(slowdown, pace) and now_ns - onset_ns >= rules.undecided_ns and _is_steady(chosen, rules):
         slowdown = None
