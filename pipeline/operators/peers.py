@@ -263,6 +263,7 @@ class PeerDetector:
             "direction": "low" if entry.side == LOW else "high",
             "score": round(entry.score, 4),
             "since_ns": entry.since_ns,
+            "present_ratio": round(entry.present_ratio, 4),
             **{key: float(f"{value:.5g}") for key, value in numbers.items() if np.isfinite(value)},
         }
 

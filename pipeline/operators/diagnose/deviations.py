@@ -19,6 +19,8 @@ class MachineRules:
     """Settings.
 
     Attributes:
+        present_ratio: what deviates for less of the time since it began is a row of jitters.
+        steady_ratio: in such a job something must differ for this share of that time.
         max_host_ratio: more hosts that differ together (of 16: two) are no machine's fault.
         first_by_ns: of two that differ, the first is suspected when it was first by this.
         lasting_ns: without step records the deviation must last so long ...
@@ -39,6 +41,8 @@ class MachineRules:
         max_patience_ns: learned patience ends here.
     """
 
+    present_ratio: float = 0.4
+    steady_ratio: float = 0.7
     max_host_ratio: float = 0.125
     first_by_ns: int = 10 * NS_PER_SECOND
     lasting_ns: int = 40 * NS_PER_SECOND
@@ -116,6 +120,11 @@ def _strength(anomaly: Anomaly) -> float:
     """How far the metrics of an anomaly lie out, all together."""
     sigmas = (min(_STRONG_SIGMAS, metric.get("sigmas", 0.0)) for metric in anomaly.detail["metrics"])
     return float(sum(sigmas)) + anomaly.score
+
+
+def present_ratio(anomaly: Anomaly) -> float:
+    """Share of the time since it began in which the most steady of its metrics deviated."""
+    return max(float(metric["present_ratio"]) for metric in anomaly.detail["metrics"])
 
 
 def common_leaf(graph: JobGraph, anomalies: Sequence[Anomaly]) -> Component | None:

@@ -19,6 +19,7 @@ from tocsin.pipeline.operators.diagnose.deviations import (
     evidence_of,
     families,
     lost_gpu,
+    present_ratio,
     single_out,
 )
 from tocsin.pipeline.operators.diagnose.pace import Pace
@@ -30,6 +31,16 @@ from tocsin.pipeline.operators.peers import DETECTOR
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.verdicts import Anomaly, Evidence, FaultKind, Suspect
 
+_STEADY_METRICS = frozenset(
+    {
+        "gpu_sm_clock_hertz",
+        "gpu_temperature_celsius",
+        "pfc_tx_packets_per_second",
+        "cpu_util_ratio",
+        "rdma_bytes_per_second",
+    }
+)
+_STEADY_SIGMAS = 4.0
 _OWN_SHARE_RATIO = 0.3
 """From this share of the steps' growth on, a machine's own time explains it."""
 
@@ -69,6 +80,7 @@ def find_machine(  # what is known, and what is remembered
         return found, reasons
     telling = [anomaly for anomaly in anomalies if not anomaly.detail.get("leaning")]
     telling = [anomaly for anomaly in telling if families(anomaly) - SILENT_FAMILIES]
+    telling = [anomaly for anomaly in telling if present_ratio(anomaly) >= rules.present_ratio]
     if not telling:
         return [], [Reason.NO_IMPACT] if anomalies else []
     open_ones = cleared.judge(telling, now_ns, pace, rules)
@@ -79,9 +91,9 @@ def find_machine(  # what is known, and what is remembered
     slowdown = pace.slowdown_since(onset_ns - rules.before_onset_ns, now_ns)
     # Steps that are too few yet to tell before from after will tell.
     lasting_ns = rules.few_steps_ns if pace.median_step_ns else rules.lasting_ns
-    if slowdown is None and now_ns - onset_ns < lasting_ns:
+    if slowdown is None and (now_ns - onset_ns < lasting_ns or present_ratio(chosen[0]) < rules.steady_ratio):
         return [], [Reason.NOT_CONTINUOUS]
-    if _is_undecided(slowdown, pace) and now_ns - onset_ns >= rules.undecided_ns:
+    if _is_undecided(slowdown, pace) and now_ns - onset_ns >= rules.undecided_ns and _is_steady(chosen, rules):
         slowdown = None
     hurts = slowdown is None or (slowdown.is_certain and _explains(chosen, slowdown, pace))
     hurts = hurts and bool(open_ones)
@@ -97,6 +109,20 @@ def find_machine(  # what is known, and what is remembered
 def _is_undecided(slowdown: Slowdown | None, pace: Pace) -> bool:
     """Whether nobody can say if the job is slower: no step records, and the work per second varies too much."""
     return slowdown is not None and not pace.median_step_ns and not slowdown.is_certain and not slowdown.is_gone
+
+
+def _is_steady(chosen: Sequence[Anomaly], rules: MachineRules) -> bool:
+    """Whether something differs most of the time that does not follow the phases of a step.
+
+    Steps longer than a window show in most metrics as ups and downs, at other times on other machines.
+    """
+    return any(
+        metric["metric"] in _STEADY_METRICS
+        and metric["present_ratio"] >= rules.steady_ratio
+        and metric.get("sigmas", 0.0) >= _STEADY_SIGMAS
+        for anomaly in chosen
+        for metric in anomaly.detail["metrics"]
+    )
 
 
 def _explains(chosen: Sequence[Anomaly], slowdown: Slowdown, pace: Pace) -> bool:

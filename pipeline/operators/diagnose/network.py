@@ -28,7 +28,9 @@ class NetworkConfig:
         recent_count: transfers that are "now".
         chunk_count: transfers behind one number of a communicator's past.
         past_count: numbers of its past that are kept: a slow spell becomes normal only after half of them.
-        min_ratio: a group is slow from this growth.
+        min_ratio: a group is slow from this growth, when it lasts ...
+        lasting_ns: ... so long: a process that got no CPU for a second looks the same ...
+        strong_ratio: ... but for growth as large as this.
         min_excess_seconds: and from this growth in seconds (beyond the clocks' error).
         min_communication_ratio: share of the job's slowdown that must be communication.
         open_keep_count: unfinished operations kept per communicator until all members spoke.
@@ -38,6 +40,8 @@ class NetworkConfig:
     chunk_count: int = 12
     past_count: int = 128
     min_ratio: float = 2.0
+    lasting_ns: int = 5 * NS_PER_SECOND
+    strong_ratio: float = 4.0
     min_excess_seconds: float = 0.004
     min_communication_ratio: float = 0.5
     open_keep_count: int = 256
@@ -53,6 +57,8 @@ class NetworkTracker:
         self._open: dict[str, dict[int, dict[int, list[int]]]] = {}
         self._recent: dict[str, list[float]] = {}
         self._past: dict[str, list[float]] = {}
+        self._rank, self._since_ns = -1, 0
+        """Whose groups are slow, and since when they were seen to be."""
 
     def take(self, rows: Sequence[CollectiveRecord]) -> None:
         """Learn completions; an operation counts when all members have reported it."""
@@ -87,14 +93,22 @@ class NetworkTracker:
     def find(self, now_ns: int, anomalies: Sequence[Anomaly]) -> Finding | None:
         """Who slows the communication of a job that became slower, None where that is not it."""
         job = next((a for a in anomalies if a.metric == "step_seconds"), None)
-        if job is None or job.detail["communication_ratio"] < self._config.min_communication_ratio:
+        link = None if job is None else self._link(job, anomalies)
+        if job is None or link is None:
+            self._rank, self._since_ns = -1, 0
+            return None
+        if link.rank != self._rank:
+            self._rank, self._since_ns = link.rank, now_ns
+        if link.ratio < self._config.strong_ratio and now_ns - self._since_ns < self._config.lasting_ns:
+            return None
+        return self._finding(link, job, now_ns)
+
+    def _link(self, job: Anomaly, anomalies: Sequence[Anomaly]) -> SlowLink | None:
+        if job.detail["communication_ratio"] < self._config.min_communication_ratio:
             return None
         if any(a.metric == "own_seconds" for a in anomalies):
             return None
-        link = find_slow_link(self._speeds(), self._config.min_ratio, self._excess_seconds())
-        if link is None:
-            return None
-        return self._finding(link, job, now_ns)
+        return find_slow_link(self._speeds(), self._config.min_ratio, self._excess_seconds())
 
     def _excess_seconds(self) -> float:
         """The least growth that the clocks of this job's hosts can show."""
@@ -144,6 +158,7 @@ class NetworkTracker:
             ],
             "recent": sorted(self._recent.items()),
             "past": sorted(self._past.items()),
+            "slow": [self._rank, self._since_ns],
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -154,3 +169,4 @@ class NetworkTracker:
         }
         self._recent = dict(map(tuple, state["recent"]))
         self._past = dict(map(tuple, state["past"]))
+        self._rank, self._since_ns = state["slow"]
