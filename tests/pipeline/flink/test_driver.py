@@ -1,0 +1,182 @@
+"""One job's operators behind windows and timers: the same verdicts as embedded, whatever is killed when."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.flink.driver import OPERATOR_FAILED, DriverConfig, JobDriver, Output
+from tocsin.pipeline.flink.memory_state import MemoryState
+from tocsin.pipeline.flink.packing import pack
+from tocsin.pipeline.testing import JobShape, MachineShape, MetricsJob
+from tocsin.schemas.cloudevents import encode_verdict
+from tocsin.schemas.codec import encode
+from tocsin.schemas.errors import SnapshotError
+from tocsin.schemas.records import NS_PER_SECOND, JobRecord
+from tocsin.schemas.topics import DEAD_LETTER, VERDICTS
+
+CONFIG = DriverConfig(snapshot_seconds=20)
+KEY = b"c/j"
+FAULT_SECOND, END_SECOND = 100, 150
+
+
+@pytest.fixture(scope="module")
+def records() -> list[JobRecord]:
+    """A job of eight machines whose rank 3 is killed."""
+    job = MetricsJob(JobShape(rank_count=8, step_seconds=2.0), MachineShape())
+    found: list[JobRecord] = []
+    for second in range(END_SECOND):
+        if second == FAULT_SECOND:
+            job.kill(3)
+        found.extend(job.second())
+    return found
+
+
+@dataclass
+class Stream:
+    """Windows of a second and their timers, as Flink would hand them in."""
+
+    records: list[JobRecord]
+    shuffle_seed: int | None = None
+    repeat_count: int = 1
+    outputs: list[Output] = field(default_factory=list)
+    state: MemoryState = field(default_factory=MemoryState)
+
+    def run(self, *, kill_at: tuple[int, ...] = (), save_every: int = 5) -> Stream:
+        """Play it; at each of these seconds the worker dies and goes on from the last checkpoint."""
+        windows: dict[int, list[bytes]] = defaultdict(list)
+        for record in self.records:
+            windows[record.ts_ns // NS_PER_SECOND + 1].append(encode(record))
+        first, last = min(windows), max(windows) + 3
+        order = random.Random(self.shuffle_seed)
+        driver, saved, saved_second = JobDriver(CONFIG, KEY, self.state), self.state.saved(), first
+        second, kills = first, sorted(first + at for at in kill_at)
+        while second <= last:
+            if kills and second == kills[0]:
+                kills.pop(0)
+                self.state = saved.saved()
+                driver, second = JobDriver(CONFIG, KEY, self.state), saved_second
+                continue
+            held = windows[second] * self.repeat_count
+            if self.shuffle_seed is not None:
+                order.shuffle(held)
+            if held:
+                self.outputs += driver.on_window(pack(held, ["t:0:0"] * len(held)))
+            self.outputs += driver.on_time(second * NS_PER_SECOND)
+            second += 1
+            if (second - first) % save_every == 0:
+                saved, saved_second = self.state.saved(), second
+        return self
+
+    def verdicts(self) -> list[bytes]:
+        """What consumers keep: the first of each (id, update), in order."""
+        seen, kept = set(), []
+        for output in self.outputs:
+            name = (output.headers.get("id"), output.headers.get("update"))
+            if output.topic == VERDICTS and name not in seen:
+                seen.add(name)
+                kept.append(output.value)
+        return kept
+
+
+@pytest.fixture(scope="module")
+def wanted(records: list[JobRecord]) -> list[bytes]:
+    """What the embedded engine says."""
+    engine = EmbeddedEngine(EngineConfig(history=None))
+    found = []
+    start = records[0].ts_ns // NS_PER_SECOND
+    held = list(records)
+    for second in range(start + 1, start + END_SECOND + 6):
+        while held and held[0].ts_ns < second * NS_PER_SECOND:
+            engine.take_record(held.pop(0))
+        found += [encode_verdict(verdict) for verdict in engine.tick(second * NS_PER_SECOND).verdicts]
+    assert found
+    return found
+
+
+def test_it_says_what_the_embedded_engine_says(records: list[JobRecord], wanted: list[bytes]) -> None:
+    assert Stream(records).run().verdicts() == wanted
+
+
+def test_shuffled_and_twice(records: list[JobRecord], wanted: list[bytes]) -> None:
+    assert Stream(records, shuffle_seed=1, repeat_count=2).run().verdicts() == wanted
+
+
+@settings(max_examples=8, deadline=None)
+@given(kills=st.lists(st.integers(6, END_SECOND), min_size=1, max_size=4, unique=True))
+def test_killed_anywhere_it_goes_on(records: list[JobRecord], wanted: list[bytes], kills: list[int]) -> None:
+    assert Stream(records).run(kill_at=tuple(kills)).verdicts() == wanted
+
+
+def test_the_journal_is_no_longer_than_a_snapshots_time(records: list[JobRecord]) -> None:
+    stream = Stream(records).run()
+
+    timers = [entry for entry in stream.state.journal() if entry[:1] == b"T"]
+    assert len(timers) <= CONFIG.snapshot_seconds
+    assert stream.state.parts()
+
+
+def test_what_is_no_record_goes_to_the_dead_letters_and_the_rest_goes_on(
+    records: list[JobRecord], wanted: list[bytes]
+) -> None:
+    driver = JobDriver(CONFIG, KEY, MemoryState())
+    [letter] = driver.on_window(pack([encode(records[0]), b"poison"], ["in.steps:1:41", "in.steps:1:42"]))
+
+    assert (letter.topic, letter.key, letter.value) == (DEAD_LETTER, KEY, b"poison")
+    told = {name: data.decode() for name, data in letter.headers.items()}
+    assert (told["topic"], told["partition"], told["offset"]) == ("in.steps", "1", "42")
+    assert told["reason"]
+    assert told["detail"]
+    assert driver.counters["records"] == 2
+
+
+def test_an_operator_that_fails_costs_its_job_the_past_and_nobody_a_restart(
+    records: list[JobRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = MemoryState()
+    driver = JobDriver(CONFIG, KEY, state)
+    end_ns = (records[0].ts_ns // NS_PER_SECOND + 1) * NS_PER_SECOND
+    driver.on_window(pack([encode(records[0])], ["t:0:0"]))
+    monkeypatch.setattr(EmbeddedEngine, "tick", _broken)
+    [letter] = driver.on_time(end_ns)
+    monkeypatch.undo()
+
+    assert letter.headers["reason"] == OPERATOR_FAILED.encode()
+    assert b"ZeroDivisionError" in letter.headers["detail"]
+    driver.on_window(pack([encode(records[1])], ["t:0:1"]))
+    assert driver.on_time(end_ns + NS_PER_SECOND) == []
+    assert driver.counters[OPERATOR_FAILED] == 1
+
+
+def _broken(*_: object) -> None:
+    raise ZeroDivisionError
+
+
+def test_a_state_of_another_version_is_refused_in_a_sentence(records: list[JobRecord]) -> None:
+    stream = Stream(records).run()
+    parts = stream.state.parts()
+    name = next(iter(parts))
+    stream.state.replace({name: parts[name].replace(b'"version":1', b'"version":99')}, [])
+
+    with pytest.raises(SnapshotError, match=r"job c/j .* version 99.*without a savepoint"):
+        JobDriver(CONFIG, KEY, stream.state)
+
+
+def test_a_job_that_is_over_leaves_nothing_behind(records: list[JobRecord]) -> None:
+    state = MemoryState()
+    driver = JobDriver(CONFIG, KEY, state)
+    first = records[0].ts_ns // NS_PER_SECOND + 1
+    driver.on_window(pack([encode(records[0])], ["t:0:0"]))
+    for second in range(first, first + 3610):
+        driver.on_time(second * NS_PER_SECOND)
+        if driver.is_idle:
+            break
+
+    assert driver.is_idle
+    assert (state.parts(), state.journal()) == ({}, [])
