@@ -123,7 +123,8 @@ class JobDriver:
                 self._engine.restore(parts)
             except SnapshotError as error:
                 name = self._key.decode("utf-8", "replace")
-                msg = f"the state of job {name} cannot be taken over: {error}; start without a savepoint, or with the version that wrote it"
+                way_out = "start without a savepoint, or with the version that wrote it"
+                msg = f"the state of job {name} cannot be taken over: {error}; {way_out}"
                 raise SnapshotError(msg) from error
         self._digests = {name: _digest(data) for name, data in parts.items()}
         for entry in self._state.journal():
