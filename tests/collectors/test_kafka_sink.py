@@ -243,7 +243,7 @@ def test_without_a_clock_topic_the_broker_s_own_refusal_counts_and_the_others_ar
     assert heard == [Refused("clock_ahead", 0)] * 3
     assert not one.status().offset.is_known
     wait_until(lambda: one.status().spooled_count == 0)
-    assert "tocsin topics apply" in next(r for r in caplog.records if "clocks" in r.message).__dict__["error"]
+    assert "tocsin topics apply" in next(r for r in caplog.records if "clocks" in r.getMessage()).__dict__["error"]
 
 
 def test_a_record_that_the_broker_finds_too_large_is_counted_and_the_rest_goes_on(
@@ -280,8 +280,8 @@ def test_topics_that_are_missing_are_told_and_found_when_they_come(
     monkeypatch.setattr("tocsin.collectors.kafka_client.CONNECT_SECONDS", 2.0)
     one = start(kafka_broker.address)
     one.put(event(0))
-    wait_until(lambda: any("broker away" in record.message for record in caplog.records), 30)
-    told = next(record.__dict__["error"] for record in caplog.records if "broker away" in record.message)
+    wait_until(lambda: any("broker away" in record.getMessage() for record in caplog.records), 30)
+    told = next(record.__dict__["error"] for record in caplog.records if "broker away" in record.getMessage())
     make_topics(kafka_broker, topic_prefix)
 
     assert told == f"topic {topic_prefix}.frames is not found: run 'tocsin topics apply'"
@@ -338,7 +338,7 @@ def test_names_that_nobody_knows_are_told_once_and_cost_nothing(
     caplog.set_level(logging.WARNING)
     one = start(f"{'x' * 70}..b:80")
     one.put(event(0))
-    wait_until(lambda: any("broker away" in record.message for record in caplog.records), 30)
+    wait_until(lambda: any("broker away" in record.getMessage() for record in caplog.records), 30)
     wait_until(lambda: one.status().spooled_count == 1)
 
     assert one.is_alive()
