@@ -160,17 +160,22 @@ class FlinkRest:
             for entry in history.get("entries") or ()
         ]
 
-    def metric(self, job_id: str, name: str) -> dict[str, float]:
-        """Return a metric's sum over the subtasks, by the name of the job's part; parts without it are left out."""
-        found = {}
-        for vertex in self._get(f"/jobs/{job_id}")["vertices"]:
-            path = f"/jobs/{job_id}/vertices/{vertex['id']}/subtasks/metrics"
-            names = [entry["id"] for entry in self._get(path) if str(entry["id"]).endswith(name)]
-            for full in names:
-                query = urllib.parse.urlencode({"get": full, "agg": "sum"})
-                for entry in self._get(f"{path}?{query}"):
-                    found[f"{vertex['name']}: {full}"] = float(entry["sum"])
-        return found
+    def metric(self, job_id: str, name: str, aggregate: str = "sum") -> float | None:
+        """Return a metric over all subtasks that have it, None: none has it (yet).
+
+        Args:
+            job_id: the job.
+            name: ``OPERATOR.GROUP.NAME`` as Flink calls it inside one vertex.
+            aggregate: ``sum``, ``min`` or ``max``.
+        """
+        query = urllib.parse.urlencode({"get": name, "agg": aggregate})
+        found = [
+            float(entry[aggregate])
+            for vertex in self._get(f"/jobs/{job_id}")["vertices"]
+            for entry in self._get(f"/jobs/{job_id}/vertices/{vertex['id']}/subtasks/metrics?{query}")
+        ]
+        combine = {"sum": sum, "min": min, "max": max}[aggregate]
+        return float(combine(found)) if found else None
 
     def savepoint(self, job_id: str, folder: str = "") -> str:
         """Take a savepoint while the job goes on; return where it lies.
