@@ -98,7 +98,8 @@ def build(options: JobOptions) -> StreamExecutionEnvironment:
 def options_from(data: dict[str, Any]) -> JobOptions:
     """Read what ``tocsin flink submit`` wrote."""
     stream = sql.StreamOptions(**data.pop("stream"))
-    return JobOptions(stream=stream, **data)
+    driver = DriverConfig(**data.pop("driver", {}))
+    return JobOptions(stream=stream, driver=driver, **data)
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from tocsin.pipeline.flink.driver import OPERATOR_FAILED, DriverConfig, JobDrive
 from tocsin.pipeline.flink.memory_state import MemoryState
 from tocsin.pipeline.flink.packing import pack
 from tocsin.pipeline.testing import JobShape, MachineShape, MetricsJob
-from tocsin.schemas.cloudevents import encode_verdict
+from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
 from tocsin.schemas.codec import encode
 from tocsin.schemas.errors import SnapshotError
 from tocsin.schemas.records import NS_PER_SECOND, JobRecord
@@ -180,3 +180,17 @@ def test_a_job_that_is_over_leaves_nothing_behind(records: list[JobRecord]) -> N
 
     assert driver.is_idle
     assert (state.parts(), state.journal()) == ({}, [])
+
+
+def test_a_canary_every_five_seconds_accuses_nobody(records: list[JobRecord]) -> None:
+    driver = JobDriver(DriverConfig(canary_seconds=5), KEY, MemoryState())
+    first = records[0].ts_ns // NS_PER_SECOND + 1
+    driver.on_window(pack([encode(records[0])], ["t:0:0"]))
+    said = [output for second in range(first, first + 20) for output in driver.on_time(second * NS_PER_SECOND)]
+
+    verdicts = [decode_verdict(output.value) for output in said]
+    assert len(verdicts) == 4
+    assert {(v.reason, v.suspects, v.action.value, v.state.value) for v in verdicts} == {
+        ("canary", (), "none", "resolved")
+    }
+    assert len({v.verdict_id for v in verdicts}) == 4
