@@ -67,6 +67,8 @@ class Reason(StrEnum):
     ENGINE_RESTARTED = "engine_restarted"
     """The engine that held the verdict is gone: nobody would ever update it."""
     MONITORING_ONLY = "monitoring_only"
+    CANARY = "canary"
+    """Says nothing of a job: it measures the way from a slice's end to the incident tables."""
 
     # no verdict
     TOO_FEW_PEERS = "too_few_peers"

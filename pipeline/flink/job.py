@@ -24,7 +24,7 @@ _BUNDLE_MS = 200
 def build(options: JobOptions) -> StreamExecutionEnvironment:
     """Wire the job; ``execute`` of what is returned runs it."""
     env = StreamExecutionEnvironment.get_execution_environment()
-    env.set_parallelism(options.parallelism)
+    env.set_parallelism(options.slot_count)
     env.enable_checkpointing(round(options.checkpoint_seconds * 1000))
     env.get_config().set_global_job_parameters({PARAMETER: options.shown()})
     tables = StreamTableEnvironment.create(env)
@@ -46,10 +46,11 @@ def build(options: JobOptions) -> StreamExecutionEnvironment:
         tables.execute_sql(statement)
     _tell_apart(tables)
     tables.execute_sql(sql.WINDOWS)
+    driver = DriverConfig(snapshot_seconds=options.snapshot_seconds, canary_seconds=options.canary_seconds)
     windows = tables.to_data_stream(tables.sql_query(sql.PACKED))
     said = (
         windows.key_by(lambda row: row[0], key_type=Types.STRING())
-        .process(DriveJob(DriverConfig(snapshot_seconds=options.snapshot_seconds)), output_type=OUTPUT_TYPE)
+        .process(DriveJob(driver), output_type=OUTPUT_TYPE)
         .uid("operators")
         .name("operators")
     )

@@ -174,8 +174,9 @@ class FlinkRest:
             for vertex in self._get(f"/jobs/{job_id}")["vertices"]
             for entry in self._get(f"/jobs/{job_id}/vertices/{vertex['id']}/subtasks/metrics?{query}")
         ]
-        combine = {"sum": sum, "min": min, "max": max}[aggregate]
-        return float(combine(found)) if found else None
+        if not found:
+            return None
+        return sum(found) if aggregate == "sum" else min(found) if aggregate == "min" else max(found)
 
     def savepoint(self, job_id: str, folder: str = "") -> str:
         """Take a savepoint while the job goes on; return where it lies.
@@ -251,7 +252,9 @@ class FlinkRest:
             self._refused(error, path)
         except (OSError, http.client.HTTPException, ValueError) as error:
             why = getattr(error, "reason", None) or error
-            raise EngineError(f"no answer from Flink at {self.url}: {why}; is it up, and is this its address?") from error
+            raise EngineError(
+                f"no answer from Flink at {self.url}: {why}; is it up, and is this its address?"
+            ) from error
 
     def _refused(self, error: urllib.error.HTTPError, path: str) -> NoReturn:
         try:

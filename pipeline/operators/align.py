@@ -5,7 +5,6 @@ A silent machine is a gap (NaN), never a zero. What a silence means is ``diagnos
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -68,11 +67,9 @@ class Align:
 
 def _health(frame: Frame, end_ns: int, ticks: int) -> AlignedHealth:
     matrix = np.frombuffer(frame.host_matrix, dtype="<f4").reshape(-1, max(1, frame.tick_count))
-    present = int(np.isfinite(matrix).any(axis=0).sum()) if matrix.size else 0
-    means = tuple(_mean(row) for row in matrix)
-    return AlignedHealth(frame.host, end_ns, present, max(0, ticks - present), means, frame.table_id)
-
-
-def _mean(row: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> float:
-    finite = row[np.isfinite(row)]
-    return float(finite.mean()) if finite.size else math.nan
+    finite = np.isfinite(matrix)
+    present = int(finite.any(axis=0).sum()) if matrix.size else 0
+    counts = finite.sum(axis=1)
+    totals = np.where(finite, matrix, 0).sum(axis=1, dtype=np.float64)
+    means = np.where(counts > 0, totals / np.maximum(counts, 1), np.nan)
+    return AlignedHealth(frame.host, end_ns, present, max(0, ticks - present), tuple(means.tolist()), frame.table_id)

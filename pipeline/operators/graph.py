@@ -92,6 +92,8 @@ class JobGraph:
         self.groups: dict[str, CommGroup] = {}
         self.ranks: dict[int, RankFacts] = {}
         self.hosts: dict[str, HostFacts] = {}
+        self._leaving: set[int] = set()
+        """Ranks that said good-bye or ended, in whatever way: a large job is not searched for them each second."""
         self.phases: list[list[Any]] = []
         """Announced phases that are open: [phase, rank, begin_ns]."""
         self.phase_spans: list[list[int]] = []
@@ -155,7 +157,7 @@ class JobGraph:
 
     def ended(self) -> bool:
         """Whether the job is over: its ranks left in order, and those that did not say so could not."""
-        if not self.ranks:
+        if not self.ranks or 2 * len(self._leaving) <= len(self.ranks):
             return False
         newest_ns = max(facts.last_seen_ns for facts in self.hosts.values())
         left = [facts for facts in self.ranks.values() if _left_in_order(facts)]
@@ -232,14 +234,19 @@ class JobGraph:
             self.max_step, self.max_step_ns = step, ts_ns
         self.progress_ns = max(self.progress_ns, ts_ns)
 
+    def _take_agent(self, event: Event) -> None:
+        edge = event.payload.get("edge")
+        if edge in ("stop", "start"):
+            self.hosts[event.host].agent_stopped_ns = event.ts_ns if edge == "stop" else 0
+
     def _take_event(self, event: Event) -> None:
-        if event.name == events.AGENT and event.payload.get("edge") == "stop":
-            self.hosts[event.host].agent_stopped_ns = event.ts_ns
-        if event.name == events.AGENT and event.payload.get("edge") == "start":
-            self.hosts[event.host].agent_stopped_ns = 0
+        if event.name == events.AGENT:
+            self._take_agent(event)
         if event.rank < 0:
             return
         facts = self._rank(event.rank, event.host, event.ts_ns)
+        if event.name in (events.EXIT, events.PROCESS_GONE, events.BYE):
+            self._leaving.add(event.rank)
         if event.name == events.EXIT:
             payload = event.payload
             facts.exit = ExitFact(
@@ -318,6 +325,7 @@ class JobGraph:
         for rank, facts in state["ranks"]:
             leaving = facts.pop("exit")
             self.ranks[rank] = RankFacts(**facts, exit=None if leaving is None else ExitFact(**leaving))
+        self._leaving = {rank for rank, facts in self.ranks.items() if facts.exit is not None or facts.bye_ns}
         self.hosts = {host: HostFacts(**facts) for host, facts in state["hosts"]}
         self.phases = [list(entry) for entry in state["phases"]]
         self.phase_spans = [list(span) for span in state["phase_spans"]]

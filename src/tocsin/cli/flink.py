@@ -26,7 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verbs and their flags."""
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     submit = verbs.add_parser("submit", help="hand the job to the cluster")
-    upgrade = verbs.add_parser("upgrade", help="savepoint, stop, submit again from it; back to the old one if that fails")
+    upgrade = verbs.add_parser(
+        "upgrade", help="savepoint, stop, submit again from it; back to the old one if that fails"
+    )
     status = verbs.add_parser("status", help="the cluster, the job, its checkpoints and counters")
     savepoint = verbs.add_parser("savepoint", help="take a savepoint while the job goes on; prints where it lies")
     cancel = verbs.add_parser("cancel", help="end the job; its last checkpoint stays")
@@ -52,6 +54,8 @@ def _add_job_arguments(parser: argparse.ArgumentParser) -> None:
     text = "between two checkpoints: what is said again after a failure (default: %(default)s)"
     parser.add_argument("--checkpoint-seconds", type=float, default=5.0, metavar="S", help=text)
     parser.add_argument("--parallelism", type=int, default=1, metavar="N", help="slots to use (default: %(default)s)")
+    text = "every so often each job gets a verdict that measures the way to the tables (default: never)"
+    parser.add_argument("--canary-seconds", type=int, default=0, metavar="S", help=text)
     text = "stream seconds between two snapshots of a job's operators (default: %(default)s)"
     parser.add_argument("--snapshot-seconds", type=int, default=60, metavar="S", help=text)
     text = "where to begin without a savepoint; committed: where the group stood, else latest (default: %(default)s)"
@@ -96,7 +100,9 @@ def job_options(args: argparse.Namespace, settings: KafkaSettings) -> JobOptions
         args.start,
         is_exactly_once=args.exactly_once,
     )
-    return JobOptions(stream, args.name, args.checkpoint_seconds, args.parallelism, args.snapshot_seconds)
+    return JobOptions(
+        stream, args.name, args.checkpoint_seconds, args.parallelism, args.snapshot_seconds, args.canary_seconds
+    )
 
 
 def check_topics(settings: KafkaSettings, prefix: str) -> None:

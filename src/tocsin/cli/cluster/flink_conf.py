@@ -125,7 +125,9 @@ def write_conf(home: Path, conf: Path, settings: Mapping[str, str]) -> None:
         if found is None:
             raise EngineError(f"{home / 'conf' / 'config.yaml'} holds no env.java.opts.all: is this apache-flink 2.2?")
         lines = {"env.java.opts.all": found[1], **settings}
-        (conf / "config.yaml").write_text("".join(f"{name}: {_yaml(value)}\n" for name, value in lines.items()), "utf-8")
+        (conf / "config.yaml").write_text(
+            "".join(f"{name}: {_yaml(value)}\n" for name, value in lines.items()), "utf-8"
+        )
     except (OSError, shutil.Error) as error:
         raise EngineError(f"Flink's configuration cannot be written to {conf}: {error}") from error
 

@@ -47,7 +47,6 @@ class Origin:
     version: str = tocsin.__version__
 
 
-
 @dataclass(frozen=True, slots=True)
 class Submission:
     """What is submitted, where to.
