@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.flink_fixtures import flink_cluster as flink_cluster  # noqa: PLC0414  # re-exported: a fixture
+from tests.flink_fixtures import stream as stream  # noqa: PLC0414  # re-exported: a fixture
 from tests.kafka_fixtures import kafka_broker as kafka_broker  # noqa: PLC0414  # re-exported: a fixture
 from tests.kafka_fixtures import private_broker as private_broker  # noqa: PLC0414  # re-exported: a fixture
 from tests.kafka_fixtures import topic_prefix as topic_prefix  # noqa: PLC0414  # re-exported: a fixture
