@@ -76,12 +76,15 @@ def make_certificates(folder: Path) -> None:
 
 
 def secure_properties(folder: Path) -> dict[str, str]:
-    """For a broker with listeners SASL_PLAINTEXT (PLAIN: alice, SCRAM-SHA-256: bob) and SSL (client certificates)."""
+    """For a broker with listeners SASL_PLAINTEXT (PLAIN: alice, SCRAM-SHA-256: bob) and SSL (client certificates).
+
+    A second user of PLAIN, carol, may do nothing at first.
+    """
     module = "org.apache.kafka.common.security"
     return {
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
         "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
-            f'{module}.plain.PlainLoginModule required user_alice="secret-of-alice";'
+            f'{module}.plain.PlainLoginModule required user_alice="secret-of-alice" user_carol="secret-of-carol";'
         ),
         "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config": f"{module}.scram.ScramLoginModule required;",
         "ssl.keystore.type": "PEM",
@@ -89,6 +92,8 @@ def secure_properties(folder: Path) -> dict[str, str]:
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(folder / "ca.pem"),
         "ssl.client.auth": "required",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS;User:alice;User:bob;User:CN=client",
     }
 
 

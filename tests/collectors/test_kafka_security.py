@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import ACL, ACLOperation, ACLPermissionType, ACLResourcePatternType, ResourcePattern, ResourceType
 
 from tests.collectors.peer import wait_until
 from tests.kafka_fixtures import need_java
@@ -113,3 +115,32 @@ def test_a_password_that_is_put_right_lets_the_agent_in_without_a_restart(
 
     assert len(read_count(secure[0].address, [f"{topic_prefix}.events"], 1)) == 1
     sink.close(5)
+
+
+def test_who_may_not_write_is_told_and_is_let_in_when_it_may(
+    secure: tuple[Broker, Path],
+    topic_prefix: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tocsin.collectors.kafka_client.CONNECT_SECONDS", 2.0)
+    make_topics(secure[0], topic_prefix)
+    sink = start(secure, topic_prefix, PLAIN.replace("alice", "carol"), "secret-of-carol")
+    wait_until(lambda: any(record.getMessage() == "broker away" for record in caplog.records), 30)
+    grant(secure[0], topic_prefix, ACLOperation.DESCRIBE)
+    wait_until(lambda: len({record.__dict__.get("error") for record in caplog.records}) > 2, 30)
+    grant(secure[0], topic_prefix, ACLOperation.WRITE)
+
+    assert len(read_count(secure[0].address, [f"{topic_prefix}.events"], 1)) == 1
+    errors = " ".join(str(record.__dict__.get("error")) for record in caplog.records)
+    assert f"topic {topic_prefix}.frames" in errors
+    assert "this user may not use the topic: grant it on the broker" in errors
+    sink.close(5)
+
+
+def grant(broker: Broker, prefix: str, operation: ACLOperation) -> None:
+    """Let carol do something with all topics of a prefix."""
+    pattern = ResourcePattern(ResourceType.TOPIC, f"{prefix}.", ACLResourcePatternType.PREFIXED)
+    admin = KafkaAdminClient(bootstrap_servers=broker.address)
+    admin.create_acls([ACL("User:carol", "*", operation, ACLPermissionType.ALLOW, pattern)])
+    admin.close()

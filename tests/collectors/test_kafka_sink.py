@@ -21,7 +21,7 @@ from tocsin.collectors.clock import SteadyClock, SystemClock
 from tocsin.collectors.kafka_client import KafkaSinkConfig
 from tocsin.collectors.kafka_sink import KafkaSink
 from tocsin.collectors.sink import Probe, Refused
-from tocsin.collectors.spool import DiskSpool
+from tocsin.collectors.spool import DiskSpool, MemorySpool
 from tocsin.schemas.codec import decode, encode
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.kafka_settings import kafka_settings
@@ -342,3 +342,22 @@ def test_names_that_nobody_knows_are_told_once_and_cost_nothing(
     wait_until(lambda: one.status().spooled_count == 1)
 
     assert one.is_alive()
+
+
+def test_when_the_spool_is_full_the_oldest_go_and_are_counted(start: Start, tmp_path: Path, topic_prefix: str) -> None:
+    config = KafkaSinkConfig(kafka_settings("127.0.0.1:1"), "h", topic_prefix)
+    spool = MemorySpool(20_000)
+    one = KafkaSink(config, spool, SteadyClock(SystemClock()), lambda: None)
+    one.start()
+    for number in range(1000):
+        one.put(event(number))
+    wait_until(lambda: one.status().spooled_count + one.status().dropped_count == 1000, 30)
+    found = spool.read()
+    dropped_count = one.status().dropped_count
+    one.close(0.1)
+
+    assert found is not None
+    assert dropped_count > 0
+    oldest = decode(found[0])
+    assert isinstance(oldest, Event)
+    assert oldest.payload["n"] == dropped_count
