@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import pytest
@@ -77,9 +76,9 @@ class Stream:
         flags = ("--start=earliest", "--checkpoint-seconds=1", "--snapshot-seconds=20")
         assert self.tocsin("submit", *flags, *arguments) == 0
 
-    @cached_property
+    @property
     def job_id(self) -> str:
-        """Flink's number of the job that was submitted."""
+        """Flink's number of the job that runs now."""
         return next(job.job_id for job in self.flink.rest.jobs() if job.name == self.prefix and not job.is_over)
 
     def play(self, first: float, last: float, *, shuffle_seed: int | None = None, repeat_count: int = 1) -> None:

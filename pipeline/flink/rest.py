@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from tocsin.pipeline.flink.options import PARAMETER
+from tocsin.pipeline.flink.traces import cause_of
 from tocsin.schemas.errors import ConfigError, EngineError
 
 ANSWER_SECONDS: Final = 20.0
 SAVEPOINT_SECONDS: Final = 300.0
 _LOOK_SECONDS: Final = 0.2
-_TEXT_CHARACTERS: Final = 600
 
 OVER: Final = frozenset({"CANCELED", "FAILED", "FINISHED"})
 """States of a job that does not come back."""
@@ -267,15 +267,3 @@ class FlinkRest:
             lines = [error.reason]
         told = cause_of("\n".join(map(str, lines)))
         raise EngineError(f"Flink at {self.url} refuses {path} ({error.code}): {told}") from error
-
-
-def cause_of(trace: str) -> str:
-    """Return the sentence at the bottom of a Java stack trace: what came first."""
-    lines = [line.strip() for line in trace.splitlines()]
-    told = [line for line in lines if line and not line.startswith(("at ", "... ", "Suppressed: "))]
-    causes = [line.removeprefix("Caused by: ") for line in told if line.startswith("Caused by: ")]
-    first = causes[-1] if causes else " ".join(told[:3])
-    # a Python failure stands below Java's line: its last line is the one to read
-    if "Traceback (most recent call last)" in trace:
-        first = next((line for line in reversed(told) if not line.startswith("Caused by: ")), first)
-    return first[:_TEXT_CHARACTERS] or "no reason given"

@@ -18,7 +18,8 @@ from tocsin.cli.cluster.flink_conf import flink_environment, flink_home, python_
 from tocsin.cli.cluster.jars import fetch_jars, java
 from tocsin.cli.cluster.process import Child, Program
 from tocsin.pipeline.flink.options import OPTIONS_VARIABLE
-from tocsin.pipeline.flink.rest import FlinkRest, cause_of
+from tocsin.pipeline.flink.rest import FlinkRest
+from tocsin.pipeline.flink.traces import cause_of
 from tocsin.schemas.errors import EngineError
 
 SUBMIT_SECONDS: Final = 240.0
@@ -130,7 +131,7 @@ def _program(submission: Submission, jar: Path, folder: Path) -> Program:
         environment["PYTHONPATH"] = origin.python_path
     command = ["bash", str(home / "bin" / "flink"), "run", "-d", "-m", urllib.parse.urlsplit(submission.url).netloc]
     if submission.restore:
-        command += ["-s", submission.restore, "-rm", "CLAIM" if submission.is_claimed else "NO_CLAIM"]
+        command += ["-s", submission.restore, "--claimMode", "CLAIM" if submission.is_claimed else "NO_CLAIM"]
     if origin.python_path:
         command.append(f"-Dpython.pythonpath={origin.python_path}")
     text = json.dumps({**json.loads(submission.options_text), "origin": asdict(origin)})
@@ -143,7 +144,7 @@ def _program(submission: Submission, jar: Path, folder: Path) -> Program:
 
 
 def _reason(said: str) -> str:
-    lines = [line for line in said.splitlines() if not line.startswith(("WARNING:", "SLF4J:"))]
+    lines = [line for line in said.splitlines() if not line.startswith(("WARNING:", "SLF4J:", "The option "))]
     return cause_of("\n".join(lines))
 
 

@@ -1,0 +1,78 @@
+"""Savepoint, upgrade and the way back on a real cluster: verdicts go on as if nothing had been."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.flink_fixtures import Stream, case_of, wanted_lines
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+SEED = 11
+
+
+def test_an_upgrade_and_one_that_fails_change_no_verdict(
+    stream: Callable[..., Stream], capsys: pytest.CaptureFixture[str]
+) -> None:
+    recording = case_of(SEED)
+    wanted = wanted_lines(recording)
+    job = stream(recording)
+    flags = ("--checkpoint-seconds=1", "--snapshot-seconds=20")
+    job.submit()
+    first_id = job.job_id
+    job.play(0, 0.3)
+    job.wait_checkpoints(2)
+
+    assert job.tocsin("upgrade", *flags, "--parallelism=2") == 0
+    second_id = job.job_id
+    said = capsys.readouterr().out
+    assert "stopped with a savepoint: file:" in said
+    assert second_id in said
+    job.play(0.3, 0.6)
+
+    assert job.tocsin("upgrade", *flags, "--python=/no/such/python") == 2
+    third_id = job.job_id
+    said = capsys.readouterr().err
+    assert "not upgraded" in said
+    assert "/no/such/python" in said
+    assert f"the old job runs again as {third_id}" in said
+    assert len({first_id, second_id, third_id}) == 3
+    assert '"slot_count": 2' in job.flink.rest.options(third_id)
+    job.play(0.6, 1)
+
+    assert job.wait_verdicts(len(wanted)) == wanted
+
+
+def test_a_savepoint_begins_another_job(
+    stream: Callable[..., Stream], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recording = case_of(SEED)
+    wanted = wanted_lines(recording)
+    job = stream(recording)
+    job.submit("--exactly-once")
+    job.play(0, 0.5)
+    job.wait_checkpoints(2)
+    capsys.readouterr()
+    assert job.tocsin("savepoint", f"--to={tmp_path}") == 0
+    path = capsys.readouterr().out.strip()
+    assert Path(path.removeprefix("file:"), "_metadata").is_file()
+    assert job.tocsin("cancel") == 0
+    assert job.tocsin("status") == 1
+    job.submit("--exactly-once", f"--from-savepoint={path}")
+    job.play(0.5, 1)
+
+    assert job.wait_verdicts(len(wanted)) == wanted
+
+
+def test_what_stands_in_the_way_is_said_in_a_sentence(
+    stream: Callable[..., Stream], capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = stream(case_of(SEED))
+    assert job.tocsin("upgrade") == 2
+    assert f"no job {job.prefix!r}" in capsys.readouterr().err
+    assert job.tocsin("submit", "--from-savepoint=/no/such/savepoint") == 2
+    said = capsys.readouterr().err
+    assert "/no/such/savepoint" in said
+    assert "Caused by" not in said
