@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
+from tocsin.pipeline.operators.base import shallow
 from tocsin.schemas import events
 from tocsin.schemas.records import (
     METRIC_SLICE_NS,
@@ -304,10 +305,13 @@ class JobGraph:
     def to_state(self) -> dict[str, Any]:
         """JSON-able state."""
         return {
-            "places": [asdict(place) for _, place in sorted(self.places.items())],
+            "places": [shallow(place) for _, place in sorted(self.places.items())],
             "groups": [[g.comm_id, g.kind.value, list(g.ranks)] for _, g in sorted(self.groups.items())],
-            "ranks": [[rank, asdict(facts)] for rank, facts in sorted(self.ranks.items())],
-            "hosts": [[host, asdict(facts)] for host, facts in sorted(self.hosts.items())],
+            "ranks": [
+                [rank, {**shallow(facts), "exit": None if facts.exit is None else shallow(facts.exit)}]
+                for rank, facts in sorted(self.ranks.items())
+            ],
+            "hosts": [[host, shallow(facts)] for host, facts in sorted(self.hosts.items())],
             "phases": self.phases,
             "phase_spans": self.phase_spans,
             "max_step": self.max_step,
