@@ -6,11 +6,7 @@ records' own; nothing here reads a clock, and no partition is ever called idle.
 
 from __future__ import annotations
 
-import json
 import os
-import sys
-from dataclasses import dataclass, field
-from typing import Any
 
 from pyflink.common import Types
 from pyflink.datastream import StreamExecutionEnvironment
@@ -19,29 +15,10 @@ from pyflink.table import DataTypes, Schema, StreamTableEnvironment
 from tocsin.pipeline.flink import sql
 from tocsin.pipeline.flink.driver import DriverConfig
 from tocsin.pipeline.flink.functions import OUTPUT_TYPE, DriveJob, pack_records
+from tocsin.pipeline.flink.options import OPTIONS_VARIABLE, PARAMETER, JobOptions, options_from
 from tocsin.schemas.topics import DEAD_LETTER, LATE, VERDICTS
 
-OPTIONS_VARIABLE = "TOCSIN_FLINK_JOB"
 _BUNDLE_MS = 200
-
-
-@dataclass(frozen=True, slots=True)
-class JobOptions:
-    """What a submission chooses.
-
-    Attributes:
-        stream: where it reads and writes.
-        name: shown by the cluster.
-        checkpoint_seconds: between two checkpoints.
-        parallelism: slots for the operators; one job's records meet in one of them.
-        driver: settings of the operators.
-    """
-
-    stream: sql.StreamOptions
-    name: str = "tocsin"
-    checkpoint_seconds: float = 5.0
-    parallelism: int = 1
-    driver: DriverConfig = field(default_factory=DriverConfig)
 
 
 def build(options: JobOptions) -> StreamExecutionEnvironment:
@@ -49,6 +26,7 @@ def build(options: JobOptions) -> StreamExecutionEnvironment:
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(options.parallelism)
     env.enable_checkpointing(round(options.checkpoint_seconds * 1000))
+    env.get_config().set_global_job_parameters({PARAMETER: options.shown()})
     tables = StreamTableEnvironment.create(env)
     settings = tables.get_config()
     for name, value in {
@@ -63,14 +41,16 @@ def build(options: JobOptions) -> StreamExecutionEnvironment:
     for statement in (
         sql.input_table(options.stream),
         sql.CLASSIFIED,
-        sql.WINDOWS,
         *(sql.output_table(options.stream, name) for name in sql.OUTPUTS),
     ):
         tables.execute_sql(statement)
+    _tell_apart(tables)
+    tables.execute_sql(sql.WINDOWS)
+    driver = DriverConfig(snapshot_seconds=options.snapshot_seconds, canary_seconds=options.canary_seconds)
     windows = tables.to_data_stream(tables.sql_query(sql.PACKED))
     said = (
         windows.key_by(lambda row: row[0], key_type=Types.STRING())
-        .process(DriveJob(options.driver), output_type=OUTPUT_TYPE)
+        .process(DriveJob(driver), output_type=OUTPUT_TYPE)
         .uid("operators")
         .name("operators")
     )
@@ -95,17 +75,27 @@ def build(options: JobOptions) -> StreamExecutionEnvironment:
     return env
 
 
-def options_from(data: dict[str, Any]) -> JobOptions:
-    """Read what ``tocsin flink submit`` wrote."""
-    stream = sql.StreamOptions(**data.pop("stream"))
-    driver = DriverConfig(**data.pop("driver", {}))
-    return JobOptions(stream=stream, driver=driver, **data)
+def _tell_apart(tables: StreamTableEnvironment) -> None:
+    """Read the topics, and classify each row, once."""
+    schema = (
+        Schema.new_builder()
+        .column("ats", DataTypes.TIMESTAMP_LTZ(3))
+        .column("class", DataTypes.STRING())
+        .column("job", DataTypes.STRING())
+        .column("v", DataTypes.BYTES())
+        .column("origin", DataTypes.STRING())
+        .column("k", DataTypes.BYTES())
+        .column("detail", DataTypes.STRING())
+        .watermark("ats", "SOURCE_WATERMARK()")
+        .build()
+    )
+    rows = tables.to_data_stream(tables.sql_query(sql.ROWS))
+    tables.create_temporary_view(sql.TOLD_APART, tables.from_data_stream(rows, schema))
 
 
 def main() -> None:
-    """Build and run the job that the environment (or the first argument) describes."""
-    text = sys.argv[1] if len(sys.argv) > 1 else os.environ[OPTIONS_VARIABLE]
-    options = options_from(json.loads(text))
+    """Build and run the job that the environment describes."""
+    options = options_from(os.environ.get(OPTIONS_VARIABLE, ""))
     build(options).execute(options.name)
 
 

@@ -123,6 +123,14 @@ class Child:
                 raise self._broken(f"was not ready within {seconds:.0f} s")
             time.sleep(_LOOK_SECONDS)
 
+    def wait(self, seconds: float) -> int | None:
+        """Wait for its end; return its status, None: it goes on."""
+        if self._process is None:
+            return None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(seconds)
+        return None
+
     def said(self, text: str) -> bool:
         """Return whether the log holds this text since the last start."""
         with self.program.log.open("rb") as file:

@@ -1,0 +1,91 @@
+"""What a submission of the job chooses; goes to the job as JSON, through the environment.
+
+Knows nothing of Flink: whoever submits need not load it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Final
+
+from tocsin.pipeline.flink.sql import TRANSACTION_SECONDS, StreamOptions
+from tocsin.schemas.errors import ConfigError
+
+OPTIONS_VARIABLE: Final = "TOCSIN_FLINK_JOB"
+"""Not an argument: the clients' properties may hold a password, and arguments stand in ``ps``."""
+
+PARAMETER: Final = "tocsin"
+"""Name under which a running job shows its options, its passwords left out."""
+
+_MIN_CHECKPOINT_SECONDS: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """What a submission chooses.
+
+    Attributes:
+        stream: where it reads and writes.
+        name: shown by the cluster.
+        checkpoint_seconds: between two checkpoints.
+        parallelism: slots for the operators; one job's records meet in one of them.
+        snapshot_seconds: stream time after which a snapshot takes the journal's place.
+        canary_seconds: every so often each job gets a verdict that measures the way to the tables, 0: never.
+        origin: how it was submitted: what an upgrade goes back to.
+    """
+
+    stream: StreamOptions
+    name: str = "tocsin"
+    checkpoint_seconds: float = 5.0
+    parallelism: int = 1
+    snapshot_seconds: int = 60
+    canary_seconds: int = 0
+    origin: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        """Check what would else fail inside the cluster.
+
+        Raises:
+            ConfigError: names the setting.
+        """
+        if not self.name.strip():
+            raise ConfigError("name", self.name, "not empty")
+        if not self.checkpoint_seconds >= _MIN_CHECKPOINT_SECONDS:
+            raise ConfigError("checkpoint-seconds", self.checkpoint_seconds, f"at least {_MIN_CHECKPOINT_SECONDS}")
+        if self.stream.is_exactly_once and self.checkpoint_seconds >= TRANSACTION_SECONDS:
+            must = f"below {TRANSACTION_SECONDS} s with --exactly-once: a transaction ends after that time"
+            raise ConfigError("checkpoint-seconds", self.checkpoint_seconds, must)
+        if not 1 <= self.parallelism <= 128:
+            raise ConfigError("parallelism", self.parallelism, "from 1 to 128")
+        if self.canary_seconds < 0:
+            raise ConfigError("canary-seconds", self.canary_seconds, "at least 0")
+        if self.snapshot_seconds < 1:
+            raise ConfigError("snapshot-seconds", self.snapshot_seconds, "at least 1")
+
+    def to_json(self) -> str:
+        """Return them in full, for the job alone."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    def shown(self) -> str:
+        """Return them without the clients' properties, for everybody who can see the job."""
+        return replace(self, stream=replace(self.stream, properties={})).to_json()
+
+
+def options_from(text: str) -> JobOptions:
+    """Read what ``to_json`` or ``shown`` wrote.
+
+    Raises:
+        ConfigError: it is not that, or of another version of tocsin.
+    """
+    try:
+        data: dict[str, Any] = json.loads(text)
+        known, known_stream = ({field.name for field in fields(kind)} for kind in (JobOptions, StreamOptions))
+        stream = data["stream"]
+        unknown = sorted((data.keys() - known) | (stream.keys() - known_stream))
+        if unknown:
+            raise ConfigError(OPTIONS_VARIABLE, ", ".join(unknown), "settings that this version of tocsin knows")
+        return JobOptions(**{**data, "stream": StreamOptions(**stream)})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(OPTIONS_VARIABLE, text[:200], "what 'tocsin flink submit' writes") from error

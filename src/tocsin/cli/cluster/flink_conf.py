@@ -1,0 +1,195 @@
+"""The settings of a Flink cluster of one machine, written from the wheel's own folder."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import tocsin
+from tocsin.schemas.errors import ConfigError, EngineError
+
+HOST: Final = "127.0.0.1"
+_JAVA_OPTIONS: Final = re.compile(r"^\s+all:\s*(--add.*)$", re.MULTILINE)
+_PROMETHEUS: Final = "metrics-prometheus"
+_PORTS: Final = re.compile(r"\d{1,5}(-\d{1,5})?")
+_SETTING: Final = re.compile(r"[A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class FlinkConfig:
+    """How a Flink cluster is started.
+
+    Attributes:
+        folder: its configuration, logs, checkpoints and savepoints.
+        rest_port: of the JobManager's REST interface and web pages, 0: a free one is chosen, and kept.
+        task_manager_count: processes that work.
+        slot_count: places for the job in each of them; each has a Python of its own.
+        jobmanager_bytes: memory of the JobManager's process.
+        taskmanager_bytes: memory of a TaskManager's Java; its Python workers take theirs beside it.
+        metrics_ports: of the Prometheus reporter, one or a range ("9249-9260"), "": none. Flink opens them
+            on **all** interfaces; the metrics are in the REST interface, too, which is on loopback.
+        settings: Flink's own, put in place of what would stand in ``config.yaml``.
+    """
+
+    folder: Path
+    rest_port: int = 0
+    task_manager_count: int = 1
+    slot_count: int = 2
+    jobmanager_bytes: int = 1024**3
+    taskmanager_bytes: int = 2 * 1024**3
+    metrics_ports: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check what would else fail inside Java.
+
+        Raises:
+            ConfigError: names the setting.
+        """
+        for name, value in (("task managers", self.task_manager_count), ("slots", self.slot_count)):
+            if value < 1:
+                raise ConfigError(name, value, "at least 1")
+        if self.metrics_ports and not _PORTS.fullmatch(self.metrics_ports):
+            raise ConfigError("metrics ports", self.metrics_ports, "one port, or FIRST-LAST")
+        for name in self.settings:
+            if not _SETTING.fullmatch(name):
+                raise ConfigError("Flink setting", name, "a name as in Flink's config.yaml")
+
+    @property
+    def checkpoints(self) -> Path:
+        """Return where checkpoints lie: one folder a job, ``chk-N`` in it."""
+        return self.folder / "checkpoints"
+
+    @property
+    def savepoints(self) -> Path:
+        """Return where savepoints lie, if nobody names another folder."""
+        return self.folder / "savepoints"
+
+
+def flink_home() -> Path:
+    """Return the Flink that the wheel brings.
+
+    Raises:
+        ModuleNotFoundError: it is not installed (``tocsin`` then names the extra).
+    """
+    found = importlib.util.find_spec("pyflink")
+    if found is None or not found.submodule_search_locations:
+        raise ModuleNotFoundError("no pyflink", name="pyflink")
+    return Path(found.submodule_search_locations[0])
+
+
+def python_path() -> str:
+    """Return what ``PYTHONPATH`` must hold for another Python to find this tocsin, "" = it is installed."""
+    root = Path(tocsin.__file__).absolute().parents[1]
+    installed = {Path(sysconfig.get_path(name)).absolute() for name in ("purelib", "platlib")}
+    return "" if root in installed else str(root)
+
+
+def flink_environment(home: Path, conf: Path, logs: Path) -> dict[str, str]:
+    """Return the variables of Flink's scripts."""
+    found = {
+        "FLINK_HOME": str(home),
+        "FLINK_LIB_DIR": str(home / "lib"),
+        "FLINK_OPT_DIR": str(home / "opt"),
+        "FLINK_PLUGINS_DIR": str(home / "plugins"),
+        "FLINK_CONF_DIR": str(conf),
+        "FLINK_LOG_DIR": str(logs),
+        "FLINK_PID_DIR": str(logs),
+        "FLINK_IDENT_STRING": "tocsin",
+    }
+    # Java opens files in the machine's own encoding otherwise
+    found["LC_ALL"] = "C.UTF-8"
+    if path := python_path():
+        found["PYTHONPATH"] = path
+    return found
+
+
+def write_conf(home: Path, conf: Path, settings: Mapping[str, str]) -> None:
+    """Make a configuration folder: the wheel's own, with these settings.
+
+    Each process gets one of its own: Flink's scripts write ``config.yaml`` anew when they start.
+
+    Raises:
+        EngineError: the wheel's folder is not as expected, or the folder cannot be made.
+    """
+    try:
+        shutil.copytree(home / "conf", conf, dirs_exist_ok=True)
+        found = _JAVA_OPTIONS.search((home / "conf" / "config.yaml").read_text("utf-8"))
+        if found is None:
+            raise EngineError(f"{home / 'conf' / 'config.yaml'} holds no env.java.opts.all: is this apache-flink 2.2?")
+        lines = {"env.java.opts.all": found[1], **settings}
+        (conf / "config.yaml").write_text(
+            "".join(f"{name}: {_yaml(value)}\n" for name, value in lines.items()), "utf-8"
+        )
+    except (OSError, shutil.Error) as error:
+        raise EngineError(f"Flink's configuration cannot be written to {conf}: {error}") from error
+
+
+def _yaml(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def settings_of(config: FlinkConfig, rest_port: int, rpc_port: int, home: Path) -> dict[str, str]:
+    """Return Flink's settings for JobManager and TaskManagers."""
+    values = {
+        "jobmanager.rpc.address": HOST,
+        "jobmanager.bind-host": HOST,
+        "jobmanager.rpc.port": str(rpc_port),
+        "jobmanager.memory.process.size": f"{config.jobmanager_bytes >> 20}m",
+        "rest.address": HOST,
+        "rest.bind-address": HOST,
+        "rest.port": str(rest_port),
+        "taskmanager.host": HOST,
+        "taskmanager.bind-host": HOST,
+        "taskmanager.numberOfTaskSlots": str(config.slot_count),
+        "taskmanager.memory.process.size": f"{config.taskmanager_bytes >> 20}m",
+        # the heap holds state and windows; this is only what Python workers must be promised
+        "taskmanager.memory.managed.size": f"{64 * config.slot_count}m",
+        "io.tmp.dirs": str(config.folder / "tmp"),
+        "python.executable": sys.executable,
+        "execution.checkpointing.dir": config.checkpoints.as_uri(),
+        "execution.checkpointing.savepoint-dir": config.savepoints.as_uri(),
+        "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+        "execution.checkpointing.num-retained": "1",
+        # a failure is tried again for ever: a broker may be away for an hour
+        "restart-strategy.type": "exponential-delay",
+        "restart-strategy.exponential-delay.initial-backoff": "1 s",
+        "restart-strategy.exponential-delay.max-backoff": "30 s",
+        "restart-strategy.exponential-delay.reset-backoff-threshold": "2 min",
+        # a TaskManager that died is noticed within seconds; one on a busy laptop is not called dead
+        "heartbeat.interval": "3 s",
+        "heartbeat.timeout": "40 s",
+        "metrics.scope.delimiter": ".",
+    }
+    if config.metrics_ports:
+        if not (home / "plugins" / _PROMETHEUS).is_dir():
+            raise EngineError(f"{home / 'plugins' / _PROMETHEUS} is missing: this Flink cannot serve Prometheus")
+        reporter = "org.apache.flink.metrics.prometheus.PrometheusReporterFactory"
+        values |= {
+            "metrics.reporters": "prom",
+            "metrics.reporter.prom.factory.class": reporter,
+            "metrics.reporter.prom.port": config.metrics_ports,
+        }
+    return values | dict(config.settings)
+
+
+def parse_settings(texts: Sequence[str]) -> dict[str, str]:
+    """Read ``NAME=VALUE`` texts.
+
+    Raises:
+        ConfigError: one has no ``=``.
+    """
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise ConfigError("Flink setting", text, "NAME=VALUE")
+        found[name] = value
+    return found

@@ -1,0 +1,157 @@
+"""Hands the Flink job to a cluster: ``flink run`` of the wheel, and what to say when it does not start."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+import urllib.parse
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Final
+
+import tocsin
+from tocsin.cli.cluster.flink_conf import flink_environment, flink_home, python_path, write_conf
+from tocsin.cli.cluster.jars import fetch_jars, java
+from tocsin.cli.cluster.process import Child, Program
+from tocsin.pipeline.flink.options import OPTIONS_VARIABLE
+from tocsin.pipeline.flink.rest import FlinkRest, cause_of
+from tocsin.schemas.errors import EngineError
+
+SUBMIT_SECONDS: Final = 240.0
+RUNNING_SECONDS: Final = 120.0
+_LOOK_SECONDS: Final = 0.3
+_SUBMITTED: Final = re.compile(r"Job has been submitted with JobID ([0-9a-f]{32})")
+_FAILURES_COUNT: Final = 3
+_ENTRY: Final = "from tocsin.pipeline.flink.job import main\n\nmain()\n"
+"""Not ``job.py`` itself: it must be the one that ``client_python`` finds, which may be another version's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Which program submits, and which one works; kept with the job, so that an upgrade can go back.
+
+    Attributes:
+        client_python: interpreter that builds the job here.
+        worker_python: interpreter of the TaskManagers, a path on their machines.
+        python_path: where it finds a tocsin that is not installed, "" = it is.
+        version: of tocsin.
+    """
+
+    client_python: str = sys.executable
+    worker_python: str = sys.executable
+    python_path: str = field(default_factory=python_path)
+    version: str = tocsin.__version__
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What is submitted, where to.
+
+    Attributes:
+        options_text: of the job, ``JobOptions.to_json``; or what a running one shows, for it to come back.
+        url: the JobManager's REST address.
+        origin: the programs.
+        restore: savepoint or retained checkpoint to begin with, "" = from the topics.
+        is_claimed: the job may delete what it was restored from, once it does not need it any more.
+    """
+
+    options_text: str
+    url: str
+    origin: Origin = field(default_factory=Origin)
+    restore: str = ""
+    is_claimed: bool = False
+
+
+def submit(submission: Submission) -> str:
+    """Submit the job and return its number; it is not running yet.
+
+    Raises:
+        EngineError: Java or the connector's jar are missing, or the job cannot be built or handed over.
+    """
+    java()
+    jar = fetch_jars().flink_connector
+    with tempfile.TemporaryDirectory(prefix="tocsin-flink-") as folder:
+        child = Child(_program(submission, jar, Path(folder)))
+        child.start()
+        try:
+            status = child.wait(SUBMIT_SECONDS)
+        finally:
+            child.kill()
+        said = child.program.log.read_text("utf-8", "replace")
+    found = _SUBMITTED.search(said)
+    if found:
+        return found[1]
+    ended = f"did not end within {SUBMIT_SECONDS:.0f} s" if status is None else f"ended with status {status}"
+    raise EngineError(f"the job could not be submitted to {submission.url}: 'flink run' {ended}: {_reason(said)}")
+
+
+def wait_running(rest: FlinkRest, job_id: str, seconds: float = RUNNING_SECONDS, done_count: int = 0) -> None:
+    """Wait until every part of the job runs.
+
+    Args:
+        rest: the cluster.
+        job_id: the job.
+        seconds: how long.
+        done_count: also wait for so many checkpoints, with no failure before them: what was restored is
+            read when a job's next second comes.
+
+    Raises:
+        EngineError: it ended, failed ``_FAILURES_COUNT`` times, or did not run in time; names the newest failure.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        job = next((job for job in rest.jobs() if job.job_id == job_id), None)
+        failures = rest.failures(job_id) if job is not None else []
+        told = f"; it failed with: {failures[0]}" if failures else ""
+        if job is None:
+            raise EngineError(f"Flink does not know job {job_id} any more")
+        if job.is_over or len(failures) >= _FAILURES_COUNT or (failures and done_count):
+            raise EngineError(f"Flink's job {job_id} does not start ({job.state}){told}")
+        if job.is_running and (not done_count or rest.checkpoints(job_id).done_count >= done_count):
+            return
+        if time.monotonic() > until:
+            free = rest.overview().free_slot_count
+            where = f"{job.running_tasks_count} of {job.tasks_count} parts run, {free} slots are free"
+            raise EngineError(f"Flink's job {job_id} is {job.state} after {seconds:.0f} s: {where}{told}")
+        time.sleep(_LOOK_SECONDS)
+
+
+def _program(submission: Submission, jar: Path, folder: Path) -> Program:
+    home, origin = flink_home(), submission.origin
+    conf = Path(named) if (named := os.environ.get("FLINK_CONF_DIR")) else folder / "conf"
+    if not named:
+        write_conf(home, conf, {})
+    environment = flink_environment(home, conf, folder)
+    if origin.python_path:
+        environment["PYTHONPATH"] = origin.python_path
+    command = ["bash", str(home / "bin" / "flink"), "run", "-d", "-m", urllib.parse.urlsplit(submission.url).netloc]
+    if submission.restore:
+        command += ["-s", submission.restore, "-rm", "CLAIM" if submission.is_claimed else "NO_CLAIM"]
+    if origin.python_path:
+        command.append(f"-Dpython.pythonpath={origin.python_path}")
+    text = json.dumps({**json.loads(submission.options_text), "origin": asdict(origin)})
+    # pipeline.jars stays unset: it would replace the list that brings flink-python.jar (stack.md)
+    command += ["-j", str(jar), "-pyexec", origin.worker_python, "-pyclientexec", origin.client_python]
+    entry = folder / "tocsin_job.py"
+    entry.write_text(_ENTRY, "utf-8")
+    command += ["-py", str(entry)]
+    return Program("flink run", command, folder / "run.log", {**environment, OPTIONS_VARIABLE: text})
+
+
+def _reason(said: str) -> str:
+    lines = [line for line in said.splitlines() if not line.startswith(("WARNING:", "SLF4J:"))]
+    return cause_of("\n".join(lines))
+
+
+def origin_of(shown: str) -> Origin:
+    """Return the programs that a running job was submitted with.
+
+    Args:
+        shown: what it shows (``FlinkRest.options``).
+    """
+    told = json.loads(shown).get("origin") or {}
+    return Origin(**{item.name: str(told[item.name]) for item in fields(Origin) if item.name in told})

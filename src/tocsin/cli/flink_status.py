@@ -1,0 +1,73 @@
+"""``tocsin flink status``: what the cluster says of the job."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from typing import Any, Final
+
+from tocsin.pipeline.flink.rest import FlinkRest
+
+_COUNTERS: Final = ("records", "slices", "verdicts", "dead_letters", "snapshots", "snapshot_bytes", "jobs")
+_MIBI: Final = 1 << 20
+
+
+def facts(rest: FlinkRest, name: str) -> dict[str, Any]:
+    """Return what can be known, ready for JSON; ``job`` is None where there is none of this name."""
+    found: dict[str, Any] = {"url": rest.url, "cluster": asdict(rest.overview()), "job": None, "others": []}
+    for job in rest.jobs():
+        if job.name != name:
+            found["others"] += [] if job.is_over else [job.name]
+        elif found["job"] is None or not job.is_over:
+            found["job"] = {**asdict(job), "is_running": job.is_running}
+    job = found["job"]
+    if job is None:
+        return found
+    job_id = job["job_id"]
+    shown = rest.options(job_id)
+    job["options"] = json.loads(shown) if shown else {}
+    job["checkpoints"] = asdict(rest.checkpoints(job_id))
+    job["failures"] = rest.failures(job_id)
+    job["counters"] = {name: rest.metric(job_id, f"operators.tocsin.{name}") for name in _COUNTERS}
+    watermark_ms = rest.metric(job_id, "operators.currentOutputWatermark", "min")
+    # before the first one Flink shows the smallest number that there is
+    job["behind_seconds"] = time.time() - watermark_ms / 1000 if watermark_ms and watermark_ms > 0 else None
+    return found
+
+
+def describe(found: dict[str, Any]) -> list[str]:
+    """Return the lines for a person."""
+    cluster, job = found["cluster"], found["job"]
+    lines = [
+        f"Flink {cluster['version']} at {found['url']}: {cluster['task_manager_count']} TaskManagers,"
+        f" {cluster['free_slot_count']} of {cluster['slot_count']} slots are free"
+    ]
+    if found["others"]:
+        lines.append(f"  other jobs   {', '.join(found['others'])}")
+    if job is None:
+        return [*lines, "  no job of this name"]
+    version = (job["options"].get("origin") or {}).get("version", "unknown")
+    lines += [
+        f"job {job['name']} ({job['job_id']}): {job['state']} for {job['age_seconds']:.0f} s, tocsin {version}",
+        f"  parts        {job['running_tasks_count']} of {job['tasks_count']} run",
+        f"  checkpoints  {_checkpoints(job['checkpoints'])}",
+        f"  counters     {_counters(job['counters'])}",
+    ]
+    if job["behind_seconds"] is not None:
+        lines.append(f"  event time   {job['behind_seconds']:.1f} s ago")
+    lines += [f"  failure      {text}" for text in job["failures"][:3]]
+    return lines
+
+
+def _checkpoints(done: dict[str, Any]) -> str:
+    text = f"{done['done_count']} done, {done['failed_count']} failed"
+    if not done["last_path"]:
+        return text
+    size = f"{done['last_bytes'] / _MIBI:.1f} MiB in {done['last_seconds']:.2f} s"
+    return f"{text}; last {done['last_age_seconds']:.0f} s ago, {size}: {done['last_path']}"
+
+
+def _counters(values: dict[str, float | None]) -> str:
+    known = {name: value for name, value in values.items() if value is not None}
+    return ", ".join(f"{value:.0f} {name}" for name, value in known.items()) or "none yet"
