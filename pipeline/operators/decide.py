@@ -118,8 +118,11 @@ class Decide:
     def _open(self, finding: Finding, now_ns: int) -> list[Verdict]:
         verdict_id = verdict_id_of(self._job, finding.suspects, finding.fault, finding.onset_ns)
         closed = self._closed.get(verdict_id)
-        if closed is not None and (finding.fault is FaultKind.DEGRADED or (closed[2] and not finding.suspects)):
-            # What is left of an incident that hurt, or named somebody, is another one: the old id keeps its last word.
+        taken = any(incident.verdict.verdict_id == verdict_id for incident in self._incidents)
+        is_rest = closed is not None and (finding.fault is FaultKind.DEGRADED or (closed[2] and not finding.suspects))
+        if taken or is_rest:
+            # An incident that became another story holds the id. Or: what is left of an incident that hurt, or named
+            # somebody, is another one, and the old id keeps its last word.
             verdict_id = verdict_id_of(self._job, finding.suspects, finding.fault, now_ns)
         seen_ns = finding.seen_ns or now_ns
         closed = self._closed.pop(verdict_id, [-1, -1, 0, 0])
