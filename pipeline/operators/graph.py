@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tocsin.schemas import events
+from tocsin.schemas.kinds import LEFT_DUMP
 from tocsin.schemas.records import (
     METRIC_SLICE_NS,
     NS_PER_SECOND,
@@ -23,6 +24,7 @@ from tocsin.schemas.records import (
     Groups,
     HostStatus,
     JobRecord,
+    ProbeAnswer,
     RankPlace,
     StepBatch,
     StepRecord,
@@ -202,6 +204,8 @@ class JobGraph:
             self._rank(place.rank, place.host, topology.ts_ns)
 
     def _see_host(self, record: JobRecord) -> None:
+        if isinstance(record, ProbeAnswer) and record.request_id == LEFT_DUMP:
+            return  # a file that was found is no sign of life
         facts = self.hosts.get(record.host)
         if facts is None:
             facts = self.hosts[record.host] = HostFacts(record.ts_ns, record.ts_ns)

@@ -61,6 +61,11 @@ class Places:
             attempt = self._attempts[max(0, index)][1]
         return JobKey(self._cluster, self._job_id, attempt)
 
+    def attempt_end_ns(self, ts_ns: int, last_ns: int) -> int:
+        """When the attempt that ran at a time ends: the next one's begin, else ``last_ns``."""
+        index = bisect_right(self._attempts, (ts_ns, 1 << 62))
+        return self._attempts[index][0] if index < len(self._attempts) else last_ns
+
     def host_of(self, rank: int, ts_ns: int | None = None) -> str:
         """The host of a rank at a time (None: its first); one of its own where no topology names it."""
         moves = self._moves.get(rank)

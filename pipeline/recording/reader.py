@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from tocsin.pipeline.recording.dumps import read_dumps
 from tocsin.pipeline.recording.manifest import read_manifest, read_truth, read_user_metrics
 from tocsin.pipeline.recording.tables import (
     NULL_MASKS,
@@ -60,7 +61,8 @@ def read_recording(folder: Path) -> Recording:
         path = folder / f"{spec.name}.parquet"
         if path.is_file():
             tables[spec.name] = read_table(path, _widened(spec, user_metrics))
-    return Recording(manifest, tables, user_metrics, read_truth(folder))
+    dumps, notes = read_dumps(folder)
+    return Recording(manifest, tables, user_metrics, read_truth(folder), dumps, notes)
 
 
 AGENT_STATUS = TableSpec(

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from tocsin.pipeline.recording.manifest import manifest_object
 from tocsin.pipeline.recording.tables import NULL_MASKS, Columns, Manifest, Text
-from tocsin.pipeline.recording.writer import arrow_table, claim_folder, write_json
+from tocsin.pipeline.recording.writer import arrow_table, claim_folder, write_dump, write_json
 from tocsin.pipeline.slices import Turn
 from tocsin.schemas._bodies import write_status
 from tocsin.schemas.errors import RecordingError, TocsinError
@@ -228,6 +228,9 @@ class Recorder:
             self._file("agent_status").add([{"ts_ns": record.ts_ns, "host": record.host, "status": status}])
         elif isinstance(record, ProbeAnswer):
             self._file("probes").add([_answer_row(record)])
+            if record.probe == "flight_recorder" and record.rank >= 0 and record.payload:
+                # Beside the answer, which knows the time: files that PyTorch's own tools read, too.
+                write_dump(self.folder, record.rank, record.payload)
         elif isinstance(record, TableAnnouncement):
             self._table = record.table
 

@@ -86,16 +86,20 @@ class Result:
         line_count: verdict lines written.
         error: why it could not be replayed, "" = it was.
         absent: inputs that the recording does not hold: what needs them is not judged.
+        notes: what was passed over, a sentence each.
     """
 
     folder: Path
     line_count: int
     error: str
     absent: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def _report(results: Sequence[Result]) -> int:
     for result in results:
+        for note in result.notes:
+            print(f"tocsin replay: {result.folder}: {note}", file=sys.stderr)
         if result.error:
             print(f"tocsin replay: {result.folder}: {result.error}", file=sys.stderr)
             continue
@@ -118,7 +122,7 @@ def replay_one(job: ReplayJob) -> Result:
     except (TocsinError, OSError) as error:
         return Result(job.folder, 0, str(error))
     absent = tuple(name for name in _INPUTS if name not in recording.tables)
-    return Result(job.folder, len(verdicts), "", absent)
+    return Result(job.folder, len(verdicts), "", absent, recording.notes)
 
 
 def _replay_supervised(job: ReplayJob) -> Result:
