@@ -9,6 +9,7 @@ from tocsin.pipeline.operators.diagnose.common import names_of, suspects_of
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas import events
+from tocsin.schemas.event_payloads import number
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.verdicts import Evidence, FaultKind
 
@@ -60,7 +61,7 @@ class HangStory:
         """Whether a rank's hook thread gives no sign of life."""
         facts = self.graph.ranks.get(rank)
         stall = facts.stall if facts is not None else None
-        return bool(stall) and float((stall or {}).get("beat_age_seconds", 0.0)) >= self.mute_after_seconds
+        return bool(stall) and number(stall or {}, "beat_age_seconds", 0.0) >= self.mute_after_seconds
 
     def _cause(self, found: HangFinding) -> tuple[str, Reason]:
         reasons = {reason for _, reason in found.reasons}
@@ -108,7 +109,7 @@ class HangStory:
                 phase = facts.stall.get("phase") or "its own code"
                 text = f"{who}: in step {facts.stall.get('step')}, in {phase}, in no collective"
                 if self.is_mute(rank):
-                    text += f"; no sign of life for {facts.stall.get('beat_age_seconds', 0):.0f} s"
+                    text += f"; no sign of life for {number(facts.stall, 'beat_age_seconds', 0):.0f} s"
                 lines.append(Evidence(self.detector, events.STALL, 2.0, onset_ns, now_ns, text))
         return lines[:5]
 

@@ -32,6 +32,7 @@ from tocsin.schemas.records import NS_PER_SECOND, CollectiveRecord, StepRecord
 from tocsin.schemas.verdicts import Evidence, FaultKind
 
 DETECTOR = "waits"
+_ANEW_NS = 10 * NS_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class WaitConfig:
         mute_ns: the same when the rank's hook thread gives no sign of life.
         mute_after_seconds: age of the last sign of life that counts as none.
         first_step_ns: before the job's first step (compilation, first loading).
+        begun_ns: a job without step records is past its first step when its collectives ended over this span.
         step_factor: patience is at least this many of the job's steps.
         learned_factor: patience is at least this many times the longest wait that righted itself.
         max_patience_ns: learned patience ends here.
@@ -56,6 +58,7 @@ class WaitConfig:
     mute_ns: int = 15 * NS_PER_SECOND
     mute_after_seconds: float = 5.0
     first_step_ns: int = 600 * NS_PER_SECOND
+    begun_ns: int = 120 * NS_PER_SECOND
     step_factor: int = 3
     learned_factor: float = 2.0
     max_patience_ns: int = 1800 * NS_PER_SECOND
@@ -82,6 +85,8 @@ class WaitTracker:
         self._story = HangStory(graph, DETECTOR, config.mute_after_seconds)
         self._places: dict[int, _Place] = {}
         self._longest_wait_ns = 0
+        self._done_span_ns = [0, 0]
+        """First and last end of a collective."""
         self._last_culprits: list[int] = []
         self._stable_count = 0
         self._direct = False
@@ -116,8 +121,15 @@ class WaitTracker:
     def _finish(self, place: _Place, row: CollectiveRecord) -> None:
         if row.peer >= 0:
             return
+        if row.end_ns:
+            self._done_span_ns = [self._done_span_ns[0] or row.end_ns, max(self._done_span_ns[1], row.end_ns)]
         known = place.done.get(row.comm_id)
-        if known is None or row.op_seq > known[0]:
+        # A smaller number long after a larger one: the program was started again, and counts anew.
+        anew = known is not None and row.op_seq < known[0] and row.end_ns > known[1] + _ANEW_NS
+        if anew:
+            place.done.clear()
+            place.pending = [op for op in place.pending if op["start_ns"] > row.end_ns]
+        if anew or known is None or row.op_seq > known[0]:
             place.done[row.comm_id] = [row.op_seq, row.end_ns]
         for op in list(place.pending):
             if op["comm_id"] == row.comm_id and not op["is_p2p"] and op["seq"] <= row.op_seq:
@@ -206,7 +218,7 @@ class WaitTracker:
         return [self._story.unexplained(finding, start_ns, now_ns)], []
 
     def _base_patience_ns(self, median_step_ns: int) -> int:
-        if self._graph.max_step < 0:
+        if self._graph.max_step < 0 and self._done_span_ns[1] - self._done_span_ns[0] < self._config.begun_ns:
             return self._config.first_step_ns
         learned = int(self._config.learned_factor * self._longest_wait_ns)
         patience = max(self._config.late_ns, self._config.step_factor * median_step_ns, learned)
@@ -254,6 +266,7 @@ class WaitTracker:
         return {
             "places": [[rank, asdict(place)] for rank, place in sorted(self._places.items())],
             "longest_wait_ns": self._longest_wait_ns,
+            "done_span_ns": self._done_span_ns,
             "last_culprits": self._last_culprits,
             "stable_count": self._stable_count,
             "direct": self._direct,
@@ -263,6 +276,7 @@ class WaitTracker:
         """Take back what ``to_state`` gave."""
         self._places = {rank: _Place(**place) for rank, place in state["places"]}
         self._longest_wait_ns = state["longest_wait_ns"]
+        self._done_span_ns = list(state["done_span_ns"])
         self._last_culprits = state["last_culprits"]
         self._stable_count = state["stable_count"]
         self._direct = state["direct"]
