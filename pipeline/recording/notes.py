@@ -50,7 +50,8 @@ def _off_tick(recording: Recording) -> Iterator[str]:
     if not gaps_ns.size:
         return
     tick_ns = recording.manifest.tick_seconds * NS_PER_SECOND
-    middle_ns = float(np.median(gaps_ns))
+    apart_ns = gaps_ns[gaps_ns > 0]
+    middle_ns = float(np.median(apart_ns)) if apart_ns.size else tick_ns
     if not 0.5 * tick_ns < middle_ns < 2 * tick_ns:
         told = f"come every {middle_ns / NS_PER_SECOND:g} s and tick_seconds says {recording.manifest.tick_seconds:g}"
         so = "of several in a tick the last is taken" if middle_ns < tick_ns else "the ticks between count as missing"

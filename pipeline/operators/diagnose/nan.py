@@ -56,9 +56,9 @@ class NanTracker:
     def take_steps(self, rows: Sequence[StepRecord]) -> None:
         """Step records show it too, where nobody sends events of it."""
         for row in rows:
-            for stage, number in enumerate((row.loss, row.grad_norm)):
-                if number is not None and not math.isfinite(number):
-                    self._report(row.rank, [row.step, stage, row.ts_ns, str(number)])
+            for stage, told in enumerate((row.loss, row.grad_norm)):
+                if told is not None and not math.isfinite(told):
+                    self._report(row.rank, [row.step, stage, row.ts_ns, str(told)])
 
     def _report(self, rank: int, report: list[Any]) -> None:
         ts_ns = int(report[2])
