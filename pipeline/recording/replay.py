@@ -87,29 +87,42 @@ def drive(
         on_second: called with the recording time after each second.
         refused: counts the records that the engine did not take, by why; None: they are logged.
     """
+    left_out = Counter[str]() if refused is None else refused
+    for tick_ns, records in seconds_of(recording, config):
+        for record in records:
+            try:
+                engine.take_record(record)
+            except SchemaError as error:  # a value that the reader let pass: the rest goes on
+                left_out[str(error)] += 1
+        yield from engine.tick(tick_ns).verdicts
+        if on_second is not None:
+            on_second(tick_ns)
+    for text, count in left_out.most_common(10) if refused is None else ():
+        _LOG.warning("records are left out", extra={"error": text, "count": count})
+
+
+def seconds_of(recording: Recording, config: ReplayConfig) -> Iterator[tuple[int, list[JobRecord]]]:
+    """A recording in recording time: (tick, the records that arrive before it), a second each.
+
+    Whoever feeds these to an engine, in this order, replays the recording; the last tick lies one
+    lateness after its end.
+    """
     lateness_ns = config.engine.slices.lateness_ns
     first_ns = recording.manifest.start_ns - BEFORE_START_NS
-    records = (record for record in records_of(recording) if record.ts_ns >= first_ns)
-    arrivals = _arrivals(records, config, lateness_ns)
+    wanted = (record for record in records_of(recording) if record.ts_ns >= first_ns)
+    arrivals = _arrivals(wanted, config, lateness_ns)
     held: tuple[int, JobRecord] | None = next(arrivals, None)
     if held is None:
         return
     last_ns = -(-recording.manifest.end_ns // NS_PER_SECOND) * NS_PER_SECOND + lateness_ns
     tick_ns = (max(recording.manifest.start_ns, held[0]) // NS_PER_SECOND + 1) * NS_PER_SECOND
-    left_out = Counter[str]() if refused is None else refused
     while tick_ns <= last_ns:
+        records: list[JobRecord] = []
         while held is not None and held[0] < tick_ns:
-            try:
-                engine.take_record(held[1])
-            except SchemaError as error:  # a value that the reader let pass: the rest goes on
-                left_out[str(error)] += 1
+            records.append(held[1])
             held = next(arrivals, None)
-        yield from engine.tick(tick_ns).verdicts
-        if on_second is not None:
-            on_second(tick_ns)
+        yield tick_ns, records
         tick_ns += NS_PER_SECOND
-    for text, count in left_out.most_common(10) if refused is None else ():
-        _LOG.warning("records are left out", extra={"error": text, "count": count})
 
 
 def _arrivals(records: Iterable[JobRecord], config: ReplayConfig, lateness_ns: int) -> Iterator[tuple[int, JobRecord]]:
