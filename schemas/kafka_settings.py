@@ -20,14 +20,15 @@ from __future__ import annotations
 
 import os
 import re
-import ssl
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tocsin.schemas.errors import ConfigError
+
+if TYPE_CHECKING:
+    import ssl
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -161,6 +162,8 @@ class KafkaSettings:
         return password
 
     def _ssl_context(self) -> ssl.SSLContext:
+        import ssl  # an agent without TLS does without its memory
+
         try:
             context = ssl.create_default_context(cafile=self.ca_file or None)
         except (OSError, ssl.SSLError) as error:
@@ -191,6 +194,8 @@ def kafka_settings(servers: str, config_file: str = "") -> KafkaSettings:
     settings = KafkaSettings(_servers(servers))
     if not config_file:
         return settings
+    import tomllib
+
     text = _read(config_file)
     try:
         values = _properties(text) if config_file.endswith(".properties") else tomllib.loads(text)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from kafka import KafkaProducer
+from numpy.typing import NDArray
 
 from tocsin.schemas.codec import encode
 from tocsin.schemas.events import PHASE
