@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from tocsin.pipeline.recording.tables import Manifest, Recording, Text
 from tocsin.schemas.errors import RecordingError
+from tocsin.schemas.job_key import lone_host
 from tocsin.schemas.kinds import GroupKind
-from tocsin.schemas.records import NS_PER_SECOND, CommGroup, Groups, JobKey, RankPlace, Topology, lone_host
+from tocsin.schemas.records import NS_PER_SECOND, CommGroup, Groups, JobKey, RankPlace, Topology
 
 _INTS = ("gpu", "dp", "pp", "tp")
 _TEXTS = ("gpu_uuid", "leaf", "minipod")

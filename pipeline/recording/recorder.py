@@ -219,7 +219,7 @@ class Recorder:
         if isinstance(record, StepBatch):
             self._file("steps").add(_step_rows(record))
         elif isinstance(record, CollectiveBatch):
-            self._file("collectives").add({**asdict(row), "batch_ns": record.ts_ns} for row in record.rows)
+            self._file("collectives").add({**row._asdict(), "batch_ns": record.ts_ns} for row in record.rows)
         elif isinstance(record, Event):
             self._file("events").add([_event_row(record)])
         elif isinstance(record, Topology):
