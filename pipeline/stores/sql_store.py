@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from tocsin.pipeline.stores import rows
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth
 from tocsin.pipeline.stores.rows import Row
-from tocsin.schemas.errors import DatabaseNewerError, StoreError
+from tocsin.schemas.errors import DatabaseNewerError, DatabaseOlderError, StoreError
 from tocsin.schemas.migrations import Migration, migrations
 from tocsin.schemas.verdicts import Verdict
 
@@ -32,6 +32,7 @@ GROUP BY verdict_id
 """
 
 # The condition stands in a subquery: beside REPLACE, ClickHouse would read ``state`` as the new one.
+# {those}: a condition of text_literal only.
 _EXPIRE_LEFT_OPEN = """
 INSERT INTO tocsin.incidents
 SELECT * REPLACE (
@@ -44,7 +45,7 @@ SELECT * REPLACE (
     now64(3, 'UTC') AS updated,
     concat(summary, ' (expired: engine restarted)') AS summary
 )
-FROM (SELECT * FROM tocsin.incidents FINAL WHERE state IN ('open', 'confirmed'))
+FROM (SELECT * FROM tocsin.incidents FINAL WHERE state IN ('open', 'confirmed') {those})
 """
 
 T = TypeVar("T")
@@ -90,23 +91,18 @@ class SqlStore:
 
     def migrate(self) -> int:
         """See ``Store.migrate``."""
-        applied = self._applied()
-        newest = max(applied, default=0)
-        if newest > len(self._known):
-            raise DatabaseNewerError(
-                f"the database has schema version {newest}, this program knows versions up to"
-                f" {len(self._known)}: use a newer tocsin, or another data folder"
+        for migration in self._missing():
+            self._apply(migration)
+        return len(self._known)
+
+    def check(self) -> int:
+        """See ``Store.check``."""
+        missing = self._missing()
+        if missing:
+            found = len(self._known) - len(missing)
+            raise DatabaseOlderError(
+                f"the database has schema version {found}, this program needs {len(self._known)}: run tocsin migrate"
             )
-        for migration in self._known:
-            checksum = applied.get(migration.number)
-            if checksum is None:
-                self._apply(migration)
-            elif checksum != migration.sha256:
-                raise StoreError(
-                    f"migration {migration.number} ({migration.name}) was applied to this database with"
-                    f" checksum {checksum[:12]}, here it has {migration.sha256[:12]}: a released migration"
-                    " never changes; use the tocsin that wrote the database, or another data folder"
-                )
         return len(self._known)
 
     def write_verdicts(self, verdicts: Sequence[Verdict]) -> None:
@@ -132,9 +128,14 @@ class SqlStore:
         """See ``Store.write_host_health``."""
         self._insert_all("host_health", minutes, rows.host_health_row)
 
-    def expire_left_open(self) -> None:
+    def expire_left_open(self, verdict_ids: Sequence[str] | None = None) -> None:
         """See ``Store.expire_left_open``."""
-        self._backend.execute(_EXPIRE_LEFT_OPEN)
+        those = ""
+        if verdict_ids is not None:
+            if not verdict_ids:
+                return
+            those = f"AND verdict_id IN ({', '.join(map(text_literal, verdict_ids))})"
+        self._backend.execute(_EXPIRE_LEFT_OPEN.format(those=those))
 
     def query(self, sql: str, fmt: str) -> bytes:
         """See ``Store.query``."""
@@ -143,6 +144,30 @@ class SqlStore:
     def close(self) -> None:
         """See ``Store.close``."""
         self._backend.close()
+
+    def _missing(self) -> list[Migration]:
+        """What this program knows and the database has not.
+
+        Raises:
+            DatabaseNewerError: the database has what this program does not know.
+            StoreError: what was applied has changed since.
+        """
+        applied = self._applied()
+        newest = max(applied, default=0)
+        if newest > len(self._known):
+            raise DatabaseNewerError(
+                f"the database has schema version {newest}, this program knows versions up to"
+                f" {len(self._known)}: use a newer tocsin, or another database"
+            )
+        for migration in self._known:
+            checksum = applied.get(migration.number, migration.sha256)
+            if checksum != migration.sha256:
+                raise StoreError(
+                    f"migration {migration.number} ({migration.name}) was applied to this database with"
+                    f" checksum {checksum[:12]}, here it has {migration.sha256[:12]}: a released migration"
+                    " never changes; use the tocsin that wrote the database, or another database"
+                )
+        return [migration for migration in self._known if migration.number not in applied]
 
     def _applied(self) -> dict[int, str]:
         """Number -> checksum of what was applied; {} for a new database."""
@@ -156,8 +181,8 @@ class SqlStore:
         for statement in migration.statements:
             try:
                 self._backend.execute(statement)
-            except StoreError as error:
-                raise StoreError(f"migration {migration.number} ({migration.name}) failed: {error}") from error
+            except StoreError as error:  # its class says whether trying again helps: that must not be lost
+                raise type(error)(f"migration {migration.number} ({migration.name}) failed: {error}") from error
         row: Row = {"number": migration.number, "name": migration.name, "sha256": migration.sha256}
         self._insert("schema_migrations", [row])
 
