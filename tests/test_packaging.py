@@ -38,7 +38,7 @@ def wheel(repo_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this tree, built from a copy so that no build folder is left here."""
     tree = tmp_path_factory.mktemp("tree")
     ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for name in ("src", *ROOMS):
+    for name in ("src", "deploy", *ROOMS):  # deploy: its pom.xml is linked from the command line
         shutil.copytree(repo_root / name, tree / name, symlinks=True, ignore=ignore)
     for name in ("pyproject.toml", "LICENSE", "README.md"):
         if (repo_root / name).exists():
@@ -64,7 +64,7 @@ def test_the_wheel_owns_no_top_level_name_but_tocsin(wheel: Path) -> None:
 def test_the_wheel_holds_every_module_every_migration_and_the_type_marker(wheel: Path, repo_root: Path) -> None:
     packed = set(zipfile.ZipFile(wheel).namelist())
     source = repo_root / "src"
-    wanted = {"tocsin/py.typed"} | {str(path.relative_to(source)) for path in (source / "tocsin/cli").rglob("*.py")}
+    wanted = {"tocsin/py.typed", "tocsin/cli/cluster/pom.xml"} | {str(path.relative_to(source)) for path in (source / "tocsin/cli").rglob("*.py")}
     for room in ROOMS:
         for pattern in ("*.py", "*.sql"):
             wanted |= {f"tocsin/{path.relative_to(repo_root)}" for path in (repo_root / room).rglob(pattern)}

@@ -1,0 +1,254 @@
+"""The Kafka topics: names, keys, headers, timestamps, and how each topic is configured.
+
+Four **input** topics carry what agents send. Their records are stamped by the sender (the
+Kafka record's own timestamp is the event time), the broker refuses a stamp more than two
+seconds ahead of its clock, and every partition of them gets a tick a second. All other
+topics are stamped as their writers please.
+
+A key is ``cluster/job_id`` (frames: ``cluster/job_id/group``), ``%`` and ``/`` inside names
+percent-encoded: all records of a job, of whatever attempt, meet in one partition.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tocsin.schemas.errors import ConfigError, FieldError
+from tocsin.schemas.records import (
+    METRIC_SLICE_NS,
+    CollectiveBatch,
+    Frame,
+    JobKey,
+    Record,
+    StepBatch,
+    Tick,
+    metric_slice_ns,
+)
+
+DEFAULT_PREFIX: Final = "tocsin"
+DEFAULT_PARTITIONS: Final = 4
+
+FRAMES: Final = "frames"
+STEPS: Final = "steps"
+COLLECTIVES: Final = "collectives"
+EVENTS: Final = "events"
+MODELS: Final = "models"
+VERDICTS: Final = "verdicts"
+ACTIONS: Final = "actions"
+ACTION_ACKS: Final = "action-acks"
+PROBES: Final = "probes"
+DEAD_LETTER: Final = "dead-letter"
+LATE: Final = "late"
+CLOCK: Final = "clock"
+
+INPUTS: Final = (FRAMES, STEPS, COLLECTIVES, EVENTS)
+"""The topics that agents write, and that ticks go to."""
+
+KIND_HEADER: Final = "kind"
+KIND_FRAME: Final = b"frame"
+KIND_STEPS: Final = b"steps"
+KIND_COLLECTIVES: Final = b"collectives"
+KIND_RECORD: Final = b"record"
+KIND_TICK: Final = b"tick"
+SLICE_HEADER: Final = "slice_ms"
+"""On frames whose metric slice is not 5000 ms long: its length, an ASCII integer."""
+
+ORIGIN_HEADERS: Final = ("reason", "topic", "partition", "offset", "detail")
+"""On dead letters and late records: why, and where the record stood."""
+
+ALL_GROUPS: Final = "all"
+"""Metric group of a frame that holds every metric."""
+
+TIMESTAMP_AHEAD_SECONDS: Final = 2.0
+RECORD_BYTES: Final = 16 * 1024 * 1024
+"""Room for the largest record (``MAX_RECORD_BYTES`` of the codec) and what Kafka wraps around it."""
+SMALL_RECORD_BYTES: Final = 1024 * 1024
+
+_HOUR: Final = 3600.0
+_DAY: Final = 24 * _HOUR
+INPUT_RETENTION_SECONDS: Final = 12 * _HOUR
+
+_NS_PER_MS = 1_000_000
+_PREFIX = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_KINDS: Mapping[str, bytes] = {
+    FRAMES: KIND_FRAME,
+    STEPS: KIND_STEPS,
+    COLLECTIVES: KIND_COLLECTIVES,
+    EVENTS: KIND_RECORD,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic as it should be.
+
+    Attributes:
+        name: full name, prefix included.
+        key: what the key is.
+        partition_count: how many partitions, at least.
+        retention_seconds: how long records are kept by their own timestamps, None: for good.
+        is_compacted: keep the newest record of each key instead.
+        max_record_bytes: the broker refuses larger ones.
+        timestamp_ahead_seconds: the broker refuses stamps further ahead of its clock, None: it does not look.
+        is_stamped_by_broker: the broker's clock stamps the records, not the sender's.
+    """
+
+    name: str
+    key: str
+    partition_count: int
+    retention_seconds: float | None
+    is_compacted: bool = False
+    max_record_bytes: int = SMALL_RECORD_BYTES
+    timestamp_ahead_seconds: float | None = None
+    is_stamped_by_broker: bool = False
+
+    def config(self) -> dict[str, str]:
+        """Return the topic's settings by Kafka's names; all that are not here are the broker's."""
+        retention_ms = -1 if self.retention_seconds is None else round(self.retention_seconds * 1000)
+        values = {
+            "cleanup.policy": "compact" if self.is_compacted else "delete",
+            "retention.ms": str(retention_ms),
+            "max.message.bytes": str(self.max_record_bytes),
+            "message.timestamp.type": "LogAppendTime" if self.is_stamped_by_broker else "CreateTime",
+        }
+        if self.timestamp_ahead_seconds is not None:
+            values["message.timestamp.after.max.ms"] = str(round(self.timestamp_ahead_seconds * 1000))
+        return values
+
+
+def topics(
+    prefix: str = DEFAULT_PREFIX,
+    partition_count: int = DEFAULT_PARTITIONS,
+    input_retention_seconds: float | None = INPUT_RETENTION_SECONDS,
+) -> tuple[Topic, ...]:
+    """Return all topics of one installation.
+
+    Args:
+        prefix: first part of their names.
+        partition_count: of each input topic.
+        input_retention_seconds: how long the input topics keep what agents sent. Kafka reckons by
+            the records' own stamps: a replay of an old recording needs None (for good).
+
+    Raises:
+        ConfigError: a prefix that Kafka does not take, or no partition at all.
+    """
+    check_prefix(prefix)
+    if partition_count < 1:
+        raise ConfigError("partition_count", partition_count, "at least 1")
+    kept = input_retention_seconds
+    inputs = [
+        Topic(
+            topic_name(name, prefix),
+            "cluster/job_id/group" if name == FRAMES else "cluster/job_id",
+            partition_count,
+            kept,
+            max_record_bytes=RECORD_BYTES,
+            timestamp_ahead_seconds=TIMESTAMP_AHEAD_SECONDS,
+        )
+        for name in INPUTS
+    ]
+    return (
+        *inputs,
+        Topic(topic_name(MODELS, prefix), "model", 1, None, is_compacted=True),
+        Topic(topic_name(VERDICTS, prefix), "cluster/job_id", partition_count, 30 * _DAY),
+        Topic(topic_name(ACTIONS, prefix), "cluster/job_id", 1, 30 * _DAY),
+        Topic(topic_name(ACTION_ACKS, prefix), "cluster/job_id", 1, 30 * _DAY),
+        Topic(topic_name(PROBES, prefix), "cluster/job_id", 1, _DAY),
+        Topic(topic_name(DEAD_LETTER, prefix), "the record's own", 1, 7 * _DAY, max_record_bytes=RECORD_BYTES),
+        Topic(topic_name(LATE, prefix), "the record's own", partition_count, 7 * _DAY, max_record_bytes=RECORD_BYTES),
+        # Agents compare their clocks with the broker's by writing here: the answer holds its time.
+        Topic(topic_name(CLOCK, prefix), "host", 1, _HOUR, is_stamped_by_broker=True),
+    )
+
+
+def check_prefix(prefix: str) -> str:
+    """Return the prefix.
+
+    Raises:
+        ConfigError: Kafka takes no such name.
+    """
+    if not _PREFIX.fullmatch(prefix) or prefix in {".", ".."}:
+        raise ConfigError("topic-prefix", prefix, "1 to 200 of the characters A-Z a-z 0-9 . _ -")
+    return prefix
+
+
+def topic_name(name: str, prefix: str = DEFAULT_PREFIX) -> str:
+    """Return a topic's full name."""
+    return f"{prefix}.{name}"
+
+
+def input_of(record: Record) -> str:
+    """Return which of ``INPUTS`` a record goes to.
+
+    Raises:
+        FieldError: a tick, which goes to all of them.
+    """
+    if isinstance(record, Frame):
+        return FRAMES
+    if isinstance(record, StepBatch):
+        return STEPS
+    if isinstance(record, CollectiveBatch):
+        return COLLECTIVES
+    if isinstance(record, Tick):
+        raise FieldError("record", record, "no tick: a tick goes to every partition of every input topic")
+    return EVENTS
+
+
+def topic_of(record: Record, prefix: str = DEFAULT_PREFIX) -> str:
+    """Return the full name of the topic that a record goes to.
+
+    Raises:
+        FieldError: a tick, which goes to all input topics.
+    """
+    return topic_name(input_of(record), prefix)
+
+
+def job_key(job: JobKey, group: str | None = None) -> bytes:
+    """Return the key of a job's records; of its frames where a metric group is given."""
+    parts = [job.cluster, job.job_id] if group is None else [job.cluster, job.job_id, group]
+    return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts).encode()
+
+
+def parse_key(key: bytes) -> tuple[str, str, str | None]:
+    """Return cluster, job id and metric group (None: not a frame's key).
+
+    Raises:
+        FieldError: no key of ours.
+    """
+    try:
+        parts = [part.replace("%2F", "/").replace("%25", "%") for part in key.decode().split("/")]
+    except UnicodeDecodeError as error:
+        raise FieldError("key", key, "cluster/job_id or cluster/job_id/group in UTF-8") from error
+    if len(parts) not in {2, 3} or not all(parts):
+        raise FieldError("key", key, "cluster/job_id or cluster/job_id/group")
+    return parts[0], parts[1], parts[2] if len(parts) == 3 else None
+
+
+def key_of(record: Record, group: str = ALL_GROUPS) -> bytes | None:
+    """Return a record's key, None for a tick.
+
+    Args:
+        record: the record.
+        group: for a frame, the metric group that it holds.
+    """
+    if isinstance(record, Tick):
+        return None
+    return job_key(record.job, group if isinstance(record, Frame) else None)
+
+
+def headers_of(record: Record) -> list[tuple[str, bytes]]:
+    """Return a record's headers: its kind, and for frames the length of an unusual slice."""
+    if isinstance(record, Tick):
+        return [(KIND_HEADER, KIND_TICK)]
+    headers = [(KIND_HEADER, _KINDS[input_of(record)])]
+    if isinstance(record, Frame) and (slice_ns := metric_slice_ns(record.tick_ns)) != METRIC_SLICE_NS:
+        headers.append((SLICE_HEADER, b"%d" % (slice_ns // _NS_PER_MS)))
+    return headers
+
+
+def timestamp_ms(record: Record) -> int:
+    """Return the Kafka timestamp of a record: its event time."""
+    return record.ts_ns // _NS_PER_MS

@@ -1,0 +1,131 @@
+"""The Java jars that ``deploy/pom.xml`` pins, fetched once into a cache folder."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from tocsin.schemas.errors import ConfigError, EngineError
+
+POM: Final = Path(__file__).with_name("pom.xml")  # a link to deploy/pom.xml; in the wheel a copy
+JAVA_VERSION: Final = 17
+_FETCH_SECONDS: Final = 900
+_KAFKA_MAIN: Final = "kafka_2.13-*.jar"
+_FLINK_CONNECTOR: Final = "flink-sql-connector-kafka-*.jar"
+
+
+class Jars:
+    """A folder with the jars of a Kafka broker and of Flink's Kafka connector."""
+
+    def __init__(self, folder: Path) -> None:
+        """Look into the folder.
+
+        Raises:
+            ConfigError: it does not hold them.
+        """
+        self.folder = folder
+        for pattern in (f"kafka/{_KAFKA_MAIN}", f"flink/{_FLINK_CONNECTOR}"):
+            if not next(folder.glob(pattern), None):
+                raise ConfigError("TOCSIN_JARS", str(folder), f"a folder with {pattern} in it")
+
+    @property
+    def kafka_class_path(self) -> str:
+        """Return what ``java -cp`` takes for a broker and its tools."""
+        return str(self.folder / "kafka" / "*")
+
+    @property
+    def flink_connector(self) -> Path:
+        """Return the jar that ``flink run -j`` takes."""
+        return next((self.folder / "flink").glob(_FLINK_CONNECTOR))
+
+
+def fetch_jars() -> Jars:
+    """Return the jars; Maven fetches them where they are not there yet.
+
+    The folder is ``TOCSIN_JARS``, else one in the user's cache that is named after the pom's text.
+    Two processes at once fetch once.
+
+    Raises:
+        ConfigError: ``TOCSIN_JARS`` names a folder without them.
+        EngineError: Maven is missing, or fails.
+    """
+    named = os.environ.get("TOCSIN_JARS")
+    if named:
+        return Jars(Path(named))
+    folder = _cache_folder() / f"jars-{hashlib.sha256(POM.read_bytes()).hexdigest()[:12]}"
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with (folder.parent / f"{folder.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.is_dir():
+                _fetch(folder)
+    return Jars(folder)
+
+
+def java() -> str:
+    """Return the path of a Java that is new enough.
+
+    Raises:
+        EngineError: there is none.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
+    where = f"in JAVA_HOME ({home})" if home else "on the PATH"
+    if found is None:
+        raise EngineError(f"no java {where}: install Java {JAVA_VERSION} or newer, or set JAVA_HOME")
+    said = subprocess.run([found, "-version"], capture_output=True, text=True, check=False)
+    version = re.search(r'version "(\d+)', said.stderr + said.stdout)
+    if version is None or int(version[1]) < JAVA_VERSION:
+        first = (said.stderr + said.stdout).partition("\n")[0]
+        raise EngineError(f"{found} says {first!r}: Java {JAVA_VERSION} or newer is needed")
+    return found
+
+
+def missing() -> str:
+    """Return what keeps Java programs from being started here, "" = nothing: why a test is skipped."""
+    try:
+        java()
+    except EngineError as error:
+        return str(error)
+    named = os.environ.get("TOCSIN_JARS")
+    folder = _cache_folder() / f"jars-{hashlib.sha256(POM.read_bytes()).hexdigest()[:12]}"
+    if named or folder.is_dir() or shutil.which("mvn"):
+        return ""
+    return _NO_MAVEN
+
+
+_NO_MAVEN: Final = "no mvn on the PATH: install Maven, or set TOCSIN_JARS to a folder that holds the jars of the pom"
+
+
+def _cache_folder() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME")
+    # The XDG rules say to ignore a relative path.
+    return (Path(cache) if cache and Path(cache).is_absolute() else Path.home() / ".cache") / "tocsin"
+
+
+def _fetch(folder: Path) -> None:
+    """Fetch into a folder beside it and rename that: the folder is complete or it is not there."""
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise EngineError(_NO_MAVEN)
+    making = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
+    goals = ("dependency:copy-dependencies@kafka", "dependency:copy@flink")
+    command = [maven, "-q", "-B", "-f", str(POM.resolve()), *goals, f"-Djars={making}"]
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_SECONDS, check=False)
+        if ran.returncode:
+            told = [line for line in (ran.stdout + ran.stderr).splitlines() if "ERROR" in line][:3]
+            raise EngineError(f"Maven could not fetch the jars of {POM.resolve()}: {' '.join(told)[:600]}")
+        making.chmod(0o755)  # mkdtemp makes it the owner's alone
+        making.rename(folder)
+    except subprocess.TimeoutExpired as error:
+        raise EngineError(f"Maven did not fetch the jars within {_FETCH_SECONDS} s") from error
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
