@@ -20,7 +20,7 @@ from clickhouse_driver import Client, errors
 
 from tocsin.pipeline.stores.clickhouse_address import DATABASE, ClickHouseAddress
 from tocsin.pipeline.stores.messages import check_format, one_line_error
-from tocsin.pipeline.stores.native_blocks import BlockReader, encode_native
+from tocsin.pipeline.stores.native_blocks import BlockReader, Columns, encode_native
 from tocsin.pipeline.stores.rows import Cell, Row
 from tocsin.pipeline.stores.sql_store import SqlStore
 from tocsin.schemas.errors import RowRefusedError, StoreAwayError, StoreError, StoreRefusedError
@@ -154,7 +154,7 @@ class ClickHouseBackend:
         # chDB takes a moment to load: only who needs it pays.
         from tocsin.pipeline.stores.chdb_store import format_native
 
-        return format_native(encode_native(columns, data), fmt)
+        return format_native(encode_native(_distinct(columns), data), fmt)
 
     def close(self) -> None:
         """See ``Backend.close``: waits for what is running."""
@@ -168,8 +168,8 @@ class ClickHouseBackend:
         except StoreError as error:
             cause = error.__cause__
             code = cause.code if isinstance(cause, errors.ServerException) else None
-            if code == _READONLY and "Cannot modify" in str(error):
-                return self._select_columns(sql, {})  # a user with readonly = 1 can change nothing anyway
+            if code == _READONLY and self._is_frozen():
+                return self._select_columns(sql, {})
             if code == _SETTING_IS_FIXED:
                 return self._select_columns(sql, {"readonly": 2})
             if code == _UNKNOWN_DATABASE and DATABASE in str(error):
@@ -178,12 +178,28 @@ class ClickHouseBackend:
                 ) from error
             raise
 
+    def _is_frozen(self) -> bool:
+        """Whether the user has readonly = 1: it may change nothing, not even a setting.
+
+        Asked of the server: a statement with ``SETTINGS readonly = 0`` fails with the same code.
+        """
+        _, data = self._select_columns("SELECT toUInt8(getSetting('readonly'))", {})
+        return bool(data) and data[0][0] == 1
+
     def _select_columns(self, sql: str, settings: Mapping[str, int]) -> tuple[Any, Any]:
         options = {**settings, "strings_as_bytes": True}
         data, columns = self._reader.run(
             lambda client: client.execute(sql, with_column_types=True, columnar=True, settings=options)
         )
         return columns, data
+
+
+def _distinct(columns: Columns) -> Columns:
+    """Columns whose names differ (``SELECT 1, 1``): the format that carries them to the formatter asks for it."""
+    names = [name for name, _ in columns]
+    return [
+        (f"{name}_{index}" if name in names[:index] else name, spec) for index, (name, spec) in enumerate(columns)
+    ]
 
 
 class _Connection:
@@ -221,7 +237,7 @@ class _Connection:
     def _connected(self) -> Any:
         client = make_client(self._address, self._database)
         try:
-            client.connection.force_connect()
+            client.connection.connect()
             server = client.connection.server_info
             if (server.version_major, server.version_minor) < OLDEST_SERVER:
                 found = ".".join(map(str, server.version_tuple()))
@@ -257,7 +273,7 @@ def make_client(address: ClickHouseAddress, database: str) -> Any:
     return client
 
 
-def encode_cell(cell: Cell) -> Any:
+def encode_cell(cell: Cell | Sequence[int]) -> Any:
     """One value as the driver writes it. Half characters (lone surrogates) become ``?``: they are no UTF-8."""
     if isinstance(cell, str):
         return cell if cell.isascii() else cell.encode("utf-8", "replace").decode()
@@ -283,7 +299,7 @@ def _explained(address: ClickHouseAddress, *, inserting: bool) -> Iterator[None]
             " 9440 with TLS (clickhouses://); 8123 and 8443 are HTTP"
         ) from error
     except errors.UnknownTypeError as error:
-        raise StoreError(f"{address}: the answer has a column that cannot be read ({error.message}): cast it") from error
+        raise StoreError(f"{address}: the answer has a column that cannot be read ({error.message})") from error
     except (errors.Error, struct.error, ValueError, TypeError, ArithmeticError) as error:
         kind = RowRefusedError if inserting else StoreError
         raise kind(f"{address}: {one_line_error(str(error))}") from error

@@ -26,7 +26,8 @@ BUFFER_BYTES = 1 << 20
 FORMAT_REVISION = 0
 """The revision of the format ``Native`` in a file: blocks without anything around them."""
 
-_TIMES = re.compile(r"""'(?:[^'\\]|\\.)*' | DateTime64\([^)]*\) | DateTime(?:\([^)]*\))? | \bDate32\b | \bDate\b""", re.X)
+_QUOTED = r"'(?:[^'\\]|\\.)*'"
+_TIMES = re.compile(rf"{_QUOTED}|DateTime64\([^)]*\)|DateTime(?:\([^)]*\))?|\bDate32\b|\bDate\b")
 _WIRE_TYPES = {"DateTime64": "Int64", "DateTime": "UInt32", "Date32": "Int32", "Date": "UInt16"}
 
 Columns = Sequence[tuple[str, str]]
