@@ -106,6 +106,7 @@ class ConfigError(TocsinError):
         super().__init__(f"{setting} = {value!r}: must be {must}")
         self.setting = setting
         self.value = value
+        self.must = must
 
 
 class CollectorError(TocsinError):

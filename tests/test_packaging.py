@@ -64,7 +64,9 @@ def test_the_wheel_owns_no_top_level_name_but_tocsin(wheel: Path) -> None:
 def test_the_wheel_holds_every_module_every_migration_and_the_type_marker(wheel: Path, repo_root: Path) -> None:
     packed = set(zipfile.ZipFile(wheel).namelist())
     source = repo_root / "src"
-    wanted = {"tocsin/py.typed", "tocsin/cli/cluster/pom.xml"} | {str(path.relative_to(source)) for path in (source / "tocsin/cli").rglob("*.py")}
+    wanted = {"tocsin/py.typed", "tocsin/cli/cluster/pom.xml"} | {
+        str(path.relative_to(source)) for path in (source / "tocsin/cli").rglob("*.py")
+    }
     for room in ROOMS:
         for pattern in ("*.py", "*.sql"):
             wanted |= {f"tocsin/{path.relative_to(repo_root)}" for path in (repo_root / room).rglob(pattern)}

@@ -1,0 +1,50 @@
+"""The flags of every command that speaks to Kafka."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from tocsin.schemas.errors import ConfigError
+from tocsin.schemas.kafka_settings import KafkaSettings, kafka_settings
+from tocsin.schemas.topics import DEFAULT_PREFIX, check_prefix
+
+
+def add_kafka_arguments(parser: argparse.ArgumentParser, flag: str = "--kafka") -> None:
+    """Declare ``--kafka``, ``--kafka-config`` and ``--topic-prefix``.
+
+    Args:
+        parser: of the command.
+        flag: what ``--kafka`` is called here (``--to-kafka``, ``--from-kafka``).
+    """
+    parser.add_argument(
+        flag,
+        dest="kafka",
+        metavar="HOST:PORT[,..]",
+        default=os.environ.get("TOCSIN_KAFKA", "") if flag == "--kafka" else "",
+        help="brokers to begin with" + (" [env: TOCSIN_KAFKA]" if flag == "--kafka" else ""),
+    )
+    parser.add_argument(
+        "--kafka-config",
+        metavar="FILE",
+        default=os.environ.get("TOCSIN_KAFKA_CONFIG", ""),
+        help="TOML or .properties file with the security settings (docs/kafka.md) [env: TOCSIN_KAFKA_CONFIG]",
+    )
+    parser.add_argument(
+        "--topic-prefix",
+        metavar="NAME",
+        default=os.environ.get("TOCSIN_TOPIC_PREFIX", DEFAULT_PREFIX),
+        help=f"first part of the topics' names [env: TOCSIN_TOPIC_PREFIX; default: {DEFAULT_PREFIX}]",
+    )
+
+
+def settings_of(args: argparse.Namespace) -> KafkaSettings:
+    """Return the settings that the flags say.
+
+    Raises:
+        ConfigError: there are none, or they are wrong.
+    """
+    if not args.kafka:
+        raise ConfigError("kafka", args.kafka, "the brokers, HOST:PORT[,HOST:PORT ...] (--kafka or TOCSIN_KAFKA)")
+    check_prefix(args.topic_prefix)
+    return kafka_settings(args.kafka, args.kafka_config)
