@@ -197,9 +197,7 @@ class ClickHouseBackend:
 def _distinct(columns: Columns) -> Columns:
     """Columns whose names differ (``SELECT 1, 1``): the format that carries them to the formatter asks for it."""
     names = [name for name, _ in columns]
-    return [
-        (f"{name}_{index}" if name in names[:index] else name, spec) for index, (name, spec) in enumerate(columns)
-    ]
+    return [(f"{name}_{index}" if name in names[:index] else name, spec) for index, (name, spec) in enumerate(columns)]
 
 
 class _Connection:
@@ -242,7 +240,9 @@ class _Connection:
             if (server.version_major, server.version_minor) < OLDEST_SERVER:
                 found = ".".join(map(str, server.version_tuple()))
                 oldest = ".".join(map(str, OLDEST_SERVER))
-                raise StoreRefusedError(f"{self._address} is ClickHouse {found}: tocsin's tables need {oldest} or newer")
+                raise StoreRefusedError(
+                    f"{self._address} is ClickHouse {found}: tocsin's tables need {oldest} or newer"
+                )
         except BaseException:
             client.disconnect()
             raise
@@ -317,7 +317,7 @@ def _server_error(address: ClickHouseAddress, error: Any, *, inserting: bool) ->
 
 
 def _network_error(address: ClickHouseAddress, error: Exception) -> StoreError:
-    text = " ".join(str(error).split())
+    text = " ".join(str(error).removeprefix("Code: 209. ").removeprefix("Code: 210. ").split())
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return StoreRefusedError(
             f"the certificate of {address} is not trusted ({text}): name its authority with ca_file=FILE"
@@ -326,6 +326,12 @@ def _network_error(address: ClickHouseAddress, error: Exception) -> StoreError:
         return StoreRefusedError(f"{address} does not speak TLS on this port: is it clickhouse:// ({text})?")
     if "_ALERT_" in text:  # the server ended the handshake: it wants a certificate, or another one
         return StoreRefusedError(f"{address} refuses TLS with this program ({text}): see cert_file and key_file")
-    if isinstance(error, EOFError):
-        text = "it closed the connection"
+    if isinstance(error, errors.SocketTimeoutError | TimeoutError):
+        text = f"nothing came for {ANSWER_TIMEOUT_SECONDS} s, or no connection within {CONNECT_TIMEOUT_SECONDS} s"
+    elif isinstance(error, EOFError) or "reset" in text or "EOF" in text:
+        # also what a port with TLS does to a connection without, and the other way round
+        doubt = (
+            "TLS right for this port, and does it ask for cert_file" if address.tls else "no TLS right for this port"
+        )
+        text = f"it closed the connection; is {doubt}?"
     return StoreAwayError(f"{address} does not answer ({text})")

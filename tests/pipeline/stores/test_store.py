@@ -1,5 +1,6 @@
 """What every store promises: rows, order of updates, queries. The same tests for chDB and for a server."""
 
+import contextlib
 import json
 import math
 import threading
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.pipeline.stores.samples import JOB, ONSET, SECOND, WAITING, verdict
-from tocsin.cli.cluster.clickhouse import ClickHouseEndpoint
+from tocsin.cli.cluster.clickhouse import ClickHouseEndpoint, EndpointConfig
 from tocsin.pipeline.stores.base import ActionChange, ActionState, EvidencePoint, HostHealth
 from tocsin.pipeline.stores.chdb_store import ChdbStore
 from tocsin.pipeline.stores.clickhouse_address import parse_address
@@ -24,15 +25,18 @@ from tocsin.schemas.verdicts import Action, ActionKind, Component, ComponentKind
 
 @pytest.fixture(scope="module", params=["chdb", "server"])
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlStore]:
-    opened: SqlStore
-    if request.param == "chdb":
-        opened = ChdbStore(tmp_path_factory.mktemp("chdb") / "db")
-    else:
-        endpoint: ClickHouseEndpoint = request.getfixturevalue("clickhouse_endpoint")
-        opened = ClickHouseStore(parse_address(endpoint.url))
-    opened.migrate()
-    yield opened
-    opened.close()
+    folder = tmp_path_factory.mktemp(request.param)
+    with contextlib.ExitStack() as closing:
+        if request.param == "chdb":
+            opened: SqlStore = ChdbStore(folder / "db")
+        else:
+            endpoint = ClickHouseEndpoint(EndpointConfig(folder))
+            closing.callback(endpoint.stop)
+            endpoint.start()
+            opened = ClickHouseStore(parse_address(endpoint.url))
+        closing.callback(opened.close)
+        opened.migrate()
+        yield opened
 
 
 def ask(store: SqlStore, sql: str) -> list[dict[str, Any]]:
