@@ -54,6 +54,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "record": ("tocsin.cli.record", "record a job of the running engine into a folder"),
         "replay": ("tocsin.cli.replay", "judge recordings with the operators that judge running jobs"),
         "score": ("tocsin.cli.score", "compare the verdicts of recordings with their truth"),
+        "topics": ("tocsin.cli.topics", "create the Kafka topics, or say what differs"),
         "migrate": ("tocsin.cli.migrate", "bring the incident database to this version's tables"),
     }
 )
