@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,15 @@ from tocsin.pipeline.control import ControlServer, EngineRefusedError, Message, 
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig, EngineOutput
 from tocsin.pipeline.health import HealthMinutes
 from tocsin.pipeline.letters import Letter, LetterFile
+from tocsin.pipeline.proposals import changes_of, proposals_of
 from tocsin.pipeline.recording.recorder import Recorder
 from tocsin.pipeline.server import AgentServer
-from tocsin.pipeline.stores.base import ActionChange, ActionState, EvidencePoint, HostHealth, Store
+from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, Store
 from tocsin.pipeline.stores.rows import summary_of
 from tocsin.schemas.errors import StoreError, TocsinError
 from tocsin.schemas.prometheus_text import Family, Sample
 from tocsin.schemas.records import IDLE_JOB_ID, NS_PER_SECOND
-from tocsin.schemas.verdicts import Action, ActionKind, Component, Verdict, VerdictState
+from tocsin.schemas.verdicts import Action, Verdict, VerdictState
 
 _LOG = logging.getLogger("tocsin.service")
 _STORE_RETRY_SECONDS = 2.0
@@ -206,15 +207,9 @@ class EngineService:
         return _Write(output.verdicts, tuple(evidence), actions, tuple(health))
 
     def _changes_of(self, verdict: Verdict) -> Iterator[ActionChange]:
-        """What becomes of actions: a later proposal replaces the earlier, a verdict that closes takes them back."""
-        proposed = () if verdict.action is ActionKind.NONE else _actions_of(verdict)
-        state = ActionState.EXPIRED if verdict.state is VerdictState.EXPIRED else ActionState.CANCELLED
-        before = self._proposed.pop(verdict.verdict_id, ())
-        for old in () if proposed else before:
-            taken_back = replace(old, verdict_update=verdict.update, deadline_ns=verdict.detected_ns)
-            yield ActionChange(taken_back, state, verdict.detected_ns, verdict.reason)
-        for action in proposed:
-            yield ActionChange(action, ActionState.PROPOSED, verdict.detected_ns)
+        """What becomes of actions."""
+        yield from changes_of(verdict, self._proposed.pop(verdict.verdict_id, ()))
+        proposed = proposals_of(verdict)
         if proposed:
             self._proposed[verdict.verdict_id] = proposed
 
@@ -342,23 +337,3 @@ def _counter(name: str, text: str, label: str, counts: Mapping[str, int], prefix
 
 def _gauge(name: str, text: str, value: float) -> Family:
     return Family(name, "gauge", text, (Sample({}, value),))
-
-
-def _actions_of(verdict: Verdict) -> tuple[Action, ...]:
-    """One action a suspect; one for the whole job where nobody is accused."""
-    targets: list[Component | None] = [suspect.component for suspect in verdict.suspects] or [None]
-    return tuple(
-        Action(
-            verdict.verdict_id,
-            verdict.update,
-            verdict.job,
-            verdict.action,
-            target,
-            verdict.reason,
-            f"{verdict.job.cluster}/{verdict.action.value}",
-            verdict.detected_ns,
-            verdict.expires_ns,
-            dry_run=True,
-        )
-        for target in targets
-    )

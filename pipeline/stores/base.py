@@ -141,6 +141,10 @@ class Store(Protocol):
         """Write what was asked of the scheduler, and what became of it."""
         ...
 
+    def actions_of(self, verdict_ids: Sequence[str]) -> list[ActionChange]:
+        """The latest change of every action of these verdicts, by verdict and update."""
+        ...
+
     def write_host_health(self, minutes: Sequence[HostHealth]) -> None:
         """Write how well hosts were watched."""
         ...

@@ -31,6 +31,18 @@ WHERE verdict_id IN ({wanted})
 GROUP BY verdict_id
 """
 
+# {wanted}: expressions of text_literal only.
+_ACTIONS = """
+SELECT * REPLACE (
+    toUnixTimestamp64Nano(issued) AS issued,
+    toUnixTimestamp64Nano(deadline) AS deadline,
+    toUnixTimestamp64Nano(changed) AS changed
+)
+FROM tocsin.actions FINAL
+WHERE verdict_id IN ({wanted})
+ORDER BY verdict_id, update_number, kind, target_kind, target
+"""
+
 # The condition stands in a subquery: beside REPLACE, ClickHouse would read ``state`` as the new one.
 # {those}: a condition of text_literal only.
 _EXPIRE_LEFT_OPEN = """
@@ -123,6 +135,13 @@ class SqlStore:
     def write_actions(self, changes: Sequence[ActionChange]) -> None:
         """See ``Store.write_actions``."""
         self._insert_all("actions", changes, rows.action_row)
+
+    def actions_of(self, verdict_ids: Sequence[str]) -> list[ActionChange]:
+        """See ``Store.actions_of``."""
+        if not verdict_ids:
+            return []
+        wanted = ", ".join(map(text_literal, verdict_ids))
+        return [rows.action_change(row) for row in self._backend.select(_ACTIONS.format(wanted=wanted))]
 
     def write_host_health(self, minutes: Sequence[HostHealth]) -> None:
         """See ``Store.write_host_health``."""

@@ -47,6 +47,16 @@ class MemoryStore:
         """Keep."""
         self.actions.extend(changes)
 
+    def actions_of(self, verdict_ids: Sequence[str]) -> list[ActionChange]:
+        """The latest change of each action."""
+        latest: dict[tuple[object, ...], ActionChange] = {}
+        for change in self.actions:
+            action = change.action
+            key = (action.verdict_id, action.verdict_update, action.kind, action.target)
+            if action.verdict_id in verdict_ids and (key not in latest or latest[key].changed_ns <= change.changed_ns):
+                latest[key] = change
+        return list(latest.values())
+
     def write_host_health(self, minutes: Sequence[HostHealth]) -> None:
         """Keep."""
         self.health.extend(minutes)
