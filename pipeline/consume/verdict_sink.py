@@ -8,17 +8,17 @@ actions follow from the verdict and the rows before it, never from this process'
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tocsin.pipeline.consume.messages import DeadLetter, DeadLetterBox, Message, Source
 from tocsin.pipeline.proposals import changes_of, proposed_before
 from tocsin.pipeline.stores.base import ActionChange, Store
+from tocsin.pipeline.stores.patience import Patience, PatienceConfig
 from tocsin.schemas.cloudevents import decode_verdict
 from tocsin.schemas.errors import (
     DatabaseNewerError,
@@ -46,17 +46,13 @@ class SinkConfig:
         linger_seconds: so long messages are gathered into one insert.
         batch_count: most messages of one insert.
         batch_bytes: most bytes of one insert, before a last message.
-        first_wait_seconds: after the first failure of the database; doubled after each further one.
-        longest_wait_seconds: at most this.
-        say_again_seconds: a failure that goes on is logged again after this.
+        patience: with a database that is away.
     """
 
     linger_seconds: float = 0.25
     batch_count: int = 2_000
     batch_bytes: int = 8_000_000
-    first_wait_seconds: float = 0.5
-    longest_wait_seconds: float = 30.0
-    say_again_seconds: float = 60.0
+    patience: PatienceConfig = field(default_factory=PatienceConfig)
 
 
 class _Entry(NamedTuple):
@@ -93,8 +89,7 @@ class VerdictSink:
         self._clock = clock
         self._is_checked = False
         self._witness: Verdict | None = None
-        self._failure_count = 0
-        self._said = ("", 0.0)
+        self._patience = Patience(_LOG, self._config.patience, clock)
         self._last_work = clock()
         self.counters: Counter[str] = Counter()
         self.dead_letters: Counter[str] = Counter()
@@ -251,42 +246,27 @@ class VerdictSink:
                     raise
                 self._is_checked = False  # it may come back as another one: empty, or newer
                 self.store_errors[error.reason] += 1
-                self._say(error)
-                if not self._wait(stop):
+                if not self._wait(self._patience.failed(error), stop):
                     return False
             else:
-                if self._failure_count:
-                    _LOG.info("goes on", extra={"failures": self._failure_count})
-                self._failure_count, self._said = 0, ("", 0.0)
+                self._patience.succeeded()
                 return True
 
-    def _wait(self, stop: threading.Event) -> bool:
-        """Back off, as a living member of the group; False: told to stop."""
-        longest = min(
-            self._config.first_wait_seconds * 2.0 ** min(self._failure_count, 30), self._config.longest_wait_seconds
-        )
-        self._failure_count += 1
-        until = self._clock() + longest * random.uniform(0.5, 1.0)  # several sinks do not come back at once
+    def _wait(self, seconds: float, stop: threading.Event) -> bool:
+        """Stay a living member of the group meanwhile; False: told to stop."""
+        until = self._clock() + seconds
         while (left := until - self._clock()) > 0 and not stop.is_set():
             self._source.keep_alive(min(left, 0.5))
             self._last_work = self._clock()
         return not stop.is_set()
-
-    def _say(self, error: Exception) -> None:
-        """Log a failure when it is a new one, and now and then while it goes on."""
-        text, said = self._said
-        now = self._clock()
-        if str(error) != text or now - said >= self._config.say_again_seconds:
-            reason = getattr(error, "reason", "")
-            _LOG.error("cannot write, will try again", extra={"reason": reason, "error": str(error)})
-            self._said = (str(error), now)
 
     def health(self) -> tuple[bool, str]:
         """Whether it works, for ``/healthz``; a database that is away is not this program's illness."""
         idle_seconds = self._clock() - self._last_work
         if idle_seconds > _STANDS_STILL_SECONDS:
             return False, f"stands still for {idle_seconds:.0f} s"
-        return True, f"waits for the database: {self._said[0]}" if self._failure_count else "ok"
+        words = self._patience.last_words
+        return True, f"waits for the database: {words}" if words else "ok"
 
     def families(self) -> list[Family]:
         """The sink's metrics, for ``/metrics``."""
@@ -295,7 +275,10 @@ class VerdictSink:
             _counter("tocsin_sink_dead_letters_total", "Dead letters by reason.", "reason", self.dead_letters),
             _counter("tocsin_sink_failures_total", "Writes that failed and are repeated.", "reason", self.store_errors),
             Family(
-                "tocsin_sink_waiting", "gauge", "1: waits for the database.", (Sample({}, self._failure_count > 0),)
+                "tocsin_sink_waiting",
+                "gauge",
+                "1: waits for the database.",
+                (Sample({}, self._patience.failure_count > 0),),
             ),
         ]
 

@@ -15,6 +15,7 @@ from tocsin.pipeline.consume.messages import DeadLetter, Message
 from tocsin.pipeline.consume.verdict_sink import SinkConfig, VerdictSink
 from tocsin.pipeline.proposals import changes_of, proposals_of
 from tocsin.pipeline.stores.base import ActionChange
+from tocsin.pipeline.stores.patience import PatienceConfig
 from tocsin.pipeline.testing.messages import MemoryBox, MemorySource
 from tocsin.pipeline.testing.store import MemoryStore
 from tocsin.schemas.cloudevents import encode_verdict
@@ -270,7 +271,9 @@ def test_a_database_that_comes_back_is_looked_at_first() -> None:
     store = TestStore(lambda _: faults.pop(0))
     source = MemorySource(topic(verdict("a"), verdict("b")))
     source.poll_count = 1
-    sink = VerdictSink(source, store, MemoryBox(), SinkConfig(linger_seconds=0.0, first_wait_seconds=0.0))
+    sink = VerdictSink(
+        source, store, MemoryBox(), SinkConfig(linger_seconds=0.0, patience=PatienceConfig(first_seconds=0.0))
+    )
     with pytest.raises(DatabaseNewerError, match="version 9"):
         sink.run(threading.Event())
     assert source.committed == {0: 1}
