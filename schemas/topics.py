@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tocsin.schemas.errors import ConfigError, FieldError
+from tocsin.schemas.metric_groups import group_of
 from tocsin.schemas.records import (
     METRIC_SLICE_NS,
     CollectiveBatch,
@@ -58,9 +59,6 @@ SLICE_HEADER: Final = "slice_ms"
 
 ORIGIN_HEADERS: Final = ("reason", "topic", "partition", "offset", "detail")
 """On dead letters and late records: why, and where the record stood."""
-
-ALL_GROUPS: Final = "all"
-"""Metric group of a frame that holds every metric."""
 
 TIMESTAMP_AHEAD_SECONDS: Final = 2.0
 RECORD_BYTES: Final = 16 * 1024 * 1024
@@ -227,16 +225,11 @@ def parse_key(key: bytes) -> tuple[str, str, str | None]:
     return parts[0], parts[1], parts[2] if len(parts) == 3 else None
 
 
-def key_of(record: Record, group: str = ALL_GROUPS) -> bytes | None:
-    """Return a record's key, None for a tick.
-
-    Args:
-        record: the record.
-        group: for a frame, the metric group that it holds.
-    """
+def key_of(record: Record) -> bytes | None:
+    """Return a record's key, None for a tick; a frame's names its metric group."""
     if isinstance(record, Tick):
         return None
-    return job_key(record.job, group if isinstance(record, Frame) else None)
+    return job_key(record.job, group_of(record) if isinstance(record, Frame) else None)
 
 
 def headers_of(record: Record) -> list[tuple[str, bytes]]:
