@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from tocsin.pipeline.stores import rows
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth
 from tocsin.pipeline.stores.rows import Row
-from tocsin.schemas.errors import DatabaseNewerError, DatabaseOlderError, StoreError
+from tocsin.schemas.errors import DatabaseNewerError, DatabaseOlderError, StoreError, StoreRefusedError
 from tocsin.schemas.migrations import Migration, migrations
 from tocsin.schemas.verdicts import Verdict
 
@@ -201,7 +201,12 @@ class SqlStore:
             try:
                 self._backend.execute(statement)
             except StoreError as error:  # its class says whether trying again helps: that must not be lost
-                raise type(error)(f"migration {migration.number} ({migration.name}) failed: {error}") from error
+                hint = (
+                    ": run tocsin migrate once as a user who may make tables"
+                    if isinstance(error, StoreRefusedError)
+                    else ""
+                )
+                raise type(error)(f"migration {migration.number} ({migration.name}) failed: {error}{hint}") from error
         row: Row = {"number": migration.number, "name": migration.name, "sha256": migration.sha256}
         self._insert("schema_migrations", [row])
 

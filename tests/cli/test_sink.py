@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -111,6 +114,10 @@ class Sink:
     def start(self) -> None:
         self.child.start()
 
+    def page(self, path: str) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}{path}", timeout=10) as answer:
+            return str(answer.read().decode())
+
     def partitions(self) -> list[int]:
         """What it said last of its partitions."""
         lines = [line for line in self.child.log_tail().splitlines() if " ours=" in line]
@@ -211,8 +218,15 @@ def test_verdicts_become_incidents_and_poison_becomes_dead_letters(
     assert letters[0][0]["partition"] == "0"
     assert letters[0][0]["offset"] == "0"
     assert sink.partitions() == [0, 1, 2, 3]
-    sink.child.stop()
-    assert sink.child.program.log.read_text().count("Traceback") == 0
+    page = sink.page("/metrics")
+    assert "tocsin_sink_lag_messages 0\n" in page
+    assert 'tocsin_sink_dead_letters_total{reason="no_value"} 1\n' in page
+    assert sink.page("/healthz") == "ok\n"
+    os.kill(sink.child.pid, signal.SIGTERM)
+    wait_until(lambda: not sink.child.is_running(), 20)
+    log = sink.child.program.log.read_text()
+    assert "Traceback" not in log
+    assert "ERROR" not in log
 
 
 def test_what_a_transaction_aborts_is_never_seen(
@@ -252,27 +266,32 @@ def test_a_letter_of_a_message_without_key_and_value_can_be_kept(topic: Topic) -
 # --- killed --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("kills_count", [4, pytest.param(40, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
 def test_killed_again_and_again_the_tables_are_equal(
-    topic: Topic, endpoint: ClickHouseEndpoint, sinks: Callable[..., Sink], private_endpoint: MakeEndpoint
+    topic: Topic,
+    endpoint: ClickHouseEndpoint,
+    sinks: Callable[..., Sink],
+    private_endpoint: MakeEndpoint,
+    kills_count: int,
 ) -> None:
-    """The sink and the database, at random moments, while verdicts come."""
-    said = lives(seed=1)
+    """The sink and the database in turn, with -9, at random moments while verdicts come."""
+    said = lives(jobs_count=2 * kills_count, seed=1)
     wanted = wanted_tables(said, private_endpoint)
     drawn = random.Random(2)
     sink = sinks(topic)
-    rounds = 4
-    for number in range(rounds):
-        for at in range(number, len(said), 4 * rounds):
-            topic.say(*said[at::rounds][:4])
-        pause = drawn.uniform(0.0, 3.0)
-        time.sleep(pause)  # a random moment is the point
+    share = -(-len(said) // kills_count)
+    for number in range(kills_count):
+        until = time.monotonic() + drawn.uniform(0.0, 3.0)  # a random moment is the point
+        for one in said[number * share : (number + 1) * share]:
+            topic.say(one)
+        while time.monotonic() < until:
+            time.sleep(0.01)
         if number % 2:
             endpoint.crash()
             endpoint.start()
         else:
             sink.child.crash()
             sink.start()
-    topic.say(*said)
     wait_until(committed(topic), 90)
     assert tables(endpoint) == wanted
 

@@ -160,17 +160,17 @@ class EngineConnection:
     def settings_session(self, settings: Mapping[str, str]) -> Any:
         """Return a session like this connection's, with settings of one query."""
         session = self._engine.session()
-        database = self._session.query("SELECT currentDatabase()", "TSVRaw").bytes().decode().strip()
-        session.query(f"USE `{database}`")
-        if self._user.readonly and "readonly" not in settings:
-            session.query(f"SET readonly = {self._user.readonly}")
-        for name, value in settings.items():
-            if self._user.readonly == 1 or (self._user.readonly and name == "readonly" and value != "2"):
-                session.close()
-                raise ServerError(164, f"Cannot modify '{name}' setting in readonly mode. (READONLY)")
-        for name, value in sorted(settings.items(), key=lambda pair: pair[0] == "readonly"):
-            if re.fullmatch(r"\w+", name):
-                _set(session, name, value)
+        try:
+            database = self._session.query("SELECT currentDatabase()", "TSVRaw").bytes().decode().strip()
+            session.query(f"USE `{database}`")
+            if self._user.readonly:
+                session.query(f"SET readonly = {self._user.readonly}")  # what it then forbids, the engine itself says
+            for name, value in sorted(settings.items(), key=lambda pair: pair[0] == "readonly"):
+                if re.fullmatch(r"\w+", name):
+                    _set(session, name, value)
+        except RuntimeError:
+            session.close()
+            raise
         return session
 
     @property
