@@ -86,6 +86,12 @@ def test_inputs_can_be_kept_for_good() -> None:
     assert kept["tocsin.late"] is not None
 
 
+def test_for_replays_any_time_is_taken_and_kept() -> None:
+    frames = topics.topics(is_for_replays=True)[0].config()
+
+    assert (frames["retention.ms"], frames["message.timestamp.after.max.ms"]) == ("-1", "9223372036854775807")
+
+
 @pytest.mark.parametrize("prefix", ["", "a b", "tocsin/", "ä", ".", "..", "x" * 201])
 def test_a_prefix_that_kafka_does_not_take_is_refused(prefix: str) -> None:
     with pytest.raises(ConfigError, match="topic-prefix"):
