@@ -60,6 +60,7 @@ def families(
         _one("spooled_records", "gauge", "Records that wait in the spool.", sink.spooled_count),
         _one("lost_records_total", "counter", "Records lost: no room, or damaged on disk.", sink.dropped_count),
         _one("unencodable_records_total", "counter", "Records that the codec refused.", sink.unencodable_count),
+        _one("refused_records_total", "counter", "Records stamped in the future, not taken.", sink.refused_count),
         _one("bad_engine_messages_total", "counter", "Engine's messages not understood.", sink.bad_message_count),
         _one("late_samples_total", "counter", "Samples that came after their slice was cut.", late_count),
         _one("clock_offset_seconds", "gauge", "Host's clock minus engine's.", sink.offset.offset_ns / 1e9),

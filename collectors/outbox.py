@@ -121,17 +121,25 @@ class Outbox:
         """Return whether no new record waits."""
         return not self._inbox
 
-    def next_encoded(self) -> bytes | None:
-        """Return the next new record's bytes; one that the codec refuses is counted and skipped."""
+    def next_record(self) -> tuple[Record, bytes] | None:
+        """Return the next new record and its bytes; one that the codec refuses is counted and skipped."""
         while self._inbox:
             record = self._inbox.popleft()
             try:
-                return encode(record)
+                return record, encode(record)
             except FieldError as error:
-                self._unencodable += 1
-                kind = type(record).__name__
-                log.error("record cannot be encoded", extra={"kind": kind, "error": str(error)})  # noqa: TRY400
+                self.on_unencodable(type(record).__name__, str(error))
         return None
+
+    def next_encoded(self) -> bytes | None:
+        """Return the next new record's bytes, as ``next_record``."""
+        found = self.next_record()
+        return found[1] if found else None
+
+    def on_unencodable(self, kind: str, text: str) -> None:
+        """Count a record that cannot travel: a fault of ours."""
+        self._unencodable += 1
+        log.error("record cannot be encoded", extra={"kind": kind, "error": text})
 
     def spool_all(self) -> None:
         """Move the new records to the spool."""
@@ -162,6 +170,7 @@ class Outbox:
             bad_message_count=self._bad_messages,
             acked_count=self.acked_count,
             reconnect_count=self.connects,
+            refused_count=self.refused.total(),
         )
 
     def mono(self) -> float:

@@ -47,6 +47,7 @@ class SinkStatus:
         bad_message_count: messages of the engine that were not understood, since start.
         acked_count: records that the engine has taken, since start.
         reconnect_count: connections made, since start.
+        refused_count: records that the engine did not take (stamped in the future), since start.
     """
 
     is_connected: bool = False
@@ -57,6 +58,7 @@ class SinkStatus:
     bad_message_count: int = 0
     acked_count: int = 0
     reconnect_count: int = 0
+    refused_count: int = 0
 
 
 class Sink(Protocol):

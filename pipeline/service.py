@@ -6,11 +6,10 @@ One process, threads, never forked (chDB hangs in a forked child).
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,18 @@ from tocsin.pipeline.control import ControlServer, EngineRefusedError, Message, 
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig, EngineOutput
 from tocsin.pipeline.health import HealthMinutes
 from tocsin.pipeline.letters import Letter, LetterFile
+from tocsin.pipeline.proposals import changes_of, proposals_of
 from tocsin.pipeline.recording.recorder import Recorder
 from tocsin.pipeline.server import AgentServer
-from tocsin.pipeline.stores.base import ActionChange, ActionState, EvidencePoint, HostHealth, Store
+from tocsin.pipeline.store_writer import StoreWriter, Write
+from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, Store
 from tocsin.pipeline.stores.rows import summary_of
-from tocsin.schemas.errors import StoreError, TocsinError
+from tocsin.schemas.errors import TocsinError
 from tocsin.schemas.prometheus_text import Family, Sample
 from tocsin.schemas.records import IDLE_JOB_ID, NS_PER_SECOND
-from tocsin.schemas.verdicts import Action, ActionKind, Component, Verdict, VerdictState
+from tocsin.schemas.verdicts import Action, Verdict, VerdictState
 
 _LOG = logging.getLogger("tocsin.service")
-_STORE_RETRY_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,36 +52,32 @@ class ServiceConfig:
     kept_verdict_count: int = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Write:
-    """Work for the database thread."""
-
-    verdicts: tuple[Verdict, ...] = ()
-    evidence: tuple[EvidencePoint, ...] = ()
-    actions: tuple[ActionChange, ...] = ()
-    health: tuple[HostHealth, ...] = ()
-
-
 class EngineService:
     """Everything that ``tocsin serve`` runs."""
 
-    def __init__(self, config: ServiceConfig, store: Store, now_ns: Callable[[], int] = time.time_ns) -> None:
+    def __init__(
+        self,
+        config: ServiceConfig,
+        store: Store,
+        now_ns: Callable[[], int] = time.time_ns,
+        writer: StoreWriter | None = None,
+    ) -> None:
         """Wire it; ``start`` begins.
 
         Args:
             config: settings.
-            store: a migrated store.
+            store: answers users' queries.
             now_ns: the wall clock.
+            writer: writes to the store; None: one for a store that is migrated.
         """
         self._config = config
-        self._store = store
         self._now_ns = now_ns
         self.engine = EmbeddedEngine(config.engine)
         self._letters = {
             kind: LetterFile(config.letter_folder, kind) for kind in ("dead-letters", "late") if config.letter_folder
         }
         self.server = AgentServer(self.engine, config.listen, now_ns, self._keep_letter)
-        self._writes: queue.Queue[_Write | None] = queue.Queue()
+        self._writer = writer or StoreWriter(store)
         self._lines: list[dict[str, Any]] = []
         self._dropped_lines = 0
         self._spoken = threading.Condition()
@@ -91,7 +87,6 @@ class EngineService:
         self._again: list[tuple[int, Verdict]] = []
         self._stopping = threading.Event()
         self._started_ns = now_ns()
-        self._store_errors_count = 0
         self._tick_seconds = 0.0
         self._control = ControlServer(
             config.control_path,
@@ -104,7 +99,6 @@ class EngineService:
             },
         )
         self._ticker = threading.Thread(target=self._tick_forever, name="ticker", daemon=True)
-        self._writer = threading.Thread(target=self._write_forever, name="store", daemon=True)
 
     def _keep_letter(self, kind: str, letter: Letter) -> None:
         """Keep what could not be used; a full disk must not stop the rest."""
@@ -138,9 +132,8 @@ class EngineService:
         if self._ticker.is_alive():
             self._ticker.join(5.0)
         self.server.close()
-        self._writes.put(_Write(health=tuple(self._minutes.finish_all(self.engine.late_by_host))))
-        self._writes.put(None)
-        self._writer.join(30.0)
+        self._writer.put(Write(health=tuple(self._minutes.finish_all(self.engine.late_by_host))))
+        self._writer.stop()
         with self._spoken:
             self._spoken.notify_all()
         self._control.close()
@@ -164,7 +157,7 @@ class EngineService:
         output = self.engine.tick(tick_ns)
         for verdict in output.verdicts:
             self._speak(verdict)
-        self._writes.put(self._write_of(output, tick_ns))
+        self._writer.put(self._write_of(output, tick_ns))
 
     def _speak(self, verdict: Verdict) -> None:
         _LOG.info(
@@ -188,7 +181,7 @@ class EngineService:
                 del self._lines[: -self._config.kept_verdict_count]
             self._spoken.notify_all()
 
-    def _write_of(self, output: EngineOutput, tick_ns: int) -> _Write:
+    def _write_of(self, output: EngineOutput, tick_ns: int) -> Write:
         evidence: list[EvidencePoint] = []
         for verdict in output.verdicts:
             evidence.extend(self._evidence(verdict, tick_ns))
@@ -203,47 +196,18 @@ class EngineService:
         for anomaly in output.anomalies:
             self._minutes.score(anomaly)
         health = self._minutes.finish(tick_ns, self.engine.late_by_host)
-        return _Write(output.verdicts, tuple(evidence), actions, tuple(health))
+        return Write(output.verdicts, tuple(evidence), actions, tuple(health))
 
     def _changes_of(self, verdict: Verdict) -> Iterator[ActionChange]:
-        """What becomes of actions: a later proposal replaces the earlier, a verdict that closes takes them back."""
-        proposed = () if verdict.action is ActionKind.NONE else _actions_of(verdict)
-        state = ActionState.EXPIRED if verdict.state is VerdictState.EXPIRED else ActionState.CANCELLED
-        before = self._proposed.pop(verdict.verdict_id, ())
-        for old in () if proposed else before:
-            taken_back = replace(old, verdict_update=verdict.update, deadline_ns=verdict.detected_ns)
-            yield ActionChange(taken_back, state, verdict.detected_ns, verdict.reason)
-        for action in proposed:
-            yield ActionChange(action, ActionState.PROPOSED, verdict.detected_ns)
+        """What becomes of actions."""
+        yield from changes_of(verdict, self._proposed.pop(verdict.verdict_id, ()))
+        proposed = proposals_of(verdict)
         if proposed:
             self._proposed[verdict.verdict_id] = proposed
 
     def _evidence(self, verdict: Verdict, until_ns: int) -> list[EvidencePoint]:
         history = self.engine.history(verdict.job)
         return [] if history is None else history.evidence(verdict, until_ns)
-
-    def _write_forever(self) -> None:
-        while True:
-            work = self._writes.get()
-            if work is None:
-                return
-            self._write_until_done(work)
-
-    def _write_until_done(self, work: _Write) -> None:
-        """Write one tick's rows; a database that is away is tried again (rows are idempotent)."""
-        while True:
-            try:
-                self._store.write_verdicts(work.verdicts)
-                self._store.write_evidence(work.evidence)
-                self._store.write_actions(work.actions)
-                self._store.write_host_health(work.health)
-            except StoreError as error:
-                self._store_errors_count += 1
-                _LOG.warning("store failed, will try again", extra={"error": str(error)})
-                if self._stopping.wait(_STORE_RETRY_SECONDS):
-                    return
-            else:
-                return
 
     def _status(self, request: Message) -> Message:
         job_id = request.get("job_id")
@@ -299,8 +263,8 @@ class EngineService:
 
     def health(self) -> tuple[bool, str]:
         """Whether the engine does its work, for ``/healthz``."""
-        threads = {"ticker": self._ticker, "store": self._writer}
-        dead = [name for name, thread in threads.items() if not thread.is_alive()]
+        alive = {"ticker": self._ticker.is_alive(), "store": self._writer.is_alive()}
+        dead = [name for name, is_alive in alive.items() if not is_alive]
         if not self.server.is_alive:
             dead.append("agents")
         return (not dead, f"dead threads: {', '.join(dead)}" if dead else "ok")
@@ -325,8 +289,8 @@ class EngineService:
             _gauge("tocsin_engine_jobs", "Jobs that have a turn each second.", len(self.engine.jobs())),
             _gauge("tocsin_engine_agents", "Connected agents.", len(self.server.connected_hosts)),
             _gauge("tocsin_engine_tick_seconds", "Time the last tick took.", self._tick_seconds),
-            _gauge("tocsin_engine_store_queue", "Writes that wait for the database.", self._writes.qsize()),
-            _gauge("tocsin_engine_store_errors", "Failed writes so far.", self._store_errors_count),
+            _gauge("tocsin_engine_store_queue", "Writes that wait for the database.", self._writer.waiting_count),
+            _gauge("tocsin_engine_store_errors", "Failed writes so far.", self._writer.error_count),
             _gauge("tocsin_engine_up_seconds", "Age.", (self._now_ns() - self._started_ns) / NS_PER_SECOND),
         ]
 
@@ -342,23 +306,3 @@ def _counter(name: str, text: str, label: str, counts: Mapping[str, int], prefix
 
 def _gauge(name: str, text: str, value: float) -> Family:
     return Family(name, "gauge", text, (Sample({}, value),))
-
-
-def _actions_of(verdict: Verdict) -> tuple[Action, ...]:
-    """One action a suspect; one for the whole job where nobody is accused."""
-    targets: list[Component | None] = [suspect.component for suspect in verdict.suspects] or [None]
-    return tuple(
-        Action(
-            verdict.verdict_id,
-            verdict.update,
-            verdict.job,
-            verdict.action,
-            target,
-            verdict.reason,
-            f"{verdict.job.cluster}/{verdict.action.value}",
-            verdict.detected_ns,
-            verdict.expires_ns,
-            dry_run=True,
-        )
-        for target in targets
-    )

@@ -18,7 +18,11 @@ The tree::
     +-- RecordingError              a recording's file is not as the format says (file, column, row)
     +-- StoreError                  the incident database
     |   +-- DatabaseNewerError      its schema is newer than this program
+    |   +-- DatabaseOlderError      its schema is older: it must be migrated first
     |   +-- DatabaseLockedError     another process holds the chDB folder
+    |   +-- StoreAwayError          nobody answers, or the server is busy: try again, nothing is lost
+    |   +-- StoreRefusedError       credentials, rights, certificate or address: a person has to act
+    |   +-- RowRefusedError         the database cannot take a value: trying again does not help
     +-- EngineError                 the engine cannot be reached, or refuses to start
     +-- SnapshotError               an operator's state cannot be restored
 
@@ -176,10 +180,34 @@ class DatabaseNewerError(StoreError):
     reason = "database_newer"
 
 
+class DatabaseOlderError(StoreError):
+    """The database lacks what this program needs."""
+
+    reason = "database_older"
+
+
 class DatabaseLockedError(StoreError):
     """Another process holds the chDB folder."""
 
     reason = "database_locked"
+
+
+class StoreAwayError(StoreError):
+    """The database does not answer, or cannot take rows now; the same call may succeed later."""
+
+    reason = "store_away"
+
+
+class StoreRefusedError(StoreError):
+    """The database refuses this program: its credentials, rights, certificate or address are wrong."""
+
+    reason = "store_refused"
+
+
+class RowRefusedError(StoreError):
+    """A row has a value that the database cannot take; the same row fails again."""
+
+    reason = "row_refused"
 
 
 class EngineError(TocsinError):

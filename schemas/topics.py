@@ -11,12 +11,14 @@ percent-encoded: all records of a job, of whatever attempt, meet in one partitio
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from tocsin.schemas.errors import ConfigError, FieldError
+from tocsin.schemas.metric_groups import group_of
 from tocsin.schemas.records import (
     METRIC_SLICE_NS,
     CollectiveBatch,
@@ -59,9 +61,6 @@ SLICE_HEADER: Final = "slice_ms"
 ORIGIN_HEADERS: Final = ("reason", "topic", "partition", "offset", "detail")
 """On dead letters and late records: why, and where the record stood."""
 
-ALL_GROUPS: Final = "all"
-"""Metric group of a frame that holds every metric."""
-
 TIMESTAMP_AHEAD_SECONDS: Final = 2.0
 RECORD_BYTES: Final = 16 * 1024 * 1024
 """Room for the largest record (``MAX_RECORD_BYTES`` of the codec) and what Kafka wraps around it."""
@@ -71,6 +70,7 @@ _HOUR: Final = 3600.0
 _DAY: Final = 24 * _HOUR
 INPUT_RETENTION_SECONDS: Final = 12 * _HOUR
 
+_INT64_MAX = 2**63 - 1
 _NS_PER_MS = 1_000_000
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _KINDS: Mapping[str, bytes] = {
@@ -115,7 +115,8 @@ class Topic:
             "message.timestamp.type": "LogAppendTime" if self.is_stamped_by_broker else "CreateTime",
         }
         if self.timestamp_ahead_seconds is not None:
-            values["message.timestamp.after.max.ms"] = str(round(self.timestamp_ahead_seconds * 1000))
+            limit_ms = min(_INT64_MAX, self.timestamp_ahead_seconds * 1000)
+            values["message.timestamp.after.max.ms"] = str(round(limit_ms))
         return values
 
 
@@ -123,14 +124,17 @@ def topics(
     prefix: str = DEFAULT_PREFIX,
     partition_count: int = DEFAULT_PARTITIONS,
     input_retention_seconds: float | None = INPUT_RETENTION_SECONDS,
+    *,
+    is_for_replays: bool = False,
 ) -> tuple[Topic, ...]:
     """Return all topics of one installation.
 
     Args:
         prefix: first part of their names.
         partition_count: of each input topic.
-        input_retention_seconds: how long the input topics keep what agents sent. Kafka reckons by
-            the records' own stamps: a replay of an old recording needs None (for good).
+        input_retention_seconds: how long the input topics keep what agents sent, None: for good.
+        is_for_replays: recordings are played into them, whatever their time: inputs are kept for good
+            (Kafka reckons by the records' own stamps), and the broker's clock is not looked at.
 
     Raises:
         ConfigError: a prefix that Kafka does not take, or no partition at all.
@@ -138,7 +142,7 @@ def topics(
     check_prefix(prefix)
     if partition_count < 1:
         raise ConfigError("partition_count", partition_count, "at least 1")
-    kept = input_retention_seconds
+    kept = None if is_for_replays else input_retention_seconds
     inputs = [
         Topic(
             topic_name(name, prefix),
@@ -146,7 +150,7 @@ def topics(
             partition_count,
             kept,
             max_record_bytes=RECORD_BYTES,
-            timestamp_ahead_seconds=TIMESTAMP_AHEAD_SECONDS,
+            timestamp_ahead_seconds=math.inf if is_for_replays else TIMESTAMP_AHEAD_SECONDS,
         )
         for name in INPUTS
     ]
@@ -227,16 +231,11 @@ def parse_key(key: bytes) -> tuple[str, str, str | None]:
     return parts[0], parts[1], parts[2] if len(parts) == 3 else None
 
 
-def key_of(record: Record, group: str = ALL_GROUPS) -> bytes | None:
-    """Return a record's key, None for a tick.
-
-    Args:
-        record: the record.
-        group: for a frame, the metric group that it holds.
-    """
+def key_of(record: Record) -> bytes | None:
+    """Return a record's key, None for a tick; a frame's names its metric group."""
     if isinstance(record, Tick):
         return None
-    return job_key(record.job, group if isinstance(record, Frame) else None)
+    return job_key(record.job, group_of(record) if isinstance(record, Frame) else None)
 
 
 def headers_of(record: Record) -> list[tuple[str, bytes]]:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Final
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, KafkaTimeoutError
 
 from tocsin.schemas.errors import EngineError
 from tocsin.schemas.kafka_settings import KafkaSettings
 from tocsin.schemas.kafka_words import hush_kafka, sentence
-from tocsin.schemas.topics import RECORD_BYTES
+from tocsin.schemas.records import Record
+from tocsin.schemas.topics import INPUTS, RECORD_BYTES, headers_of, key_of, timestamp_ms, topic_name
 
 CONNECT_SECONDS: Final = 10.0
+WINDOW_RECORDS: Final = 20_000
+WINDOW_BYTES: Final = 64 * 1024 * 1024
 BATCH_BYTES: Final = 1024 * 1024
 LINGER_SECONDS: Final = 0.02
 _FETCH_BYTES: Final = 4 * RECORD_BYTES
@@ -77,11 +81,108 @@ def producer(settings: KafkaSettings, **options: Any) -> Iterator[Any]:
         client = KafkaProducer(**settings.client_options(), **chosen)
         try:
             yield client
-        except BaseException:
-            with suppress(KafkaError):  # the first error is the one to tell
-                client.close(timeout=0)
-            raise
-        client.close(timeout=CONNECT_SECONDS)
+            client.flush(timeout=CONNECT_SECONDS)
+        finally:
+            _close(client)
+
+
+def _close(client: Any) -> None:
+    try:
+        client.close(timeout=0)
+    except KafkaError:
+        # kafka-python 3.0: with records waiting, close() raises before it ends its thread
+        client._sender.force_close()  # noqa: SLF001
+        client._closed = True  # noqa: SLF001  # else its __del__ does it again
+
+
+class Writer:
+    """Sends through a producer; what was not acknowledged is bounded, and the first failure is raised.
+
+    The client itself takes as much as there is memory, and says of failures only to who asks.
+    """
+
+    def __init__(self, client: Any, window_count: int = WINDOW_RECORDS, window_bytes: int = WINDOW_BYTES) -> None:
+        """Send nothing yet."""
+        self._client = client
+        self._window = (window_count, window_bytes)
+        self._changed = threading.Condition()
+        self._count = self._bytes = 0
+        self._error: Exception | None = None
+
+    def send(self, topic: str, record: Record, data: bytes, partition: int | None = None) -> None:
+        """Send a record; waits while too much is on its way.
+
+        Raises:
+            KafkaError: this or an earlier record could not be written.
+        """
+        self._wait(*self._window)
+        with self._changed:
+            self._count += 1
+            self._bytes += len(data)
+        future = self._client.send(
+            topic,
+            data,
+            key=key_of(record),
+            headers=headers_of(record),
+            partition=partition,
+            timestamp_ms=timestamp_ms(record),
+        )
+        future.add_callback(self._on_done, len(data))
+        future.add_errback(self._on_failed, len(data))
+
+    def finish(self) -> None:
+        """Wait until all is acknowledged.
+
+        Raises:
+            KafkaError: something could not be written.
+        """
+        self._client.flush()
+        self._wait(1, 1)
+
+    def check(self) -> None:
+        """Look whether all went well so far.
+
+        Raises:
+            KafkaError: something could not be written.
+        """
+        if self._error is not None:
+            raise self._error
+
+    def _wait(self, count: int, size_bytes: int) -> None:
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._error is not None or (self._count < count and self._bytes < size_bytes) or not self._count
+            )
+        self.check()
+
+    def _on_done(self, size_bytes: int, _: object) -> None:
+        with self._changed:
+            self._count -= 1
+            self._bytes -= size_bytes
+            self._changed.notify_all()
+
+    def _on_failed(self, size_bytes: int, error: Exception) -> None:
+        with self._changed:
+            self._error = self._error or error
+        self._on_done(size_bytes, None)
+
+
+def input_partitions(client: Any, prefix: str) -> list[tuple[str, int]]:
+    """Return the partitions of all input topics, as (topic, number).
+
+    Raises:
+        EngineError: a topic is missing.
+        KafkaError: the broker cannot be asked.
+    """
+    found = []
+    for name in INPUTS:
+        topic = topic_name(name, prefix)
+        try:
+            numbers = client.partitions_for(topic)
+        except KafkaTimeoutError as error:
+            raise EngineError(f"topic {topic} is not found: run 'tocsin topics apply'") from error
+        found += [(topic, number) for number in sorted(numbers)]
+    return found
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -30,12 +30,14 @@ class Wish:
         partition_count: of topics that hold jobs' records; None: what exists stays, new ones get four.
         keep_seconds: how long inputs are kept, 0: for good; None: what exists stays, new ones twelve hours.
         replication_count: copies of a new topic, -1: as the broker says.
+        is_for_replays: recordings of any time are played into them: inputs are kept for good.
     """
 
     prefix: str
     partition_count: int | None = None
     keep_seconds: float | None = None
     replication_count: int = BROKER_DEFAULT
+    is_for_replays: bool = False
 
     def topics(self) -> tuple[Topic, ...]:
         """Return them in full.
@@ -44,13 +46,14 @@ class Wish:
             ConfigError: a prefix or a number that Kafka does not take.
         """
         kept = INPUT_RETENTION_SECONDS if self.keep_seconds is None else (self.keep_seconds or None)
-        return topics(self.prefix, self.partition_count or DEFAULT_PARTITIONS, kept)
+        count = self.partition_count or DEFAULT_PARTITIONS
+        return topics(self.prefix, count, kept, is_for_replays=self.is_for_replays)
 
     def settings_of(self, topic: Topic) -> dict[str, str]:
         """Return which settings an existing topic must have."""
         inputs = {topic_name(name, self.prefix) for name in INPUTS}
         wanted = topic.config()
-        if self.keep_seconds is None and topic.name in inputs:
+        if self.keep_seconds is None and not self.is_for_replays and topic.name in inputs:
             del wanted[_RETENTION]  # how long is the operator's choice; all else is the program's
         return wanted
 
@@ -173,13 +176,24 @@ def _look(client: Any, wanted: Any) -> _Found:
         if described["error_code"]:
             raise error(described["name"])
         found.partition_counts[described["name"]] = len(described["partitions"])
-    if found.partition_counts:
-        resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in found.partition_counts]
-        answer: Mapping[str, Mapping[str, Mapping[str, Any]]]
-        answer = client.describe_configs(resources, config_filter="all").get("topic", {})
-        for name, values in answer.items():
-            found.settings[name] = {key: str(value["value"]) for key, value in values.items()}
+    found.settings = settings_of_topics(client, found.partition_counts) if found.partition_counts else {}
     return found
+
+
+def settings_of_topics(client: Any, names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return the settings of topics that exist, the broker's defaults included.
+
+    Raises:
+        EngineError: one of them does not exist.
+        KafkaError: the broker cannot be asked.
+    """
+    resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
+    answer: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    answer = client.describe_configs(resources, config_filter="all").get("topic", {})
+    for name, values in answer.items():
+        if not values:
+            raise EngineError(f"topic {name} is not found: run 'tocsin topics apply'")
+    return {name: {key: str(value["value"]) for key, value in values.items()} for name, values in answer.items()}
 
 
 def _compare(found: _Found, wish: Wish) -> list[Difference]:

@@ -165,6 +165,7 @@ class Recorder:
         if self._job is None:
             self._job = turn.job
             self._span_ns[0] = turn.fast.start_ns
+        self._span_ns[0] = min(self._span_ns[0], turn.fast.start_ns)
         self._span_ns[1] = max(self._span_ns[1], turn.end_ns)
         self.turn_count += 1
         for record in turn.fast.records:

@@ -75,6 +75,26 @@ def drive(
     on_second: Callable[[int], None] | None = None,
 ) -> Iterator[Verdict]:
     """Feed an engine second by second; verdict lines as they come."""
+    refused = Counter[str]()
+    for tick_ns, records in seconds_of(recording, config):
+        for record in records:
+            try:
+                engine.take_record(record)
+            except SchemaError as error:  # a value that the reader let pass: the rest goes on
+                refused[str(error)] += 1
+        yield from engine.tick(tick_ns).verdicts
+        if on_second is not None:
+            on_second(tick_ns)
+    for text, count in refused.most_common(10):
+        _LOG.warning("records are left out", extra={"error": text, "count": count})
+
+
+def seconds_of(recording: Recording, config: ReplayConfig) -> Iterator[tuple[int, list[JobRecord]]]:
+    """A recording in recording time: (tick, the records that arrive before it), a second each.
+
+    Whoever feeds these to an engine, in this order, replays the recording; the last tick lies one
+    lateness after its end.
+    """
     lateness_ns = config.engine.slices.lateness_ns
     arrivals = _arrivals(records_of(recording), config, lateness_ns)
     arrivals = _from(arrivals, recording.manifest.start_ns - _BEFORE_START_NS)
@@ -83,20 +103,13 @@ def drive(
         return
     last_ns = -(-recording.manifest.end_ns // NS_PER_SECOND) * NS_PER_SECOND + lateness_ns
     tick_ns = (max(recording.manifest.start_ns, held[0]) // NS_PER_SECOND + 1) * NS_PER_SECOND
-    refused = Counter[str]()
     while tick_ns <= last_ns:
+        records = []
         while held is not None and held[0] < tick_ns:
-            try:
-                engine.take_record(held[1])
-            except SchemaError as error:  # a value that the reader let pass: the rest goes on
-                refused[str(error)] += 1
+            records.append(held[1])
             held = next(arrivals, None)
-        yield from engine.tick(tick_ns).verdicts
-        if on_second is not None:
-            on_second(tick_ns)
+        yield tick_ns, records
         tick_ns += NS_PER_SECOND
-    for text, count in refused.most_common(10):
-        _LOG.warning("records are left out", extra={"error": text, "count": count})
 
 
 def _from(arrivals: Iterator[tuple[int, JobRecord]], first_ns: int) -> Iterator[tuple[int, JobRecord]]:

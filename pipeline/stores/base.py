@@ -109,6 +109,15 @@ class Store(Protocol):
         """
         ...
 
+    def check(self) -> int:
+        """Return the version of the tables, which is this program's; change nothing.
+
+        Raises:
+            DatabaseNewerError: a newer program wrote this database.
+            DatabaseOlderError: it must be migrated first.
+        """
+        ...
+
     def write_verdicts(self, verdicts: Sequence[Verdict]) -> None:
         """Write updates of verdicts."""
         ...
@@ -117,16 +126,23 @@ class Store(Protocol):
         """Write the series behind verdicts."""
         ...
 
-    def expire_left_open(self) -> None:
+    def expire_left_open(self, verdict_ids: Sequence[str] | None = None) -> None:
         """Expire the verdicts that an engine before this one left open.
 
-        For an engine that starts afresh and owns the database: nobody will ever update them, and an
-        action that they propose must not be executed after the fact.
+        For an engine that starts afresh: nobody will ever update them, and an action that they propose
+        must not be executed after the fact.
+
+        Args:
+            verdict_ids: those that it left; None: all, for an engine that owns the whole database.
         """
         ...
 
     def write_actions(self, changes: Sequence[ActionChange]) -> None:
         """Write what was asked of the scheduler, and what became of it."""
+        ...
+
+    def actions_of(self, verdict_ids: Sequence[str]) -> list[ActionChange]:
+        """The latest change of every action of these verdicts, by verdict and update."""
         ...
 
     def write_host_health(self, minutes: Sequence[HostHealth]) -> None:

@@ -14,14 +14,17 @@ import json
 import math
 import os
 import re
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+import chdb
 from chdb.session import Session
 
+from tocsin.pipeline.stores.messages import check_format, one_line_error
 from tocsin.pipeline.stores.rows import Cell, Row, TimeNs
 from tocsin.pipeline.stores.sql_store import SqlStore
 from tocsin.schemas.errors import ConfigError, DatabaseLockedError, StoreError
@@ -31,9 +34,6 @@ MAX_QUERY_SECONDS = 60
 """A user's query is stopped after this time: the next user waits for it."""
 
 _OPEN_ATTEMPTS_COUNT = 2
-_FORMAT = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-# chDB takes these for Python objects, not for bytes.
-_PYTHON_FORMATS = frozenset({"dataframe", "arrowtable", "debug"})
 
 
 class _Result(Protocol):
@@ -125,8 +125,7 @@ class ChdbBackend:
 
     def query(self, sql: str, fmt: str) -> bytes:
         """See ``Backend.query``."""
-        if not _FORMAT.fullmatch(fmt) or fmt.lower() in _PYTHON_FORMATS:
-            raise ConfigError("format", fmt, "one of ClickHouse's output formats, e.g. Pretty, JSON, CSV")
+        check_format(fmt)
         with self._read_lock, _explained():
             answer: bytes | None = self._opened(self._reader).query(sql, fmt).bytes()
         return answer or b""
@@ -147,6 +146,24 @@ class ChdbBackend:
         if os.getpid() != self._pid:
             raise StoreError("chDB does not survive fork: open the database in the process that uses it")
         return session
+
+
+def format_native(data: bytes, fmt: str) -> bytes:
+    """Rows of the format ``Native`` in another of ClickHouse's output formats: what its own client does.
+
+    A server sends typed columns and leaves the text to the client. Here the same engine writes it that
+    writes an embedded database's, so an answer looks the same from both.
+
+    Raises:
+        StoreError: there is no such format, or a database folder is open in this process.
+    """
+    with tempfile.NamedTemporaryFile(prefix="tocsin-", suffix=".native") as file, _explained():
+        file.write(data)
+        file.flush()
+        name = file.name.replace("\\", "\\\\").replace("'", "\\'")
+        statement = f"SELECT * FROM file('{name}', 'Native')"  # noqa: S608  # a name of ours
+        answer: _Result = chdb.query(statement, fmt)  # type: ignore[no-untyped-call]  # chDB has no types
+        return answer.bytes() or b""
 
 
 def encode_rows(batch: Sequence[Row]) -> bytes:
@@ -241,16 +258,3 @@ def _explained() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise StoreError(one_line_error(str(error))) from error
-
-
-def one_line_error(message: str) -> str:
-    r"""The database's message without its layers.
-
-    >>> one_line_error("Code: 73. DB::Exception: Code: 73. DB::Exception: Unknown\nformat. (version 26.9)")
-    'Unknown format.'
-    """
-    text = " ".join(message.split())
-    text = re.sub(r"\(version [^)]*\)", "", text)
-    text = re.sub(r"(?:Streaming insert (?:append|finish) failed: )?(?:Code: \d+\. DB::Exception: )+", "", text)
-    text = re.sub(r"(\([A-Z_]+\))(?:[ .]*\1)+", r"\1", text)  # each layer repeats the error's name
-    return " ".join(text.split()).rstrip(" ")

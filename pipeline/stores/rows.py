@@ -10,11 +10,14 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
-from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth
+from tocsin.pipeline.stores.base import ActionChange, ActionState, EvidencePoint, HostHealth
 from tocsin.schemas.causes import CAUSES
-from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.records import NS_PER_SECOND, JobKey
 from tocsin.schemas.verdicts import (
+    Action,
+    ActionKind,
     Component,
     ComponentKind,
     Evidence,
@@ -124,6 +127,24 @@ def action_row(change: ActionChange) -> Row:
         "detail": change.detail,
         "dry_run": action.dry_run,
     }
+
+
+def action_change(row: Mapping[str, Any]) -> ActionChange:
+    """A row of ``actions``, times as Unix nanoseconds, as the change that wrote it."""
+    kind, target = str(row["target_kind"]), str(row["target"])
+    action = Action(
+        verdict_id=str(row["verdict_id"]),
+        verdict_update=int(row["update_number"]),
+        job=JobKey(str(row["cluster"]), str(row["job_id"]), int(row["attempt"])),
+        kind=ActionKind(row["kind"]),
+        target=Component(ComponentKind(kind), target) if kind else None,
+        reason=str(row["reason"]),
+        budget=str(row["budget"]),
+        issued_ns=int(row["issued"]),
+        deadline_ns=int(row["deadline"]),
+        dry_run=bool(row["dry_run"]),
+    )
+    return ActionChange(action, ActionState(row["state"]), int(row["changed"]), str(row["detail"]))
 
 
 def host_health_row(minute: HostHealth) -> Row:

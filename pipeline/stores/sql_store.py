@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from tocsin.pipeline.stores import rows
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth
 from tocsin.pipeline.stores.rows import Row
-from tocsin.schemas.errors import DatabaseNewerError, StoreError
+from tocsin.schemas.errors import DatabaseNewerError, DatabaseOlderError, StoreError, StoreRefusedError
 from tocsin.schemas.migrations import Migration, migrations
 from tocsin.schemas.verdicts import Verdict
 
@@ -31,7 +31,20 @@ WHERE verdict_id IN ({wanted})
 GROUP BY verdict_id
 """
 
+# {wanted}: expressions of text_literal only.
+_ACTIONS = """
+SELECT * REPLACE (
+    toUnixTimestamp64Nano(issued) AS issued,
+    toUnixTimestamp64Nano(deadline) AS deadline,
+    toUnixTimestamp64Nano(changed) AS changed
+)
+FROM tocsin.actions FINAL
+WHERE verdict_id IN ({wanted})
+ORDER BY verdict_id, update_number, kind, target_kind, target
+"""
+
 # The condition stands in a subquery: beside REPLACE, ClickHouse would read ``state`` as the new one.
+# {those}: a condition of text_literal only.
 _EXPIRE_LEFT_OPEN = """
 INSERT INTO tocsin.incidents
 SELECT * REPLACE (
@@ -44,7 +57,7 @@ SELECT * REPLACE (
     now64(3, 'UTC') AS updated,
     concat(summary, ' (expired: engine restarted)') AS summary
 )
-FROM (SELECT * FROM tocsin.incidents FINAL WHERE state IN ('open', 'confirmed'))
+FROM (SELECT * FROM tocsin.incidents FINAL WHERE state IN ('open', 'confirmed') {those})
 """
 
 T = TypeVar("T")
@@ -90,23 +103,18 @@ class SqlStore:
 
     def migrate(self) -> int:
         """See ``Store.migrate``."""
-        applied = self._applied()
-        newest = max(applied, default=0)
-        if newest > len(self._known):
-            raise DatabaseNewerError(
-                f"the database has schema version {newest}, this program knows versions up to"
-                f" {len(self._known)}: use a newer tocsin, or another data folder"
+        for migration in self._missing():
+            self._apply(migration)
+        return len(self._known)
+
+    def check(self) -> int:
+        """See ``Store.check``."""
+        missing = self._missing()
+        if missing:
+            found = len(self._known) - len(missing)
+            raise DatabaseOlderError(
+                f"the database has schema version {found}, this program needs {len(self._known)}: run tocsin migrate"
             )
-        for migration in self._known:
-            checksum = applied.get(migration.number)
-            if checksum is None:
-                self._apply(migration)
-            elif checksum != migration.sha256:
-                raise StoreError(
-                    f"migration {migration.number} ({migration.name}) was applied to this database with"
-                    f" checksum {checksum[:12]}, here it has {migration.sha256[:12]}: a released migration"
-                    " never changes; use the tocsin that wrote the database, or another data folder"
-                )
         return len(self._known)
 
     def write_verdicts(self, verdicts: Sequence[Verdict]) -> None:
@@ -128,13 +136,25 @@ class SqlStore:
         """See ``Store.write_actions``."""
         self._insert_all("actions", changes, rows.action_row)
 
+    def actions_of(self, verdict_ids: Sequence[str]) -> list[ActionChange]:
+        """See ``Store.actions_of``."""
+        if not verdict_ids:
+            return []
+        wanted = ", ".join(map(text_literal, verdict_ids))
+        return [rows.action_change(row) for row in self._backend.select(_ACTIONS.format(wanted=wanted))]
+
     def write_host_health(self, minutes: Sequence[HostHealth]) -> None:
         """See ``Store.write_host_health``."""
         self._insert_all("host_health", minutes, rows.host_health_row)
 
-    def expire_left_open(self) -> None:
+    def expire_left_open(self, verdict_ids: Sequence[str] | None = None) -> None:
         """See ``Store.expire_left_open``."""
-        self._backend.execute(_EXPIRE_LEFT_OPEN)
+        those = ""
+        if verdict_ids is not None:
+            if not verdict_ids:
+                return
+            those = f"AND verdict_id IN ({', '.join(map(text_literal, verdict_ids))})"
+        self._backend.execute(_EXPIRE_LEFT_OPEN.format(those=those))
 
     def query(self, sql: str, fmt: str) -> bytes:
         """See ``Store.query``."""
@@ -143,6 +163,30 @@ class SqlStore:
     def close(self) -> None:
         """See ``Store.close``."""
         self._backend.close()
+
+    def _missing(self) -> list[Migration]:
+        """What this program knows and the database has not.
+
+        Raises:
+            DatabaseNewerError: the database has what this program does not know.
+            StoreError: what was applied has changed since.
+        """
+        applied = self._applied()
+        newest = max(applied, default=0)
+        if newest > len(self._known):
+            raise DatabaseNewerError(
+                f"the database has schema version {newest}, this program knows versions up to"
+                f" {len(self._known)}: use a newer tocsin, or another database"
+            )
+        for migration in self._known:
+            checksum = applied.get(migration.number, migration.sha256)
+            if checksum != migration.sha256:
+                raise StoreError(
+                    f"migration {migration.number} ({migration.name}) was applied to this database with"
+                    f" checksum {checksum[:12]}, here it has {migration.sha256[:12]}: a released migration"
+                    " never changes; use the tocsin that wrote the database, or another database"
+                )
+        return [migration for migration in self._known if migration.number not in applied]
 
     def _applied(self) -> dict[int, str]:
         """Number -> checksum of what was applied; {} for a new database."""
@@ -156,8 +200,13 @@ class SqlStore:
         for statement in migration.statements:
             try:
                 self._backend.execute(statement)
-            except StoreError as error:
-                raise StoreError(f"migration {migration.number} ({migration.name}) failed: {error}") from error
+            except StoreError as error:  # its class says whether trying again helps: that must not be lost
+                hint = (
+                    ": run tocsin migrate once as a user who may make tables"
+                    if isinstance(error, StoreRefusedError)
+                    else ""
+                )
+                raise type(error)(f"migration {migration.number} ({migration.name}) failed: {error}{hint}") from error
         row: Row = {"number": migration.number, "name": migration.name, "sha256": migration.sha256}
         self._insert("schema_migrations", [row])
 

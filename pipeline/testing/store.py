@@ -28,6 +28,10 @@ class MemoryStore:
         """There is nothing to migrate."""
         return 0
 
+    def check(self) -> int:
+        """It is always this program's version."""
+        return 0
+
     def write_verdicts(self, verdicts: Sequence[Verdict]) -> None:
         """Keep, or fail while it is away."""
         if verdicts and self.failures_left_count > 0:
@@ -43,11 +47,21 @@ class MemoryStore:
         """Keep."""
         self.actions.extend(changes)
 
+    def actions_of(self, verdict_ids: Sequence[str]) -> list[ActionChange]:
+        """The latest change of each action."""
+        latest: dict[tuple[object, ...], ActionChange] = {}
+        for change in self.actions:
+            action = change.action
+            key = (action.verdict_id, action.verdict_update, action.kind, action.target)
+            if action.verdict_id in verdict_ids and (key not in latest or latest[key].changed_ns <= change.changed_ns):
+                latest[key] = change
+        return list(latest.values())
+
     def write_host_health(self, minutes: Sequence[HostHealth]) -> None:
         """Keep."""
         self.health.extend(minutes)
 
-    def expire_left_open(self) -> None:
+    def expire_left_open(self, verdict_ids: Sequence[str] | None = None) -> None:
         """Nobody left anything."""
 
     def query(self, sql: str, fmt: str) -> bytes:

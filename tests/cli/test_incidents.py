@@ -20,7 +20,7 @@ from tocsin.schemas.errors import ConfigError, StoreError
 FILL = """
 import sys
 from pathlib import Path
-from tests.pipeline.stores.test_chdb_store import verdict
+from tests.pipeline.stores.samples import verdict
 from tocsin.pipeline.stores.chdb_store import ChdbStore
 from tocsin.schemas.verdicts import VerdictState
 store = ChdbStore(Path(sys.argv[1]) / "chdb"); store.migrate()

@@ -11,7 +11,9 @@ import pytest
 
 from tocsin.pipeline.control import ControlClient
 from tocsin.pipeline.service import EngineService, ServiceConfig
+from tocsin.pipeline.store_writer import StoreWriter
 from tocsin.pipeline.stores.base import ActionState
+from tocsin.pipeline.stores.patience import PatienceConfig
 from tocsin.pipeline.testing import FakeJob, JobShape, MemoryStore
 from tocsin.schemas.codec import encode
 from tocsin.schemas.prometheus_text import render
@@ -26,7 +28,8 @@ class Bench:
         self.job = FakeJob(JobShape())
         self.control = folder / "c.sock"
         config = ServiceConfig(f"unix:{folder}/e.sock", self.control, letter_folder=folder)
-        self.service = EngineService(config, self.store, lambda: self.job.now_ns)
+        writer = StoreWriter(self.store, config=PatienceConfig(first_seconds=0.01, longest_seconds=0.02))
+        self.service = EngineService(config, self.store, lambda: self.job.now_ns, writer)
         self.service.start(ticking=False)
 
     def run(self, seconds: int) -> None:
@@ -83,9 +86,8 @@ def test_a_verdict_that_closes_takes_its_action_back(bench: Bench) -> None:
     assert bench.store.actions[-1].detail == "recovered"
 
 
-def test_a_database_that_is_away_loses_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_is_away_loses_nothing(bench: Bench) -> None:
     """The write is tried again; the engine goes on meanwhile."""
-    monkeypatch.setattr("tocsin.pipeline.service._STORE_RETRY_SECONDS", 0.01)
     bench.store.failures_left_count = 5
     bench.run(20)
     bench.job.kill(3)

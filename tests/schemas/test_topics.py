@@ -10,6 +10,7 @@ from tests.schemas.samples import END_NS, FRAME, JOB, SAMPLES, TICK
 from tests.strategies import records
 from tocsin.schemas import topics
 from tocsin.schemas.errors import ConfigError, FieldError
+from tocsin.schemas.metric_groups import split_frame
 from tocsin.schemas.records import JobKey, Record, Tick
 
 NAMES = st.text(min_size=1, max_size=20).filter(lambda text: "\0" not in text)
@@ -34,7 +35,8 @@ def test_a_tick_has_no_key_and_goes_to_no_single_topic() -> None:
 def test_a_job_s_records_share_a_key_whatever_the_attempt() -> None:
     assert topics.key_of(SAMPLES["event"]) == f"{JOB.cluster}/{JOB.job_id}".encode()
     assert topics.key_of(FRAME) == f"{JOB.cluster}/{JOB.job_id}/all".encode()
-    assert topics.key_of(FRAME, "power") == f"{JOB.cluster}/{JOB.job_id}/power".encode()
+    network = split_frame(FRAME)[-1]
+    assert topics.key_of(network) == f"{JOB.cluster}/{JOB.job_id}/network".encode()
     assert topics.key_of(replace(FRAME, job=replace(JOB, attempt=9))) == topics.key_of(FRAME)
 
 
@@ -82,6 +84,12 @@ def test_inputs_can_be_kept_for_good() -> None:
 
     assert [kept[f"tocsin.{name}"] for name in topics.INPUTS] == [None] * 4
     assert kept["tocsin.late"] is not None
+
+
+def test_for_replays_any_time_is_taken_and_kept() -> None:
+    frames = topics.topics(is_for_replays=True)[0].config()
+
+    assert (frames["retention.ms"], frames["message.timestamp.after.max.ms"]) == ("-1", "9223372036854775807")
 
 
 @pytest.mark.parametrize("prefix", ["", "a b", "tocsin/", "ä", ".", "..", "x" * 201])

@@ -11,10 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tocsin import __version__
+from tocsin.cli.kafka import add_kafka_arguments, settings_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
 
 if TYPE_CHECKING:
+    from tocsin.collectors.agent import Wakeup
     from tocsin.collectors.api import Collector
+    from tocsin.collectors.clock import SteadyClock
+    from tocsin.collectors.sink import Sink
 
 DEFAULT_ENGINE = "127.0.0.1:4440"
 DEFAULT_SOCKET = "/run/tocsin/agent.sock"
@@ -24,6 +28,7 @@ DEFAULT_SPOOL_BYTES = 64 * 1024 * 1024
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     _add_peers(parser)
+    _add_kafka(parser)
     _add_spool(parser)
     _add_sources(parser)
     add_log_arguments(parser)
@@ -39,6 +44,15 @@ def _add_peers(parser: argparse.ArgumentParser) -> None:
     _flag(parser, "--minipod", "TOCSIN_MINIPOD", "", "minipod that this machine stands in")
     text = "HOST:PORT for /metrics and /healthz; '': none"
     _flag(parser, "--metrics-listen", "TOCSIN_METRICS_LISTEN", "", text)
+
+
+def _add_kafka(parser: argparse.ArgumentParser) -> None:
+    """Declare the way over Kafka."""
+    add_kafka_arguments(parser, text="send to these brokers instead of --engine")
+    text = "of what is sent to Kafka: zstd, lz4 or none"
+    _flag(parser, "--kafka-compression", "TOCSIN_KAFKA_COMPRESSION", "zstd", text)
+    text = "cut the frames of jobs with more ranks by metric group, 0: never (all agents of a job alike)"
+    _flag(parser, "--split-frames-above", "TOCSIN_SPLIT_FRAMES_ABOVE", "0", text, kind=int)
 
 
 def _add_spool(parser: argparse.ArgumentParser) -> None:
@@ -83,19 +97,14 @@ def run(args: argparse.Namespace) -> int:
     from tocsin.collectors.clock import SteadyClock, SystemClock
     from tocsin.collectors.core import CoreConfig
     from tocsin.collectors.job_state import HostPlace
-    from tocsin.collectors.outbox import SinkConfig
     from tocsin.collectors.process import ProcessWatcher
     from tocsin.collectors.procfs import Roots
-    from tocsin.collectors.socket_sink import SocketSink
-    from tocsin.collectors.spool import DiskSpool, MemorySpool, Spool
 
     system = SystemClock()
     watcher = ProcessWatcher(system, Roots(args.proc_root, args.sys_root))
     clock, wake = SteadyClock(system), Wakeup()
     core = CoreConfig(HostPlace(args.host, args.leaf, args.minipod), args.cluster, args.period_seconds)
-    spool: Spool
-    spool = DiskSpool(args.spool_dir, args.spool_bytes) if args.spool_dir else MemorySpool(args.spool_bytes)
-    sink = SocketSink(SinkConfig(args.engine, args.host, __version__), spool, clock, wake)
+    sink = _sink(args, clock, wake)
     config = AgentConfig(core, args.socket, args.metrics_listen)
     collectors = (*metric_collectors(args), *hardware_collectors(args), watcher)
     agent = Agent(config, Parts(sink, watcher, collectors), clock, wake)
@@ -103,6 +112,27 @@ def run(args: argparse.Namespace) -> int:
         signal.signal(number, lambda *_: agent.stop())
     agent.run()
     return 0
+
+
+def _sink(args: argparse.Namespace, clock: SteadyClock, wake: Wakeup) -> Sink:
+    """Return the way to the engine; the Kafka client costs memory, so only where it is used."""
+    from tocsin.collectors.spool import DiskSpool, MemorySpool, Spool
+
+    def spool() -> Spool:
+        return DiskSpool(args.spool_dir, args.spool_bytes) if args.spool_dir else MemorySpool(args.spool_bytes)
+
+    if not args.kafka:
+        from tocsin.collectors.outbox import SinkConfig
+        from tocsin.collectors.socket_sink import SocketSink
+
+        return SocketSink(SinkConfig(args.engine, args.host, __version__), spool(), clock, wake)
+    from tocsin.collectors.kafka_client import KafkaSinkConfig
+    from tocsin.collectors.kafka_sink import KafkaSink
+
+    settings, split = settings_of(args), args.split_frames_above
+    config = KafkaSinkConfig(settings, args.host, args.topic_prefix, args.kafka_compression, split)
+    config.check()
+    return KafkaSink(config, spool(), clock, wake)
 
 
 def metric_collectors(args: argparse.Namespace) -> list[Collector]:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tocsin.cli.paths import add_data_argument, data_folder
-from tocsin.cli.sql import database
+from tocsin.cli.database import add_database_arguments, database, database_of
+from tocsin.pipeline.stores.clickhouse_address import ClickHouseAddress
 
 MAX_SHOWN_COUNT = 1000
 """Newest incidents shown."""
@@ -24,12 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="also what is over: resolved, cancelled, expired")
     parser.add_argument("--job", metavar="J", help="only this job")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    add_data_argument(parser)
+    add_database_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the incidents."""
-    incidents = fetch(data_folder(args.data), everything=args.all, job_id=args.job)
+    data, address = database_of(args)
+    incidents = fetch(data, address, everything=args.all, job_id=args.job)
     if args.json:
         for incident in incidents:
             print(json.dumps(incident))
@@ -38,7 +39,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def fetch(data: Path, *, everything: bool = False, job_id: str | None = None) -> list[Mapping[str, Any]]:
+def fetch(
+    data: Path, address: ClickHouseAddress | None = None, *, everything: bool = False, job_id: str | None = None
+) -> list[Mapping[str, Any]]:
     """The rows of ``incidents_current``, or of ``incidents_all``, newest first.
 
     Raises:
@@ -48,7 +51,7 @@ def fetch(data: Path, *, everything: bool = False, job_id: str | None = None) ->
     # Hexadecimal digits end no literal: the job's name is data, whatever it holds.
     job = "" if job_id is None else f"WHERE job = unhex('{job_id.encode('utf-8', 'replace').hex()}')"
     view = "incidents_all" if everything else "incidents_current"
-    with database(data) as ask:
+    with database(data, address) as ask:
         answer = ask(_QUERY.format(view=view, where=job, limit=MAX_SHOWN_COUNT), "JSONEachRow")
     return [json.loads(line) for line in answer.splitlines()]
 

@@ -10,19 +10,22 @@ from tocsin.schemas.kafka_settings import KafkaSettings, kafka_settings
 from tocsin.schemas.topics import DEFAULT_PREFIX, check_prefix
 
 
-def add_kafka_arguments(parser: argparse.ArgumentParser, flag: str = "--kafka") -> None:
+def add_kafka_arguments(
+    parser: argparse.ArgumentParser, flag: str = "--kafka", text: str = "brokers to begin with"
+) -> None:
     """Declare ``--kafka``, ``--kafka-config`` and ``--topic-prefix``.
 
     Args:
         parser: of the command.
         flag: what ``--kafka`` is called here (``--to-kafka``, ``--from-kafka``).
+        text: what it means here.
     """
     parser.add_argument(
         flag,
         dest="kafka",
         metavar="HOST:PORT[,..]",
         default=os.environ.get("TOCSIN_KAFKA", "") if flag == "--kafka" else "",
-        help="brokers to begin with" + (" [env: TOCSIN_KAFKA]" if flag == "--kafka" else ""),
+        help=text + (" [env: TOCSIN_KAFKA]" if flag == "--kafka" else ""),
     )
     parser.add_argument(
         "--kafka-config",

@@ -55,6 +55,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "replay": ("tocsin.cli.replay", "judge recordings with the operators that judge running jobs"),
         "score": ("tocsin.cli.score", "compare the verdicts of recordings with their truth"),
         "topics": ("tocsin.cli.topics", "create the Kafka topics, or say what differs"),
+        "sink": ("tocsin.cli.sink", "consume verdicts from Kafka: 'sink clickhouse' writes incidents to a server"),
+        "ticker": ("tocsin.cli.ticker", "tick in every partition of the Kafka topics, once a second"),
         "migrate": ("tocsin.cli.migrate", "bring the incident database to this version's tables"),
     }
 )

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import argparse
 
-from tocsin.cli.paths import add_data_argument, control_socket, data_folder, database_folder
+from tocsin.cli.database import add_database_arguments, database_of
+from tocsin.cli.paths import control_socket, database_folder
 from tocsin.pipeline.control import ControlClient, EngineAbsentError
+from tocsin.pipeline.stores.clickhouse_address import ClickHouseAddress
 
 _VERSION = "SELECT max(number) FROM tocsin.schema_migrations"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    add_data_argument(parser)
+    add_database_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Apply what is missing and print the version."""
-    data = data_folder(args.data)
+    data, address = database_of(args)
+    if address is not None:
+        return _migrate_server(address)
     try:
         answer = ControlClient(control_socket(data)).call("sql", query=_VERSION, format="TSV")
     except EngineAbsentError:
@@ -32,4 +36,16 @@ def run(args: argparse.Namespace) -> int:
     else:  # an engine migrates when it starts
         version = int(str(answer["result"]))
         print(f"{database_folder(data)}: schema version {version}, open in the running engine")
+    return 0
+
+
+def _migrate_server(address: ClickHouseAddress) -> int:
+    from tocsin.pipeline.stores.clickhouse_store import ClickHouseStore
+
+    store = ClickHouseStore(address)
+    try:
+        version = store.migrate()
+    finally:
+        store.close()
+    print(f"{address}: schema version {version}")
     return 0

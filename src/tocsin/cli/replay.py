@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tocsin.cli.kafka import add_kafka_arguments, settings_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
 from tocsin.schemas.errors import ConfigError, TocsinError
 
@@ -48,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add(parser, "--shuffle", "SEED", int, text)
     text = "one folder only: write there instead of FOLDER/verdicts.jsonl"
     _add(parser, "--verdicts", "FILE", Path, text)
+    text = "judge nothing here: send the records, with ticks in recording time, to these brokers (one folder)"
+    add_kafka_arguments(parser, "--to-kafka", text)
     add_log_arguments(parser, default_level="warning")
 
 
@@ -67,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
     if args.speed < 0:
         raise ConfigError("--speed", args.speed, "0 (as fast as possible) or more")
     bar = sys.stderr.isatty()
+    if args.kafka:
+        return _to_kafka(args, bar=bar)
     alone = len(args.folders) == 1
     jobs = [
         ReplayJob(folder, args.verdicts or folder / "verdicts.jsonl", args.shuffle, args.speed, bar and alone)
@@ -75,6 +80,25 @@ def run(args: argparse.Namespace) -> int:
     if alone:
         return _report([replay_one(jobs[0])])
     return _report(_many(jobs, min(args.jobs, len(jobs)), bar=bar))
+
+
+def _to_kafka(args: argparse.Namespace, *, bar: bool) -> int:
+    """Play one folder into Kafka."""
+    if len(args.folders) != 1 or args.verdicts is not None:
+        raise ConfigError("--to-kafka", args.kafka, "used with one folder, and without --verdicts")
+    settings = settings_of(args)
+    from tocsin.pipeline.bus.replay import play
+    from tocsin.pipeline.recording.reader import read_recording
+    from tocsin.pipeline.recording.replay import ReplayConfig
+
+    folder = args.folders[0]
+    recording = read_recording(folder)
+    job = ReplayJob(folder, folder, args.shuffle, args.speed, bar)
+    pace = Pace(recording.manifest.start_ns, recording.manifest.end_ns, job)
+    played = play(recording, settings, args.topic_prefix, ReplayConfig(shuffle_seed=args.shuffle), pace.on_second)
+    pace.end()
+    print(f"{folder}: {played.record_count} records and {played.tick_count} s of ticks sent to {args.topic_prefix}.*")
+    return 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,65 +1,20 @@
-"""The incident database: rows, migrations, order of updates, locks.
+"""The incident database in a folder: what survives, what is refused.
 
 chDB opens one folder per process, so what needs a folder of its own runs in a process of its own.
 """
 
-import json
-import math
 import os
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tocsin.pipeline.stores.base import ActionChange, ActionState, EvidencePoint, HostHealth
 from tocsin.pipeline.stores.chdb_store import ChdbStore
-from tocsin.pipeline.stores.sql_store import text_literal
-from tocsin.schemas.errors import ConfigError, StoreError
+from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.migrations import migrations
-from tocsin.schemas.records import JobKey
-from tocsin.schemas.verdicts import (
-    Action,
-    ActionKind,
-    Component,
-    ComponentKind,
-    Evidence,
-    FaultKind,
-    Suspect,
-    Verdict,
-    VerdictState,
-)
-
-SECOND = 1_000_000_000
-# 2025-10-31 23:59:50 UTC: an update half a minute later falls into the next month.
-ONSET = 1_761_955_190 * SECOND
-JOB = JobKey("c1", "job-1", 2)
-WAITING = Evidence("hang", "group dp0", 3.5, ONSET, ONSET + SECOND, "7 peers wait in all_reduce #41 of group dp0")
-
-
-def verdict(verdict_id: str, update: int = 0, **changes: Any) -> Verdict:
-    base = Verdict(
-        verdict_id=verdict_id,
-        job=JOB,
-        fault=FaultKind.HANG,
-        cause="process_frozen",
-        suspects=(Suspect(Component(ComponentKind.HOST, "n3"), (3,)),),
-        onset_ns=ONSET,
-        detected_ns=ONSET + (5 + 30 * update) * SECOND,
-        confidence=0.5 + 0.1 * update,
-        action=ActionKind.RESTART,
-        reason="process_stopped_peers_wait",
-        evidence=(WAITING,),
-        state=VerdictState.OPEN,
-        update=update,
-        expires_ns=ONSET + 600 * SECOND,
-    )
-    return replace(base, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -75,16 +30,6 @@ def store(folder: Path) -> Iterator[ChdbStore]:
     opened.close()
 
 
-def ask(store: ChdbStore, sql: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in store.query(sql, "JSONEachRow").splitlines()]
-
-
-def incident(store: ChdbStore, verdict_id: str, view: str = "incidents_all") -> dict[str, Any]:
-    found = ask(store, f"SELECT * FROM tocsin.{view} WHERE verdict_id = {text_literal(verdict_id)}")
-    assert len(found) == 1, found
-    return found[0]
-
-
 def in_process(tmp_path: Path, code: str) -> str:
     """Run code in a process that may open a folder of its own; ``db`` is that folder."""
     script = f"from pathlib import Path\ndb = Path({str(tmp_path / 'db')!r})\n" + textwrap.dedent(code)
@@ -93,239 +38,9 @@ def in_process(tmp_path: Path, code: str) -> str:
     return done.stdout
 
 
-# --- incidents -----------------------------------------------------------------------------------
-
-
-def test_an_incident_answers_what_since_where_why_and_what_was_done(store: ChdbStore) -> None:
-    store.write_verdicts([verdict("answers")])
-    row = incident(store, "answers", "incidents_current")
-    columns = [
-        "what",
-        "since",
-        "machine",
-        "ranks",
-        "why",
-        "action",
-        "evidence",
-        "confidence",
-        "job",
-        "verdict_id",
-    ]
-    assert list(row)[:10] == columns
-    assert [row[c] for c in columns] == [
-        "hangs",
-        "2025-10-31 23:59:50.000",
-        "n3",
-        "3",
-        "process_frozen: a rank's process exists but does not run",
-        "restart (proposed)",
-        "7 peers wait in all_reduce #41 of group dp0",
-        0.5,
-        "job-1",
-        "answers",
-    ]
-    assert row["summary"] == (
-        "host n3 (rank 3): process frozen since 23:59:50 UTC; 7 peers wait in all_reduce #41 of group dp0"
-    )
-
-
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0, 1, 2)])
-def test_the_latest_update_wins_in_whatever_order_and_however_often(store: ChdbStore, order: tuple[int, ...]) -> None:
-    name = f"order-{order}"
-    for update in order:
-        store.write_verdicts([verdict(name, update)])
-    assert incident(store, name)["update_number"] == 2
-    store.write_verdicts([verdict(name, update) for update in order])  # and in one batch
-    assert incident(store, name)["update_number"] == 2
-
-
-def test_updates_over_a_months_end_stay_one_row_of_one_partition(store: ChdbStore) -> None:
-    store.write_verdicts([verdict("month")])
-    store._opened.clear()  # as after a restart
-    store.write_verdicts([verdict("month", 1)])
-    parts = ask(store, "SELECT DISTINCT toYYYYMM(opened) AS month FROM tocsin.incidents WHERE verdict_id = 'month'")
-    assert parts == [{"month": 202510}]
-
-
-def test_only_open_and_confirmed_are_current(store: ChdbStore) -> None:
-    for state in VerdictState:
-        store.write_verdicts([verdict(f"state-{state}"), verdict(f"state-{state}", 1, state=state, reason="recovered")])
-    current = {r["verdict_id"] for r in ask(store, "SELECT verdict_id FROM tocsin.incidents_current")}
-    assert {i for i in current if i.startswith("state-")} == {"state-open", "state-confirmed"}
-    assert incident(store, "state-resolved")["summary"].endswith("(resolved: recovered)")
-
-
-NASTY = "it's \"q\" \\n \n\t\0 `b` ☃ \u2028 \x1b[31m'); DROP TABLE tocsin.incidents; --"
-
-
-def test_any_text_is_stored_as_it_is(store: ChdbStore) -> None:
-    job = JobKey(NASTY, NASTY, 0)
-    host = Component(ComponentKind.HOST, NASTY)
-    said = replace(WAITING, text=NASTY, metric=NASTY)
-    store.write_verdicts([verdict(NASTY, job=job, suspects=(Suspect(host),), cause=NASTY, evidence=(said,))])
-    row = incident(store, NASTY)
-    assert (row["job"], row["cause"], row["cluster"]) == (NASTY, NASTY, NASTY)
-    raw = ask(store, f"SELECT * FROM tocsin.incidents FINAL WHERE verdict_id = {text_literal(NASTY)}")[0]
-    assert raw["suspects"] == [NASTY]
-    assert json.loads(raw["evidence_json"])[0]["text"] == NASTY
-    assert row["summary"].isprintable(), "it goes to terminals"
-
-
-def test_half_a_character_becomes_a_question_mark(store: ChdbStore) -> None:
-    store.write_verdicts([verdict("half", cause="a\udc80b")])
-    assert incident(store, "half")["cause"] == "a?b"
-
-
-def test_numbers_that_are_none_are_kept(store: ChdbStore) -> None:
-    odd = replace(WAITING, suspect_value=math.nan, peer_value=math.inf, text="")
-    store.write_verdicts([verdict("nan", evidence=(odd,))])
-    raw = ask(store, "SELECT evidence_json FROM tocsin.incidents WHERE verdict_id = 'nan'")[0]
-    assert json.loads(raw["evidence_json"])[0]["suspect_value"] == "nan"
-
-
-def test_what_an_engine_left_open_expires_with_the_next_one(store: ChdbStore) -> None:
-    """Nobody would ever update it; what was closed stays as it was; twice changes nothing more."""
-    store.write_verdicts([verdict("left"), verdict("done"), verdict("done", 1, state=VerdictState.RESOLVED)])
-    for _ in range(2):
-        store.expire_left_open()
-
-    rows = ask(
-        store,
-        "SELECT verdict_id, state, reason, action, update_number FROM tocsin.incidents FINAL"
-        " WHERE verdict_id IN ('left', 'done') ORDER BY verdict_id",
-    )
-    assert [tuple(row.values()) for row in rows] == [
-        ("done", "resolved", "process_stopped_peers_wait", "restart", 1),
-        ("left", "expired", "engine_restarted", "none", 1),
-    ]
-    assert not ask(store, "SELECT 1 FROM tocsin.incidents_current")
-
-
-def test_nothing_to_write_adds_no_row(store: ChdbStore) -> None:
-    count = "SELECT count() AS n FROM tocsin.incidents"
-    before = ask(store, count)
-    store.write_verdicts([])
-    store.write_evidence([])
-
-    assert ask(store, count) == before
-
-
-# --- the other tables ----------------------------------------------------------------------------
-
-
-def test_writing_evidence_again_changes_nothing(store: ChdbStore) -> None:
-    host = Component(ComponentKind.HOST, "n3")
-    points = [
-        EvidencePoint("ev", "cpu_util_ratio", host, ONSET + n * SECOND, math.nan if n == 1 else 0.1 * n, 0.9, 0.8, 1, 7)
-        for n in range(3)
-    ]
-    for _ in range(2):
-        store.write_evidence(points)
-    found = ask(
-        store,
-        "SELECT suspect_value, peer_count FROM tocsin.incident_evidence FINAL WHERE verdict_id = 'ev' ORDER BY ts",
-    )
-    assert [r["suspect_value"] for r in found] == [0, None, 0.2]  # JSON has no NaN
-    assert {r["peer_count"] for r in found} == {7}
-
-
-def test_what_was_done_shows_in_the_incident(store: ChdbStore) -> None:
-    asked = Action(
-        "done",
-        0,
-        JOB,
-        ActionKind.RESTART,
-        Component(ComponentKind.HOST, "n3"),
-        "r",
-        "b",
-        ONSET,
-        ONSET,
-        dry_run=True,
-    )
-    store.write_verdicts([verdict("done")])
-    store.write_actions([ActionChange(asked, ActionState.DONE, ONSET + 2)])
-    store.write_actions([ActionChange(asked, ActionState.PROPOSED, ONSET + 1)])  # late
-    assert incident(store, "done")["action"] == "restart n3 (done, dry run)"
-
-
-def test_the_fullest_row_of_a_minute_stays(store: ChdbStore) -> None:
-    minute = HostHealth(JOB, "n3", ONSET, 60, 2, 1, 0.7, "cpu_util_ratio")
-    store.write_host_health([minute])
-    store.write_host_health([replace(minute, minute_ns=ONSET - 20 * SECOND, sample_count=30)])
-    found = ask(store, "SELECT minute, samples, worst_metric FROM tocsin.host_health FINAL")
-    assert found == [{"minute": "2025-10-31 23:59:00", "samples": 60, "worst_metric": "cpu_util_ratio"}]
-
-
-# --- queries -------------------------------------------------------------------------------------
-
-
-def test_names_without_a_database_are_ours(store: ChdbStore) -> None:
-    """What a person types."""
-    tables = store.query("SHOW TABLES", "TSV").decode().split()
-
-    assert {"incidents", "incidents_current", "incident_evidence", "actions", "host_health"} <= set(tables)
-    assert store.query("SELECT count() >= 0 FROM incidents", "TSV") == b"1\n"
-
-
-def test_a_users_query_may_change_nothing(store: ChdbStore) -> None:
-    for sql in (
-        "DROP TABLE tocsin.incidents",
-        "INSERT INTO tocsin.actions (verdict_id) VALUES ('x')",
-        "SET readonly = 0",
-    ):
-        with pytest.raises(StoreError, match="readonly"):
-            store.query(sql, "CSV")
-
-
-@pytest.mark.parametrize("sql", ["SELECT * FROM nix", "SELEC 1", "SELECT 1 FORMAT Nix"])
-def test_a_wrong_query_is_one_clear_line(store: ChdbStore, sql: str) -> None:
-    with pytest.raises(StoreError) as caught:
-        store.query(sql, "CSV")
-    assert "\n" not in str(caught.value)
-    assert "DB::Exception" not in str(caught.value)
-
-
-@pytest.mark.parametrize("fmt", ["DataFrame", "CSV; DROP", "", "arrowtable"])
-def test_a_format_that_is_none_is_refused(store: ChdbStore, fmt: str) -> None:
-    with pytest.raises(ConfigError, match="format"):
-        store.query("SELECT 1", fmt)
-
-
-def test_a_slow_query_does_not_hold_up_a_verdict(store: ChdbStore) -> None:
-    slow = threading.Thread(target=store.query, args=("SELECT sleep(3)", "CSV"))
-    slow.start()
-    store.write_verdicts([verdict("meanwhile")])
-    assert slow.is_alive()
-    slow.join()
-
-
-def test_threads_lose_no_row(store: ChdbStore) -> None:
-    def write(thread: int) -> None:
-        for n in range(10):
-            store.write_verdicts([verdict(f"thread-{thread}-{n}")])
-            store.query("SELECT count() FROM tocsin.incidents_current", "CSV")
-
-    threads = [threading.Thread(target=write, args=(t,)) for t in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (
-        store.query("SELECT uniq(verdict_id) FROM tocsin.incidents WHERE verdict_id LIKE 'thread-%'", "CSV") == b"40\n"
-    )
-
-
-# --- schema and folder ---------------------------------------------------------------------------
-
-
-def test_migrating_again_does_nothing(store: ChdbStore) -> None:
-    assert store.migrate() == len(migrations())
-    assert ask(store, "SELECT count() AS n FROM tocsin.schema_migrations FINAL") == [{"n": len(migrations())}]
-
-
 def test_what_was_written_is_there_in_the_next_process(tmp_path: Path) -> None:
     code = """
-        from tests.pipeline.stores.test_chdb_store import verdict
+        from tests.pipeline.stores.samples import verdict
         from tocsin.pipeline.stores.chdb_store import ChdbStore
         store = ChdbStore(db); store.migrate()
         print(store.query("SELECT count() FROM tocsin.incidents_all", "CSV").decode().strip())

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.pipeline.stores.test_chdb_store import WAITING, verdict
+from tests.pipeline.stores.samples import WAITING, verdict
 from tocsin.pipeline.stores import rows
 from tocsin.schemas.verdicts import Component, ComponentKind, Suspect
 

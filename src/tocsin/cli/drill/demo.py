@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tocsin.cli import incidents
+from tocsin.cli.database import database
 from tocsin.cli.drill import report
 from tocsin.cli.drill.faults import KINDS
 from tocsin.cli.drill.judge import Heard
@@ -22,7 +23,6 @@ from tocsin.cli.drill.lines import PlainLines, Rates, rates_text, verdict_texts
 from tocsin.cli.drill.plan import make_plan
 from tocsin.cli.drill.result import Result
 from tocsin.cli.drill.runner import DrillGround
-from tocsin.cli.sql import database
 from tocsin.schemas.errors import TocsinError
 
 _DEFAULT_KIND = "freeze"

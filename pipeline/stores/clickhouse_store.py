@@ -1,0 +1,337 @@
+"""The incident database on a ClickHouse server, over its native protocol.
+
+The only module that connects with clickhouse-driver. A connection runs one query at a time, so verdicts
+are written on one while users' queries run on another, which is read-only. Nothing here tries again: the
+errors say whether that would help (``StoreAwayError``) or not, and whoever holds the rows decides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import struct
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from clickhouse_driver import Client, errors
+
+from tocsin.pipeline.stores.clickhouse_address import DATABASE, ClickHouseAddress
+from tocsin.pipeline.stores.messages import check_format, one_line_error
+from tocsin.pipeline.stores.native_blocks import BlockReader, Columns, encode_native
+from tocsin.pipeline.stores.rows import Cell, Row
+from tocsin.pipeline.stores.sql_store import SqlStore
+from tocsin.schemas.errors import RowRefusedError, StoreAwayError, StoreError, StoreRefusedError
+
+MAX_QUERY_SECONDS = 60
+"""A user's query is stopped after this time: the next user waits for it."""
+CONNECT_TIMEOUT_SECONDS = 10
+ANSWER_TIMEOUT_SECONDS = 90
+"""A server that says nothing for so long is away, whatever it is doing."""
+OLDEST_SERVER = (22, 8)
+"""The tables need Bool, DateTime64, column codecs, TTL and views that can be replaced."""
+
+# A row that was acknowledged is in the table, whatever the server's profile says about asynchronous inserts.
+_INSERT_SETTINGS = {"async_insert": 0, "wait_for_async_insert": 1}
+_READ_SETTINGS: Mapping[str, int] = {"readonly": 2, "max_execution_time": MAX_QUERY_SECONDS}  # 2: own settings allowed
+
+# Codes by what helps. Everything else is a StoreError: the statement or the tables are wrong.
+_AWAY_CODES = frozenset(
+    {
+        159,  # TIMEOUT_EXCEEDED
+        202,  # TOO_MANY_SIMULTANEOUS_QUERIES
+        203,  # NO_FREE_CONNECTION
+        209,  # SOCKET_TIMEOUT
+        210,  # NETWORK_ERROR
+        225,  # NO_ZOOKEEPER
+        236,  # ABORTED: the server is shutting down
+        241,  # MEMORY_LIMIT_EXCEEDED
+        242,  # TABLE_IS_READ_ONLY: a replica without its keeper
+        243,  # NOT_ENOUGH_SPACE
+        252,  # TOO_MANY_PARTS
+        285,  # TOO_FEW_LIVE_REPLICAS
+        286,  # UNSATISFIED_QUORUM_FOR_PREVIOUS_WRITE
+        319,  # UNKNOWN_STATUS_OF_INSERT
+        394,  # QUERY_WAS_CANCELLED
+        425,  # SYSTEM_ERROR
+        999,  # KEEPER_EXCEPTION
+    }
+)
+_REFUSED_CODES = frozenset(
+    {
+        192,  # UNKNOWN_USER
+        193,  # WRONG_PASSWORD
+        194,  # REQUIRED_PASSWORD
+        195,  # IP_ADDRESS_NOT_ALLOWED
+        291,  # DATABASE_ACCESS_DENIED
+        497,  # ACCESS_DENIED
+        516,  # AUTHENTICATION_FAILED
+    }
+)
+_ROW_CODES = frozenset(
+    {
+        53,  # TYPE_MISMATCH
+        69,  # ARGUMENT_OUT_OF_BOUND
+        70,  # CANNOT_CONVERT_TYPE
+        131,  # TOO_LARGE_STRING_SIZE
+        321,  # VALUE_IS_OUT_OF_RANGE_OF_DATA_TYPE
+    }
+)
+_UNKNOWN_DATABASE = 81
+_READONLY = 164
+_SETTING_IS_FIXED = 452
+
+# `SELECT 1 FORMAT CSV`: over the native protocol the client formats, so the clause is ours to read.
+_FORMAT_CLAUSE = re.compile(r"\s+FORMAT\s+(\w+)\s*;?\s*$", re.IGNORECASE)
+
+T = TypeVar("T")
+
+# The driver logs each failed connection with its stack; the same is said by our errors, once.
+logging.getLogger("clickhouse_driver").setLevel(logging.CRITICAL)
+
+
+class ClickHouseStore(SqlStore):
+    """The incident database on a server. Nothing connects before the first call.
+
+    Args:
+        address: where, and as whom.
+    """
+
+    def __init__(self, address: ClickHouseAddress) -> None:
+        super().__init__(ClickHouseBackend(address))
+
+
+class ClickHouseBackend:
+    """Two connections to one server: one that writes, one for users' queries.
+
+    Raises, from every method: ``StoreAwayError`` (try again), ``StoreRefusedError`` (credentials,
+    rights, certificate, address), ``StoreError`` (anything else).
+
+    Args:
+        address: where, and as whom.
+    """
+
+    def __init__(self, address: ClickHouseAddress) -> None:
+        self._address = address
+        self._writer = _Connection(address, "")
+        self._reader = _Connection(address, DATABASE)
+
+    def execute(self, statement: str) -> None:
+        """See ``Backend.execute``."""
+        self._writer.run(lambda client: client.execute(statement))
+
+    def select(self, statement: str) -> list[Mapping[str, Any]]:
+        """See ``Backend.select``."""
+        found, columns = self._writer.run(lambda client: client.execute(statement, with_column_types=True))
+        names = [name for name, _ in columns]
+        return [dict(zip(names, row, strict=True)) for row in found]
+
+    def insert(self, table: str, columns: Sequence[str], batch: Sequence[Row]) -> None:
+        """See ``Backend.insert``.
+
+        Raises:
+            RowRefusedError: a value does not fit its column; no row was written.
+        """
+        statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES"  # names of ours, values travel as data
+        data = [[encode_cell(row[name]) for name in columns] for row in batch]
+        written = self._writer.run(
+            lambda client: client.execute(statement, data, settings=_INSERT_SETTINGS), inserting=True
+        )
+        if written != len(batch):
+            raise StoreError(f"{self._address} took {written} of {len(batch)} rows for {table}")
+
+    def query(self, sql: str, fmt: str) -> bytes:
+        """See ``Backend.query``: formatted here, by the engine that formats an embedded database's answers."""
+        clause = _FORMAT_CLAUSE.search(sql)
+        if clause is not None:
+            sql, fmt = sql[: clause.start()], clause[1]
+        check_format(fmt)
+        columns, data = self._read_only(sql)
+        if not columns:
+            return b""
+        # chDB takes a moment to load: only who needs it pays.
+        from tocsin.pipeline.stores.chdb_store import format_native
+
+        return format_native(encode_native(_distinct(columns), data), fmt)
+
+    def close(self) -> None:
+        """See ``Backend.close``: waits for what is running."""
+        self._writer.close()
+        self._reader.close()
+
+    def _read_only(self, sql: str) -> tuple[Any, Any]:
+        """(columns, their data) of a user's query, which may change nothing."""
+        try:
+            return self._select_columns(sql, _READ_SETTINGS)
+        except StoreError as error:
+            cause = error.__cause__
+            code = cause.code if isinstance(cause, errors.ServerException) else None
+            if code == _READONLY and self._is_frozen():
+                return self._select_columns(sql, {})
+            if code == _SETTING_IS_FIXED:
+                return self._select_columns(sql, {"readonly": 2})
+            if code == _UNKNOWN_DATABASE and DATABASE in str(error):
+                raise StoreError(
+                    f"{self._address} has no database {DATABASE}: tocsin migrate --clickhouse URL makes it"
+                ) from error
+            raise
+
+    def _is_frozen(self) -> bool:
+        """Whether the user has readonly = 1: it may change nothing, not even a setting.
+
+        Asked of the server: a statement with ``SETTINGS readonly = 0`` fails with the same code.
+        """
+        _, data = self._select_columns("SELECT toUInt8(getSetting('readonly'))", {})
+        return bool(data) and data[0][0] == 1
+
+    def _select_columns(self, sql: str, settings: Mapping[str, int]) -> tuple[Any, Any]:
+        options = {**settings, "strings_as_bytes": True}
+        data, columns = self._reader.run(
+            lambda client: client.execute(sql, with_column_types=True, columnar=True, settings=options)
+        )
+        return columns, data
+
+
+def _distinct(columns: Columns) -> Columns:
+    """Columns whose names differ (``SELECT 1, 1``): the format that carries them to the formatter asks for it."""
+    names = [name for name, _ in columns]
+    return [(f"{name}_{index}" if name in names[:index] else name, spec) for index, (name, spec) in enumerate(columns)]
+
+
+class _Connection:
+    """One connection, made when it is needed and again after every error; one caller at a time."""
+
+    def __init__(self, address: ClickHouseAddress, database: str) -> None:
+        self._address = address
+        self._database = database
+        self._client: Any = None
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def run(self, work: Callable[[Any], T], *, inserting: bool = False) -> T:
+        with self._lock, _explained(self._address, inserting=inserting):
+            if self._closed:
+                raise StoreError(f"the connection to {self._address} was closed")
+            if self._client is None:
+                self._client = self._connected()
+            try:
+                return work(self._client)
+            except BaseException:  # whatever it was, half an answer may be on the wire
+                self._drop()
+                raise
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._drop()
+
+    def _drop(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.disconnect()
+
+    def _connected(self) -> Any:
+        client = make_client(self._address, self._database)
+        try:
+            client.connection.connect()
+            server = client.connection.server_info
+            if (server.version_major, server.version_minor) < OLDEST_SERVER:
+                found = ".".join(map(str, server.version_tuple()))
+                oldest = ".".join(map(str, OLDEST_SERVER))
+                raise StoreRefusedError(
+                    f"{self._address} is ClickHouse {found}: tocsin's tables need {oldest} or newer"
+                )
+        except BaseException:
+            client.disconnect()
+            raise
+        return client
+
+
+def make_client(address: ClickHouseAddress, database: str) -> Any:
+    """A driver's client whose times are exact (``native_blocks``); nothing is connected yet."""
+    files = {"ca_certs": address.ca_file, "certfile": address.cert_file, "keyfile": address.key_file}
+    for file in files.values():
+        if file is not None and not os.access(file, os.R_OK):
+            raise StoreRefusedError(f"cannot read {file}, which the address of {address} names")
+    client = Client(
+        address.host,
+        port=address.port,
+        user=address.user,
+        password=address.read_password(),
+        database=database,
+        client_name="tocsin",
+        secure=address.tls,
+        connect_timeout=CONNECT_TIMEOUT_SECONDS,
+        send_receive_timeout=ANSWER_TIMEOUT_SECONDS,
+        tcp_keepalive=(60, 10, 3),
+        **{name: str(file) for name, file in files.items() if file is not None},
+    )
+    connection = client.connection
+    connection.get_block_in_stream = lambda: BlockReader(connection.fin, connection.context)
+    return client
+
+
+def encode_cell(cell: Cell | Sequence[int]) -> Any:
+    """One value as the driver writes it. Half characters (lone surrogates) become ``?``: they are no UTF-8."""
+    if isinstance(cell, str):
+        return cell if cell.isascii() else cell.encode("utf-8", "replace").decode()
+    if isinstance(cell, Sequence):
+        return [encode_cell(item) for item in cell]
+    return cell
+
+
+@contextlib.contextmanager
+def _explained(address: ClickHouseAddress, *, inserting: bool) -> Iterator[None]:
+    """Turn what the driver raises into one clear line of ours."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except errors.ServerException as error:
+        raise _server_error(address, error, inserting=inserting) from error
+    except (errors.NetworkError, errors.SocketTimeoutError, EOFError, OSError) as error:
+        raise _network_error(address, error) from error
+    except (errors.UnexpectedPacketFromServerError, errors.UnknownPacketFromServerError) as error:
+        raise StoreRefusedError(
+            f"what answers at {address} does not speak ClickHouse's native protocol: the port is 9000 in the clear,"
+            " 9440 with TLS (clickhouses://); 8123 and 8443 are HTTP"
+        ) from error
+    except errors.UnknownTypeError as error:
+        raise StoreError(f"{address}: the answer has a column that cannot be read ({error.message})") from error
+    except (errors.Error, struct.error, ValueError, TypeError, ArithmeticError) as error:
+        kind = RowRefusedError if inserting else StoreError
+        raise kind(f"{address}: {one_line_error(str(error))}") from error
+
+
+def _server_error(address: ClickHouseAddress, error: Any, *, inserting: bool) -> StoreError:
+    text = f"{address}: {one_line_error(error.message)}"
+    if error.code in _REFUSED_CODES:
+        return StoreRefusedError(text)
+    if error.code in _AWAY_CODES:
+        return StoreAwayError(text)
+    if inserting and error.code in _ROW_CODES:
+        return RowRefusedError(text)
+    return StoreError(text)
+
+
+def _network_error(address: ClickHouseAddress, error: Exception) -> StoreError:
+    text = " ".join(str(error).removeprefix("Code: 209. ").removeprefix("Code: 210. ").split())
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return StoreRefusedError(
+            f"the certificate of {address} is not trusted ({text}): name its authority with ca_file=FILE"
+        )
+    if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER_FAILURE" in text:
+        return StoreRefusedError(f"{address} does not speak TLS on this port: is it clickhouse:// ({text})?")
+    if "_ALERT_" in text:  # the server ended the handshake: it wants a certificate, or another one
+        return StoreRefusedError(f"{address} refuses TLS with this program ({text}): see cert_file and key_file")
+    if isinstance(error, errors.SocketTimeoutError | TimeoutError):
+        text = f"nothing came for {ANSWER_TIMEOUT_SECONDS} s, or no connection within {CONNECT_TIMEOUT_SECONDS} s"
+    elif isinstance(error, EOFError) or "reset" in text or "EOF" in text:
+        # also what a port with TLS does to a connection without, and the other way round
+        doubt = (
+            "TLS right for this port, and does it ask for cert_file" if address.tls else "no TLS right for this port"
+        )
+        text = f"it closed the connection; is {doubt}?"
+    return StoreAwayError(f"{address} does not answer ({text})")

@@ -1,0 +1,61 @@
+"""``tocsin sink clickhouse``: verdicts from Kafka into the incident database of a server."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+
+from tocsin.cli.database import add_clickhouse_argument, address_of
+from tocsin.cli.kafka import add_kafka_arguments, settings_of
+from tocsin.cli.logs import add_log_arguments, set_up_logs
+from tocsin.schemas.errors import ConfigError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    parser.add_argument("where", choices=("clickhouse",), help="what the verdicts go into")
+    add_kafka_arguments(parser)
+    add_clickhouse_argument(parser)
+    parser.add_argument(
+        "--group",
+        metavar="NAME",
+        help="consumer group: its members share the work (default: <topic prefix>.sink-clickhouse)",
+    )
+    parser.add_argument("--metrics-listen", metavar="HOST:PORT", help="serve /metrics and /healthz there")
+    add_log_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Work until SIGTERM or Ctrl-C."""
+    address = address_of(args)
+    if address is None:
+        raise ConfigError("--clickhouse", "", "the server's URL, clickhouse://USER@HOST (or TOCSIN_CLICKHOUSE)")
+    settings = settings_of(args)
+    set_up_logs(args)
+    # The drivers take a moment to load: only who needs them pays.
+    from tocsin.collectors.metrics_page import MetricsPage
+    from tocsin.pipeline.bus.verdicts import KafkaLetters, verdict_source
+    from tocsin.pipeline.consume.verdict_sink import VerdictSink
+    from tocsin.pipeline.stores.clickhouse_store import ClickHouseStore
+
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    store, letters, page = ClickHouseStore(address), KafkaLetters(settings, args.topic_prefix), None
+    group = args.group or f"{args.topic_prefix}.sink-clickhouse"
+    try:
+        with verdict_source(settings, args.topic_prefix, group) as source:
+            sink = VerdictSink(source, store, letters)
+            if args.metrics_listen:
+                page = MetricsPage(args.metrics_listen, lambda: [*sink.families(), *source.families()], sink.health)
+                page.start()
+            print(f"tocsin sink: {args.topic_prefix}.verdicts to {address}", file=sys.stderr, flush=True)
+            sink.run(stop)
+    finally:
+        letters.close()
+        store.close()
+        if page is not None:
+            page.close()
+    return 0

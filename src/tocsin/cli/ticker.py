@@ -1,0 +1,26 @@
+"""``tocsin ticker``: one tick a second in every partition of the input topics; without any, verdicts stop."""
+
+import argparse
+import signal
+
+from tocsin.cli.kafka import add_kafka_arguments, settings_of
+from tocsin.cli.logs import add_log_arguments, set_up_logs
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    add_kafka_arguments(parser)
+    add_log_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Tick until SIGTERM or Ctrl-C."""
+    set_up_logs(args)
+    settings = settings_of(args)
+    from tocsin.pipeline.bus.ticker import Ticker
+
+    ticker = Ticker(settings, args.topic_prefix)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ticker.stop())
+    ticker.run()
+    return 0
