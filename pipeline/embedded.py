@@ -174,6 +174,11 @@ class EmbeddedEngine:
         """The numbers behind a job's verdicts."""
         return self._histories.get(job)
 
+    @property
+    def watermark_ns(self) -> int | None:
+        """What ended by then is worked off; None: nothing yet."""
+        return self._buffer.watermark_ns
+
     def jobs(self) -> tuple[JobKey, ...]:
         """Jobs that are known, by name."""
         with self._lock:

@@ -10,6 +10,8 @@ from tests.clickhouse_fixtures import certificates as certificates  # noqa: PLC0
 from tests.clickhouse_fixtures import clickhouse_endpoint as clickhouse_endpoint  # noqa: PLC0414  # re-exported
 from tests.clickhouse_fixtures import old_server as old_server  # noqa: PLC0414  # re-exported: a fixture
 from tests.clickhouse_fixtures import private_endpoint as private_endpoint  # noqa: PLC0414  # re-exported: a fixture
+from tests.flink_fixtures import flink_cluster as flink_cluster  # noqa: PLC0414  # re-exported: a fixture
+from tests.flink_fixtures import stream as stream  # noqa: PLC0414  # re-exported: a fixture
 from tests.kafka_fixtures import kafka_broker as kafka_broker  # noqa: PLC0414  # re-exported: a fixture
 from tests.kafka_fixtures import private_broker as private_broker  # noqa: PLC0414  # re-exported: a fixture
 from tests.kafka_fixtures import topic_prefix as topic_prefix  # noqa: PLC0414  # re-exported: a fixture

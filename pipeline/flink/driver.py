@@ -10,6 +10,10 @@ once in a while a snapshot takes the journal's place. After a restart the snapsh
 journal is worked off again with its outputs thrown away: operators are deterministic, so the state is
 the same to the byte. What was said between the last checkpoint and the failure is said again, with
 the same id and update.
+
+Flink fires timers in bundles, and while it works off a backlog it hands in many windows before the
+first of their timers. The engine must see what it would have seen live; so a window is **held** until
+its second is worked off, and seconds are worked off one after the other, each once.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import struct
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
@@ -36,6 +40,8 @@ _FAR_AHEAD_NS = 1 << 62
 """The broker refuses stamps that are ahead; a backlog's windows arrive long before their timers."""
 _WINDOW, _TIMER = b"W", b"T"
 _TIME = struct.Struct("<q")
+_STEPS_COUNT = 60
+"""Seconds that one timer works off at most: a checkpoint waits for it."""
 OPERATOR_FAILED = "operator_failed"
 
 
@@ -110,6 +116,8 @@ class JobDriver:
         self._state = state
         self._digests: dict[str, bytes] = {}
         self._since_snapshot_count = 0
+        self._held: deque[tuple[int, bytes]] = deque()
+        self._done_ns: int | None = None
         # Snapshots of many jobs do not fall on the same second.
         self._first_count = int.from_bytes(hashlib.blake2b(key, digest_size=2).digest(), "big")
         self.counters: Counter[str] = Counter()
@@ -129,33 +137,61 @@ class JobDriver:
                 way_out = "start without a savepoint, or with the version that wrote it"
                 msg = f"the state of job {name} cannot be taken over: {error}; {way_out}"
                 raise SnapshotError(msg) from error
+            self._done_ns = self._engine.watermark_ns
         self._digests = {name: _digest(data) for name, data in parts.items()}
         for entry in self._state.journal():
-            kind, body = entry[:1], entry[1:]
-            for _ in self._take(body) if kind == _WINDOW else self._tick(_TIME.unpack(body)[0]):
+            at_ns, body = _TIME.unpack_from(entry, 1)[0], entry[1 + _TIME.size :]
+            if entry[:1] == _WINDOW:
+                self._held.append((at_ns, body))
+                continue
+            for _ in self._work_off(at_ns):
                 pass  # it was said before
-            self._since_snapshot_count += kind == _TIMER
 
     @property
     def is_idle(self) -> bool:
         """Whether no job is left: it ended, or was silent for an hour."""
-        return not self._engine.jobs()
+        return not self._held and not self._engine.jobs()
 
-    def on_window(self, data: bytes) -> list[Output]:
-        """Take the packed records of one second; what cannot be used goes to the dead letters."""
-        self._state.append(_WINDOW + data)
-        return list(self._take(data))
+    def on_window(self, end_ns: int, data: bytes) -> None:
+        """Take the packed records of the second that ends there; windows come in the order of their ends."""
+        self._state.append(_WINDOW + _TIME.pack(end_ns) + data)
+        self._held.append((end_ns, data))
 
-    def on_time(self, end_ns: int) -> list[Output]:
-        """Work off the slices that end at this time; no window that ends by then comes any more."""
-        self._state.append(_TIMER + _TIME.pack(end_ns))
-        found = list(self._tick(end_ns))
-        self._since_snapshot_count += 1
+    def on_time(self, watermark_ns: int) -> list[Output]:
+        """Work off the seconds that end by this time; no window of theirs comes any more.
+
+        What cannot be used goes to the dead letters. One call does a minute at most: call again while
+        ``next_ns`` is not later than the watermark.
+        """
+        most_ns = self.next_ns + (_STEPS_COUNT - 1) * NS_PER_SECOND
+        until_ns = min(watermark_ns // NS_PER_SECOND * NS_PER_SECOND, most_ns)
+        if until_ns < self.next_ns:
+            return []
+        self._state.append(_TIMER + _TIME.pack(until_ns))
+        found = list(self._work_off(until_ns))
         if self.is_idle:
             self._state.clear()
+            self._done_ns = None
         elif self._since_snapshot_count >= self._snapshot_count():
             self._snapshot()
         return found
+
+    @property
+    def next_ns(self) -> int:
+        """End of the second that is to be worked off next."""
+        if self._done_ns is not None:
+            return self._done_ns + NS_PER_SECOND
+        return self._held[0][0] if self._held else _FAR_AHEAD_NS
+
+    def _work_off(self, until_ns: int) -> Iterator[Output]:
+        for end_ns in range(self.next_ns, until_ns + 1, NS_PER_SECOND):
+            while self._held and self._held[0][0] <= end_ns:
+                yield from self._take(self._held.popleft()[1])
+            yield from self._tick(end_ns)
+            self._done_ns = end_ns
+            self._since_snapshot_count += 1
+            if self.is_idle:
+                return  # forgotten: what comes later begins anew
 
     def _snapshot_count(self) -> int:
         every = self._config.snapshot_seconds
@@ -169,6 +205,10 @@ class JobDriver:
             except SchemaError as error:
                 self.counters["dead_letters"] += 1
                 yield self._dead_letter(record, error.reason, str(error), origin)
+            except Exception as error:  # noqa: BLE001  # supervising: a record that breaks us must not come for ever
+                _LOG.exception("a record broke the decoder", extra={"origin": origin})
+                self.counters["dead_letters"] += 1
+                yield self._dead_letter(record, OPERATOR_FAILED, f"{type(error).__name__}: {error}", origin)
 
     def _tick(self, end_ns: int) -> Iterator[Output]:
         lateness_ns = self._config.engine.slices.lateness_ns
@@ -200,6 +240,8 @@ class JobDriver:
         digests = {name: _digest(data) for name, data in parts.items()}
         changed = {name: data for name, data in parts.items() if self._digests.get(name) != digests[name]}
         self._state.replace(changed, sorted(self._digests.keys() - digests.keys()))
+        for end_ns, data in self._held:  # the new journal begins with what is not worked off
+            self._state.append(_WINDOW + _TIME.pack(end_ns) + data)
         self._digests = digests
         self._since_snapshot_count = 0
         self.counters["snapshots"] += 1

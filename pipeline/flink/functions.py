@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pyflink.common import Row, Types
@@ -18,7 +18,6 @@ BYTES = Types.PRIMITIVE_ARRAY(Types.BYTE())
 OUTPUT_NAMES = ["topic", "k", "v", "h"]
 OUTPUT_TYPE = Types.ROW_NAMED(OUTPUT_NAMES, [Types.STRING(), BYTES, BYTES, Types.MAP(Types.STRING(), BYTES)])
 _NS_PER_MS = 1_000_000
-_SECOND_MS = 1000
 
 pack_records = udf(pack, result_type=DataTypes.BYTES())
 """SQL: ``pack_records(ARRAY_AGG(v), ARRAY_AGG(origin))``."""
@@ -77,23 +76,24 @@ class DriveJob(KeyedProcessFunction):  # type: ignore[misc]  # pyflink has no ty
         }
         group.gauge("jobs", lambda: len(self._drivers))
 
-    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[Row]:
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Row]:
         """Take one window of one job."""
         key, end_ms, data = value[0], int(value[1]), bytes(value[2])
-        driver = self._driver(key)
-        # The window's own end: every later second's timer follows from the one before.
+        # Every later second's timer follows from the one before.
         ctx.timer_service().register_event_time_timer(end_ms)
-        yield from self._rows(driver, driver.on_window(data))
+        self._driver(key).on_window(end_ms * _NS_PER_MS, data)
+        return ()
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Row]:
-        """No window that ends by this time comes any more."""
+        """No window that ends by now comes any more; now is the watermark, which may be far beyond the timer."""
         key = ctx.get_current_key()
         driver = self._driver(key)
-        yield from self._rows(driver, driver.on_time(timestamp * _NS_PER_MS))
+        now_ms = max(timestamp, ctx.timer_service().current_watermark())
+        yield from self._rows(driver, driver.on_time(now_ms * _NS_PER_MS))
         if driver.is_idle:
             del self._drivers[key]
         else:
-            ctx.timer_service().register_event_time_timer(timestamp + _SECOND_MS)
+            ctx.timer_service().register_event_time_timer(driver.next_ns // _NS_PER_MS)
 
     def _driver(self, key: str) -> JobDriver:
         driver = self._drivers.get(key)

@@ -24,7 +24,7 @@ _BUNDLE_MS = 200
 def build(options: JobOptions) -> StreamExecutionEnvironment:
     """Wire the job; ``execute`` of what is returned runs it."""
     env = StreamExecutionEnvironment.get_execution_environment()
-    env.set_parallelism(options.parallelism)
+    env.set_parallelism(options.slot_count)
     env.enable_checkpointing(round(options.checkpoint_seconds * 1000))
     env.get_config().set_global_job_parameters({PARAMETER: options.shown()})
     tables = StreamTableEnvironment.create(env)

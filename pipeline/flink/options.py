@@ -30,16 +30,16 @@ class JobOptions:
         stream: where it reads and writes.
         name: shown by the cluster.
         checkpoint_seconds: between two checkpoints.
-        parallelism: slots for the operators; one job's records meet in one of them.
+        slot_count: slots for the operators; one job's records meet in one of them.
         snapshot_seconds: stream time after which a snapshot takes the journal's place.
-        canary_seconds: every so often each job gets a verdict that measures the way to the tables, 0: never.
+        canary_seconds: every so often each job gets a verdict that only measures the way to the tables, 0: never.
         origin: how it was submitted: what an upgrade goes back to.
     """
 
     stream: StreamOptions
     name: str = "tocsin"
     checkpoint_seconds: float = 5.0
-    parallelism: int = 1
+    slot_count: int = 1
     snapshot_seconds: int = 60
     canary_seconds: int = 0
     origin: Mapping[str, str] | None = None
@@ -57,12 +57,12 @@ class JobOptions:
         if self.stream.is_exactly_once and self.checkpoint_seconds >= TRANSACTION_SECONDS:
             must = f"below {TRANSACTION_SECONDS} s with --exactly-once: a transaction ends after that time"
             raise ConfigError("checkpoint-seconds", self.checkpoint_seconds, must)
-        if not 1 <= self.parallelism <= 128:
-            raise ConfigError("parallelism", self.parallelism, "from 1 to 128")
-        if self.canary_seconds < 0:
-            raise ConfigError("canary-seconds", self.canary_seconds, "at least 0")
+        if not 1 <= self.slot_count <= 128:
+            raise ConfigError("parallelism", self.slot_count, "from 1 to 128")
         if self.snapshot_seconds < 1:
             raise ConfigError("snapshot-seconds", self.snapshot_seconds, "at least 1")
+        if self.canary_seconds < 0:
+            raise ConfigError("canary-seconds", self.canary_seconds, "0 (never) or more")
 
     def to_json(self) -> str:
         """Return them in full, for the job alone."""

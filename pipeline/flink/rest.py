@@ -83,6 +83,7 @@ class Checkpoints:
         last_age_seconds: since that was taken.
         last_seconds: that it took.
         last_bytes: of its state.
+        restored_path: what the job was restored from, "" = nothing.
     """
 
     done_count: int = 0
@@ -91,6 +92,7 @@ class Checkpoints:
     last_age_seconds: float = 0.0
     last_seconds: float = 0.0
     last_bytes: int = 0
+    restored_path: str = ""
 
 
 class FlinkRest:
@@ -142,7 +144,8 @@ class FlinkRest:
     def checkpoints(self, job_id: str) -> Checkpoints:
         """Return how its checkpoints go."""
         data = self._get(f"/jobs/{job_id}/checkpoints")
-        counts, last = data.get("counts") or {}, (data.get("latest") or {}).get("completed") or {}
+        counts, latest = data.get("counts") or {}, data.get("latest") or {}
+        last, restored = latest.get("completed") or {}, latest.get("restored") or {}
         return Checkpoints(
             int(counts.get("completed", 0)),
             int(counts.get("failed", 0)),
@@ -150,6 +153,7 @@ class FlinkRest:
             max(0.0, time.time() - int(last.get("trigger_timestamp", 0)) / 1000) if last else 0.0,
             int(last.get("end_to_end_duration", 0)) / 1000,
             int(last.get("state_size", 0)),
+            str(restored.get("external_path") or ""),
         )
 
     def failures(self, job_id: str) -> list[str]:
@@ -174,8 +178,9 @@ class FlinkRest:
             for vertex in self._get(f"/jobs/{job_id}")["vertices"]
             for entry in self._get(f"/jobs/{job_id}/vertices/{vertex['id']}/subtasks/metrics?{query}")
         ]
-        combine = {"sum": sum, "min": min, "max": max}[aggregate]
-        return float(combine(found)) if found else None
+        if not found:
+            return None
+        return sum(found) if aggregate == "sum" else min(found) if aggregate == "min" else max(found)
 
     def savepoint(self, job_id: str, folder: str = "") -> str:
         """Take a savepoint while the job goes on; return where it lies.

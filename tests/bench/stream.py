@@ -102,7 +102,7 @@ class _Chain:
         self._command("migrate", "--clickhouse", self._endpoint.url)
         self._flink.start()
         stream = StreamOptions(servers=self._broker.address, prefix=PREFIX, start="latest")
-        options = JobOptions(stream, parallelism=self._args.parallelism, canary_seconds=5)
+        options = JobOptions(stream, slot_count=self._args.parallelism, canary_seconds=5)
         job_id = submit(Submission(options.to_json(), self._flink.url))
         wait_running(self._flink.rest, job_id)
         self._job_id = job_id

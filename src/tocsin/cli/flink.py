@@ -54,6 +54,8 @@ def _add_job_arguments(parser: argparse.ArgumentParser) -> None:
     text = "between two checkpoints: what is said again after a failure (default: %(default)s)"
     parser.add_argument("--checkpoint-seconds", type=float, default=5.0, metavar="S", help=text)
     parser.add_argument("--parallelism", type=int, default=1, metavar="N", help="slots to use (default: %(default)s)")
+    text = "every so often each job gets a verdict that measures the way to the tables (default: never)"
+    parser.add_argument("--canary-seconds", type=int, default=0, metavar="S", help=text)
     text = "stream seconds between two snapshots of a job's operators (default: %(default)s)"
     parser.add_argument("--snapshot-seconds", type=int, default=60, metavar="S", help=text)
     text = "where to begin without a savepoint; committed: where the group stood, else latest (default: %(default)s)"
@@ -98,7 +100,9 @@ def job_options(args: argparse.Namespace, settings: KafkaSettings) -> JobOptions
         args.start,
         is_exactly_once=args.exactly_once,
     )
-    return JobOptions(stream, args.name, args.checkpoint_seconds, args.parallelism, args.snapshot_seconds)
+    return JobOptions(
+        stream, args.name, args.checkpoint_seconds, args.parallelism, args.snapshot_seconds, args.canary_seconds
+    )
 
 
 def check_topics(settings: KafkaSettings, prefix: str) -> None:

@@ -39,10 +39,8 @@ def facts(rest: FlinkRest, name: str) -> dict[str, Any]:
 def describe(found: dict[str, Any]) -> list[str]:
     """Return the lines for a person."""
     cluster, job = found["cluster"], found["job"]
-    lines = [
-        f"Flink {cluster['version']} at {found['url']}: {cluster['task_manager_count']} TaskManagers,"
-        f" {cluster['free_slot_count']} of {cluster['slot_count']} slots are free"
-    ]
+    slots = f"{cluster['free_slot_count']} of {cluster['slot_count']} slots are free"
+    lines = [f"Flink {cluster['version']} at {found['url']}: {cluster['task_manager_count']} TaskManagers, {slots}"]
     if found["others"]:
         lines.append(f"  other jobs   {', '.join(found['others'])}")
     if job is None:

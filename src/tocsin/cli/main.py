@@ -57,6 +57,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "topics": ("tocsin.cli.topics", "create the Kafka topics, or say what differs"),
         "sink": ("tocsin.cli.sink", "consume verdicts from Kafka: 'sink clickhouse' writes incidents to a server"),
         "ticker": ("tocsin.cli.ticker", "tick in every partition of the Kafka topics, once a second"),
+        "cluster": ("tocsin.cli.cluster.command", "the distributed engine on this machine: up, status, logs, down"),
         "flink": ("tocsin.cli.flink", "the job on a Flink cluster: submit, status, savepoint, upgrade, cancel"),
         "migrate": ("tocsin.cli.migrate", "bring the incident database to this version's tables"),
     }

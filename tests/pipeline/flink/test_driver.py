@@ -48,8 +48,14 @@ class Stream:
     outputs: list[Output] = field(default_factory=list)
     state: MemoryState = field(default_factory=MemoryState)
 
-    def run(self, *, kill_at: tuple[int, ...] = (), save_every: int = 5) -> Stream:
-        """Play it; at each of these seconds the worker dies and goes on from the last checkpoint."""
+    def run(self, *, kill_at: tuple[int, ...] = (), save_every: int = 5, stride: int = 1) -> Stream:
+        """Play it; at each of these seconds the worker dies and goes on from the last checkpoint.
+
+        Args:
+            kill_at: seconds from the start.
+            save_every: seconds between two checkpoints.
+            stride: seconds that the watermark moves at once: so many windows come before their timers.
+        """
         windows: dict[int, list[bytes]] = defaultdict(list)
         for record in self.records:
             windows[record.ts_ns // NS_PER_SECOND + 1].append(encode(record))
@@ -58,20 +64,23 @@ class Stream:
         driver, saved, saved_second = JobDriver(CONFIG, KEY, self.state), self.state.saved(), first
         second, kills = first, sorted(first + at for at in kill_at)
         while second <= last:
-            if kills and second == kills[0]:
+            if kills and second >= kills[0]:
                 kills.pop(0)
                 self.state = saved.saved()
                 driver, second = JobDriver(CONFIG, KEY, self.state), saved_second
                 continue
-            held = windows[second] * self.repeat_count
-            if self.shuffle_seed is not None:
-                order.shuffle(held)
-            if held:
-                self.outputs += driver.on_window(pack(held, ["t:0:0"] * len(held)))
-            self.outputs += driver.on_time(second * NS_PER_SECOND)
-            second += 1
-            if (second - first) % save_every == 0:
-                saved, saved_second = self.state.saved(), second
+            beyond = min(last + 1, second + stride)
+            for one in range(second, beyond):
+                held = windows[one] * self.repeat_count
+                if self.shuffle_seed is not None:
+                    order.shuffle(held)
+                if held:
+                    driver.on_window(one * NS_PER_SECOND, pack(held, ["t:0:0"] * len(held)))
+            while driver.next_ns < beyond * NS_PER_SECOND:
+                self.outputs += driver.on_time((beyond - 1) * NS_PER_SECOND + 1)
+            if (beyond - saved_second) >= save_every:
+                saved, saved_second = self.state.saved(), beyond
+            second = beyond
         return self
 
     def verdicts(self) -> list[bytes]:
@@ -83,6 +92,11 @@ class Stream:
                 seen.add(name)
                 kept.append(output.value)
         return kept
+
+
+def second_of(record: JobRecord) -> int:
+    """End of the second that a record lies in."""
+    return (record.ts_ns // NS_PER_SECOND + 1) * NS_PER_SECOND
 
 
 @pytest.fixture(scope="module")
@@ -108,10 +122,16 @@ def test_shuffled_and_twice(records: list[JobRecord], wanted: list[bytes]) -> No
     assert Stream(records, shuffle_seed=1, repeat_count=2).run().verdicts() == wanted
 
 
+def test_a_backlog_is_judged_as_it_would_have_been_live(records: list[JobRecord], wanted: list[bytes]) -> None:
+    assert Stream(records).run(stride=1000).verdicts() == wanted
+
+
 @settings(max_examples=8, deadline=None)
-@given(kills=st.lists(st.integers(6, END_SECOND), min_size=1, max_size=4, unique=True))
-def test_killed_anywhere_it_goes_on(records: list[JobRecord], wanted: list[bytes], kills: list[int]) -> None:
-    assert Stream(records).run(kill_at=tuple(kills)).verdicts() == wanted
+@given(stride=st.integers(1, 40), kills=st.lists(st.integers(6, END_SECOND), min_size=1, max_size=4, unique=True))
+def test_killed_anywhere_it_goes_on(
+    records: list[JobRecord], wanted: list[bytes], stride: int, kills: list[int]
+) -> None:
+    assert Stream(records).run(kill_at=tuple(kills), stride=stride).verdicts() == wanted
 
 
 def test_the_journal_is_no_longer_than_a_snapshots_time(records: list[JobRecord]) -> None:
@@ -126,7 +146,8 @@ def test_what_is_no_record_goes_to_the_dead_letters_and_the_rest_goes_on(
     records: list[JobRecord], wanted: list[bytes]
 ) -> None:
     driver = JobDriver(CONFIG, KEY, MemoryState())
-    [letter] = driver.on_window(pack([encode(records[0]), b"poison"], ["in.steps:1:41", "in.steps:1:42"]))
+    driver.on_window(second_of(records[0]), pack([encode(records[0]), b"poison"], ["in.steps:1:41", "in.steps:1:42"]))
+    [letter] = driver.on_time(second_of(records[0]))
 
     assert (letter.topic, letter.key, letter.value) == (DEAD_LETTER, KEY, b"poison")
     told = {name: data.decode() for name, data in letter.headers.items()}
@@ -136,20 +157,46 @@ def test_what_is_no_record_goes_to_the_dead_letters_and_the_rest_goes_on(
     assert driver.counters["records"] == 2
 
 
+def test_a_late_timer_and_a_timer_without_a_job_do_nothing(records: list[JobRecord]) -> None:
+    state = MemoryState()
+    driver = JobDriver(CONFIG, KEY, state)
+    assert driver.on_time(second_of(records[0])) == []
+    assert driver.is_idle
+    driver.on_window(second_of(records[0]), pack([encode(records[0])], ["t:0:0"]))
+    driver.on_time(second_of(records[0]) + 5 * NS_PER_SECOND)
+    before = state.saved()
+
+    assert driver.on_time(second_of(records[0]) + NS_PER_SECOND) == []
+    assert state.journal() == before.journal()
+
+
+def test_windows_that_wait_outlive_a_snapshot(records: list[JobRecord]) -> None:
+    state = MemoryState()
+    driver = JobDriver(CONFIG, KEY, state)
+    first = second_of(records[0])
+    driver.on_window(first, pack([encode(records[0])], ["t:0:0"]))
+    driver.on_window(first + 500 * NS_PER_SECOND, pack([encode(records[-1])], ["t:0:1"]))
+    driver.on_time(first + 400 * NS_PER_SECOND)
+    assert driver.counters["snapshots"]
+
+    assert [entry[:1] for entry in state.journal()].count(b"W") == 1
+    assert not JobDriver(CONFIG, KEY, state).is_idle
+
+
 def test_an_operator_that_fails_costs_its_job_the_past_and_nobody_a_restart(
     records: list[JobRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = MemoryState()
     driver = JobDriver(CONFIG, KEY, state)
-    end_ns = (records[0].ts_ns // NS_PER_SECOND + 1) * NS_PER_SECOND
-    driver.on_window(pack([encode(records[0])], ["t:0:0"]))
+    end_ns = second_of(records[0])
+    driver.on_window(end_ns, pack([encode(records[0])], ["t:0:0"]))
     monkeypatch.setattr(EmbeddedEngine, "tick", _broken)
     [letter] = driver.on_time(end_ns)
     monkeypatch.undo()
 
     assert letter.headers["reason"] == OPERATOR_FAILED.encode()
     assert b"ZeroDivisionError" in letter.headers["detail"]
-    driver.on_window(pack([encode(records[1])], ["t:0:1"]))
+    driver.on_window(end_ns + NS_PER_SECOND, pack([encode(records[1])], ["t:0:1"]))
     assert driver.on_time(end_ns + NS_PER_SECOND) == []
     assert driver.counters[OPERATOR_FAILED] == 1
 
@@ -172,7 +219,7 @@ def test_a_job_that_is_over_leaves_nothing_behind(records: list[JobRecord]) -> N
     state = MemoryState()
     driver = JobDriver(CONFIG, KEY, state)
     first = records[0].ts_ns // NS_PER_SECOND + 1
-    driver.on_window(pack([encode(records[0])], ["t:0:0"]))
+    driver.on_window(first * NS_PER_SECOND, pack([encode(records[0])], ["t:0:0"]))
     for second in range(first, first + 3610):
         driver.on_time(second * NS_PER_SECOND)
         if driver.is_idle:
@@ -185,7 +232,7 @@ def test_a_job_that_is_over_leaves_nothing_behind(records: list[JobRecord]) -> N
 def test_a_canary_every_five_seconds_accuses_nobody(records: list[JobRecord]) -> None:
     driver = JobDriver(DriverConfig(canary_seconds=5), KEY, MemoryState())
     first = records[0].ts_ns // NS_PER_SECOND + 1
-    driver.on_window(pack([encode(records[0])], ["t:0:0"]))
+    driver.on_window(first * NS_PER_SECOND, pack([encode(records[0])], ["t:0:0"]))
     said = [output for second in range(first, first + 20) for output in driver.on_time(second * NS_PER_SECOND)]
 
     verdicts = [decode_verdict(output.value) for output in said]

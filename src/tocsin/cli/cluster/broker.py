@@ -131,6 +131,8 @@ class Broker:
             self._format([*base, "kafka.tools.StorageTool"], properties)
         heap = [f"-Xmx{config.heap_bytes}", "-XX:+ExitOnOutOfMemoryError"]
         command = [*base[:1], *heap, *base[1:], "kafka.Kafka", str(properties)]
+        if self._child is not None:
+            self._child.kill()  # the dead one's watchdog
         self._child = Child(Program("the Kafka broker", command, config.folder / "broker.log"))
         self._child.start()
         self._child.wait_ready(lambda: self.child.said("Kafka Server started"), READY_SECONDS)

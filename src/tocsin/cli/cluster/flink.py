@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Final
 
 from tocsin.cli.cluster.flink_conf import HOST, FlinkConfig, flink_environment, flink_home, settings_of, write_conf
@@ -65,10 +66,9 @@ class Flink:
 
     def stop(self) -> None:
         """End all in order; checkpoints stay."""
-        for child in self.task_managers:
+        for child in [*self.task_managers, *([self.job_manager] if self.job_manager else [])]:
             child.stop()
-        if self.job_manager is not None:
-            self.job_manager.stop()
+        shutil.rmtree(self.config.folder / "tmp", ignore_errors=True)
 
     def is_running(self) -> bool:
         """Return whether every process runs."""

@@ -31,6 +31,18 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
+def is_free(port: int) -> bool:
+    """Return whether nobody listens on a port of loopback."""
+    with socket.socket() as one:
+        # as servers do it: a port whose last connections linger is free
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """What to run.

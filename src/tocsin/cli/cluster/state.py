@@ -15,6 +15,7 @@ from typing import Final
 from tocsin.cli.paths import data_folder
 from tocsin.schemas.errors import ConfigError, EngineError
 
+FOLDER_VARIABLE: Final = "TOCSIN_CLUSTER"
 _FILE: Final = "cluster.json"
 _LOCK: Final = "cluster.lock"
 
@@ -39,8 +40,9 @@ class ClusterState:
 
 
 def default_folder() -> Path:
-    """Return where a cluster lives, if nobody names another folder."""
-    return data_folder() / "cluster"
+    """Return where a cluster lives, if no flag names another folder."""
+    named = os.environ.get(FOLDER_VARIABLE)
+    return Path(named).expanduser().absolute() if named else data_folder() / "cluster"
 
 
 @contextlib.contextmanager

@@ -1,0 +1,65 @@
+"""The real job on a real Flink cluster: what the embedded engine says, whatever comes and whatever dies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.flink_fixtures import Stream, case_of, wanted_lines
+from tocsin.schemas.topics import DEAD_LETTER, LATE, STEPS, topic_name
+
+pytestmark = pytest.mark.timeout(400)
+SEED = 11
+"""Four machines, 645 s, ten verdict lines from the second minute to the last."""
+
+
+def test_it_says_what_the_embedded_engine_says_and_puts_the_rest_aside(stream: Callable[..., Stream]) -> None:
+    recording = case_of(SEED)
+    wanted = wanted_lines(recording)
+    job = stream(recording)
+    job.submit()
+    job.play(0, 1, shuffle_seed=1, repeat_count=2)
+    found = job.wait_verdicts(len(wanted))
+    key = b"default/" + recording.manifest.job_id.encode()
+    for value, name, kind in ((b"poison", key, b"steps"), (b"no kind", key, b""), (b"no key", None, b"steps")):
+        job.send_now(name, value, kind)
+    again = job.send_again()
+    job.tick(3)
+    letters = {record.value: dict(record.headers) for record in job.read(DEAD_LETTER, lambda all_: len(all_) >= 3)}
+    [late] = job.read(LATE, bool)
+
+    assert found == wanted
+    assert letters.keys() == {b"poison", b"no kind", b"no key"}
+    assert letters[b"no key"]["reason"] == letters[b"no kind"]["reason"] == b"bad_header"
+    assert letters[b"poison"]["reason"] == b"undecodable"
+    for letter in letters.values():
+        assert letter["topic"] == topic_name(STEPS, job.prefix).encode()
+        assert letter["offset"].isdigit()
+    assert (late.value, dict(late.headers)["reason"]) == (again, b"late")
+    assert job.flink.rest.failures(job.job_id) == []
+    assert job.tocsin("status") == 0
+
+
+def test_a_task_manager_that_is_killed_changes_no_verdict_and_leaves_nobody_behind(
+    stream: Callable[..., Stream],
+) -> None:
+    recording = case_of(SEED)
+    wanted = wanted_lines(recording)
+    job = stream(recording)
+    job.submit()
+    job.play(0, 0.3)
+    job.wait_checkpoints(2)
+    job.play(0.3, 0.6)
+    worker = job.flink.task_managers[0]
+    members = set(worker.members())
+    worker.crash()
+    job.play(0.6, 1)
+    job.flink.start_task_manager(0)
+    job.flink.wait_ready()
+    found = job.wait_verdicts(len(wanted), 120)
+
+    assert found == wanted
+    assert len(members) > 1
+    assert not any(Path(f"/proc/{pid}").exists() for pid in members)
