@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import zipfile
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from tests.deploy import files
 from tests.kafka_fixtures import need_java
 from tocsin.cli.cluster.jars import fetch_jars
+from tocsin.pipeline.flink.options import OPTIONS_VARIABLE, options_from
 from tocsin.schemas.kafka_settings import kafka_settings
 
 BOTH = ["compose", "kubernetes"]
@@ -26,21 +28,19 @@ OF_ONE_FORM = {
 
 @pytest.mark.parametrize("kind", BOTH)
 def test_the_job_takes_its_options(kind: str) -> None:
-    job = pytest.importorskip("tocsin.pipeline.flink.job", reason="pip install 'tocsin[flink]'")
-    options = job.options_from(files.flink_job(kind))
+    options = options_from(json.dumps(files.flink_job(kind)))
 
-    assert options.parallelism == int(files.flink_settings(kind)["taskmanager.numberOfTaskSlots"])
+    assert options.slot_count == int(files.flink_settings(kind)["taskmanager.numberOfTaskSlots"])
     assert options.stream.prefix == "tocsin"
     if kind == "kubernetes":
-        assert options.parallelism == files.named("FlinkDeployment", "tocsin")["spec"]["job"]["parallelism"]
+        assert options.slot_count == files.named("FlinkDeployment", "tocsin")["spec"]["job"]["parallelism"]
 
 
 def test_the_job_s_variable_is_the_one_that_it_reads() -> None:
-    job = pytest.importorskip("tocsin.pipeline.flink.job", reason="pip install 'tocsin[flink]'")
     (container,) = [one for one in files.containers() if one.image == "tocsin-flink"]
 
-    assert set(files.environment_of(container)) == {job.OPTIONS_VARIABLE}
-    assert job.OPTIONS_VARIABLE in files.compose()["services"]["jobmanager"]["environment"]
+    assert set(files.environment_of(container)) == {OPTIONS_VARIABLE}
+    assert OPTIONS_VARIABLE in files.compose()["services"]["jobmanager"]["environment"]
 
 
 def test_the_job_speaks_to_the_brokers_of_the_others() -> None:
