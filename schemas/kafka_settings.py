@@ -45,6 +45,8 @@ _JAVA_FIXED: Final = {"ssl.truststore.type": "PEM", "ssl.keystore.type": "PEM"}
 _JAAS_VALUE: Final = re.compile(r'(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;"]+))')
 _PROPERTY: Final = re.compile(r"([^=:\s]+)\s*[=:]\s*(.*)")
 _MAX_FILE_BYTES: Final = 1 << 20
+_FLINK_CLIENT: Final = "org.apache.flink.kafka.shaded.org.apache.kafka"
+"""Kafka's client in flink-sql-connector-kafka; with the plain name it says "No LoginModule found"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,9 @@ class KafkaSettings:
         return options
 
     def java_properties(self) -> dict[str, str]:
-        """Return the same for Java's clients (Flink's connector), PEM files instead of key stores.
+        """Return the same for the Java client inside Flink's connector, PEM files instead of key stores.
+
+        Its classes are renamed in that jar: another Java client does not know the login module that is named here.
 
         Raises:
             ConfigError: a password file cannot be read, or our key is not in the certificate's file
@@ -134,7 +138,7 @@ class KafkaSettings:
         if self.mechanism:
             login = "plain.PlainLoginModule" if self.mechanism == "PLAIN" else "scram.ScramLoginModule"
             user, password = (_quoted(text) for text in (self.username, self._sasl_password()))
-            module = f"org.apache.kafka.common.security.{login}"
+            module = f"{_FLINK_CLIENT}.common.security.{login}"
             values["sasl.mechanism"] = self.mechanism
             values["sasl.jaas.config"] = f"{module} required username={user} password={password};"
         if self.protocol.endswith("SSL"):

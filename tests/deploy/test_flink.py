@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 import zipfile
-from typing import Any
+from pathlib import Path
 
 import pytest
 
 from tests.deploy import files
 from tests.kafka_fixtures import need_java
+from tocsin.cli.cluster import flink_conf
 from tocsin.cli.cluster.jars import fetch_jars
 from tocsin.pipeline.flink.options import OPTIONS_VARIABLE, options_from
 from tocsin.schemas.kafka_settings import kafka_settings
@@ -30,10 +31,11 @@ OF_ONE_FORM = {
 def test_the_job_takes_its_options(kind: str) -> None:
     options = options_from(json.dumps(files.flink_job(kind)))
 
-    assert options.slot_count == int(files.flink_settings(kind)["taskmanager.numberOfTaskSlots"])
+    assert options.parallelism == int(files.flink_settings(kind)["taskmanager.numberOfTaskSlots"])
     assert options.stream.prefix == "tocsin"
+    assert options.stream.group == "tocsin.flink"  # as 'tocsin flink submit' calls it
     if kind == "kubernetes":
-        assert options.slot_count == files.named("FlinkDeployment", "tocsin")["spec"]["job"]["parallelism"]
+        assert options.parallelism == files.named("FlinkDeployment", "tocsin")["spec"]["job"]["parallelism"]
 
 
 def test_the_job_s_variable_is_the_one_that_it_reads() -> None:
@@ -41,6 +43,15 @@ def test_the_job_s_variable_is_the_one_that_it_reads() -> None:
 
     assert set(files.environment_of(container)) == {OPTIONS_VARIABLE}
     assert OPTIONS_VARIABLE in files.compose()["services"]["jobmanager"]["environment"]
+
+
+def test_flink_restarts_and_keeps_checkpoints_as_the_local_cluster_does(tmp_path: Path) -> None:
+    wanted = flink_conf.settings_of(flink_conf.FlinkConfig(tmp_path), 1, 2, tmp_path)
+    ours = files.flink_settings("kubernetes")
+    same = {name for name in ours if name.startswith(("restart-strategy.", "execution.checkpointing.ext"))}
+
+    assert len(same) == 5
+    assert {name: ours[name] for name in same} == {name: wanted[name] for name in same}
 
 
 def test_the_job_speaks_to_the_brokers_of_the_others() -> None:
@@ -67,7 +78,7 @@ def test_both_forms_start_the_same_program() -> None:
     assert command == ["standalone-job", "--job-classname", job["entryClass"], *job["args"]]
 
 
-def test_the_job_s_security_is_that_of_the_others(tmp_path: Any) -> None:
+def test_the_job_s_security_is_that_of_the_others(tmp_path: Path) -> None:
     path = tmp_path / "kafka.toml"
     path.write_text(files.config("tocsin-settings", "tocsin")["kafka.toml"])
     settings = kafka_settings("x:1", str(path))
@@ -82,10 +93,16 @@ def test_the_job_s_security_is_that_of_the_others(tmp_path: Any) -> None:
     assert f'password="${{dir:{folder}:{name}}}";' in jaas
 
 
-def test_the_classes_that_the_settings_name_are_in_the_jars() -> None:
+def test_the_classes_that_the_settings_name_are_in_the_jars(tmp_path: Path) -> None:
+    """Those of the manifests, and those that 'tocsin flink submit' writes."""
     need_java()
+    config, password = tmp_path / "kafka.toml", tmp_path / "password"
+    password.write_text("x")
+    text = files.config("tocsin-settings", "tocsin")["kafka.toml"]
+    config.write_text(text.replace("/etc/tocsin/kafka/password", str(password)))
     properties = files.flink_job("kubernetes")["stream"]["properties"]
-    wanted = {properties["config.providers.dir.class"], properties["sasl.jaas.config"].split()[0]}
+    jaas = kafka_settings("h:1", str(config)).java_properties()["sasl.jaas.config"]
+    wanted = {properties["config.providers.dir.class"], properties["sasl.jaas.config"].split()[0], jaas.split()[0]}
     with zipfile.ZipFile(fetch_jars().flink_connector) as jar:
         known = set(jar.namelist())
 
