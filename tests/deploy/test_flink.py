@@ -31,11 +31,11 @@ OF_ONE_FORM = {
 def test_the_job_takes_its_options(kind: str) -> None:
     options = options_from(json.dumps(files.flink_job(kind)))
 
-    assert options.parallelism == int(files.flink_settings(kind)["taskmanager.numberOfTaskSlots"])
+    assert options.slot_count == int(files.flink_settings(kind)["taskmanager.numberOfTaskSlots"])
     assert options.stream.prefix == "tocsin"
     assert options.stream.group == "tocsin.flink"  # as 'tocsin flink submit' calls it
     if kind == "kubernetes":
-        assert options.parallelism == files.named("FlinkDeployment", "tocsin")["spec"]["job"]["parallelism"]
+        assert options.slot_count == files.named("FlinkDeployment", "tocsin")["spec"]["job"]["parallelism"]
 
 
 def test_the_job_s_variable_is_the_one_that_it_reads() -> None:
