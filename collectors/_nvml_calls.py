@@ -41,6 +41,10 @@ def number(value: object) -> float | None:
     return float(value)
 
 
+def _key(name: str, arguments: tuple[object, ...]) -> tuple[object, ...]:
+    return (name, *(item for item in arguments if isinstance(item, int | tuple)))  # ctypes has no hash
+
+
 class Asker:
     """The calls of one GPU. Remembers for five minutes what the card cannot do."""
 
@@ -59,17 +63,16 @@ class Asker:
             GpuLostError: the GPU is lost.
             DriverGoneError: the driver is.
         """
-        key = (name, *(item for item in arguments if isinstance(item, int | tuple)))  # ctypes has no hash
-        if self._cannot.get(key, 0) > self.now_ns:
+        if self._cannot and self._cannot.get(_key(name, arguments), 0) > self.now_ns:
             return None
         function = getattr(self.library, name, None)
         if function is None:  # an older nvidia-ml-py
-            self._cannot[key] = self.now_ns + RETRY_NS
+            self._cannot[_key(name, arguments)] = self.now_ns + RETRY_NS
             return None
         try:
             return function(self.handle, *arguments)
         except self.library.NVMLError as error:
-            self.note(error, key)
+            self.note(error, _key(name, arguments))
             return None
 
     def note(self, error: Any, key: tuple[object, ...] = ()) -> None:

@@ -47,8 +47,10 @@ class Gpm:
         request = library.c_nvmlGpmMetricsGet_t()
         request.version = library.NVML_GPM_METRICS_GET_VERSION
         request.numMetrics = len(_GPM_METRICS)
-        for index, metric in enumerate(_GPM_METRICS):
-            request.metrics[index].metricId = metric
+        # Held: through ctypes each request.metrics[index] is a new object, which costs more than the driver's answer.
+        self._metrics = {metric: request.metrics[index] for index, metric in enumerate(_GPM_METRICS)}
+        for metric, place in self._metrics.items():
+            place.metricId = metric
         self._request = request
 
     def read(self) -> dict[int, float]:
@@ -72,11 +74,10 @@ class Gpm:
             self._asker.note(error)
             return {}
         found: dict[int, float] = {}
-        for index in range(len(_GPM_METRICS)):
-            metric = request.metrics[index]
-            value = number(metric.value)
-            if not metric.nvmlReturn and value is not None:
-                found[metric.metricId] = value
+        for metric, place in self._metrics.items():
+            value = number(place.value)
+            if not place.nvmlReturn and value is not None:
+                found[metric] = value
         return found
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from tocsin.collectors.agent_metrics import families
 from tocsin.collectors.api import Collector, Reading
 from tocsin.collectors.clock import Now, SteadyClock
 from tocsin.collectors.core import AgentCore, CoreConfig, Surroundings
-from tocsin.collectors.datagram_socket import DatagramSocket
+from tocsin.collectors.datagram_socket import DatagramSocket, Unread
 from tocsin.collectors.metrics_page import MetricsPage
 from tocsin.collectors.probes import ProbeDesk
 from tocsin.collectors.process import ProcessWatcher
@@ -39,6 +39,8 @@ FLUSH_SECONDS: Final = 2.0
 GARBAGE_THRESHOLD: Final = 20_000
 HEALTHY_SECONDS: Final = 5.0
 DEADLINE_SECONDS: Final = 2.0
+APART_NS: Final = 4_000_000
+"""The collectors of one tick are called one after the other: at once they would wait for the interpreter's lock."""
 AHEAD_NS: Final = 500_000_000
 """A refusal is believed where the clocks differ by more than this."""
 
@@ -116,9 +118,13 @@ class Agent:
         now, _ = clock.read()
         self.core = AgentCore(config.core, parts.watcher, now)
         self._desk = ProbeDesk(self.core, wake)
+        self._unread = Unread()
         self._readings: deque[tuple[int, Reading]] = deque()
         supervision = Supervision(clock.stamp_ns, clock.mono_ns, self._deliver, config.deadline_seconds)
-        self._runners = [CollectorRunner(collector, supervision) for collector in parts.collectors]
+        self._runners = [
+            CollectorRunner(collector, supervision, number * APART_NS)
+            for number, collector in enumerate(parts.collectors)
+        ]
         self._records: dict[str, int] = {}
         self._spool_dropped = 0
         self._stopping = False
@@ -170,19 +176,23 @@ class Agent:
 
     def _turn(self, poller: select.poll) -> None:
         wait = min(TURN_SECONDS, self.core.wait_seconds(Now(0, self._clock.stamp_ns(), 0)))
-        for descriptor, _ in poller.poll(wait * 1000 + 1):
-            if descriptor == self._wake.fileno():
-                self._wake.clear()
+        ready = [descriptor for descriptor, _ in poller.poll(wait * 1000 + 1)]
+        if self._wake.fileno() in ready:
+            self._wake.clear()
         now = self._read_clock()
-        self._take_datagrams(now)
-        while self._readings:
-            tick_ns, reading = self._readings.popleft()
+        if self._socket.fileno() in ready:
+            self._receive(now)
+        said = self._sink.poll()
+        readings = [self._readings.popleft() for _ in range(len(self._readings))]
+        if said or self._unread.is_urgent or any(reading.events for _, reading in readings):
+            self._catch_up()
+        for tick_ns, reading in readings:
             self.core.on_reading(tick_ns, reading, now)
-        for said in self._sink.poll():
-            now = self._on_engine(said, now)
+        for item in said:
+            now = self._on_engine(item, now)
         self._follow_engine_clock()
         self._desk.on_time(now)
-        self.core.on_time(now, self._surroundings)
+        self.core.on_time(now, self._surroundings, self._catch_up)
         self._ship()
         self._turned_mono_ns = now.mono_ns
 
@@ -194,11 +204,16 @@ class Agent:
             self.core.on_clock_jump(jump_ns, now)
         return now
 
-    def _take_datagrams(self, now: Now) -> None:
+    def _receive(self, now: Now) -> None:
         for _ in range(DATAGRAMS_A_TURN):
             received = self._socket.receive()
             if received is None:
                 return
+            self._unread.put(received, now)
+
+    def _catch_up(self) -> None:
+        """Look into the datagrams that were received."""
+        for received, now in self._unread.take():
             if received.is_too_large:
                 self.core.dead_letter("too_large", f"datagram larger than allowed from pid {received.pid}")
                 continue
@@ -262,7 +277,8 @@ class Agent:
         for runner in self._runners:
             runner.stop()
         now = self._read_clock()
-        self._take_datagrams(now)
+        self._receive(now)
+        self._catch_up()
         self.core.on_stop(now)
         self._ship()
         self._socket.close()

@@ -70,6 +70,10 @@ class Reading:
     events: tuple[Sighting, ...] = ()
     places: Mapping[str, GpuPlace] = field(default_factory=dict)
 
+    def __bool__(self) -> bool:
+        """Return whether there is anything in it."""
+        return bool(self.host or self.gpus or self.events or self.places)
+
 
 class Collector(Protocol):
     """One source on the training host. ``collect`` is called from one thread, its own."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +24,7 @@ REPEAT_LAST_NS: Final = 10 * NS_PER_SECOND
 RING_NS: Final = 60 * NS_PER_SECOND
 RING_RECORDS: Final = 100_000
 _PACKED: Final = struct.Struct("<HHqqqq")
+_TEXTS: Final = 0xFFFF
 
 
 def sampled_ranks(
@@ -74,13 +75,13 @@ def _place(group: tuple[int, ...]) -> int:
     return first // (stride * len(group)) * stride + first % stride
 
 
-def completion_record(rank: int, item: Completion, correction_ns: int) -> CollectiveRecord:
-    """Return the record of a finished operation, stamped with the corrected clock."""
-    end_ns = item.end_ns - correction_ns
-    start_ns = item.start_ns - correction_ns if item.start_ns else 0
-    return CollectiveRecord(
-        end_ns, "completion", rank, item.comm_id, item.op_name, item.op_seq, item.msg_bytes, start_ns, end_ns
-    )
+def completion_records(rank: int, items: Iterable[Completion], correction_ns: int) -> list[CollectiveRecord]:
+    """Return the records of finished operations, stamped with the corrected clock."""
+    return [
+        CollectiveRecord(end, "completion", rank, comm_id, op_name, op_seq, size, start and start - correction_ns, end)
+        for comm_id, op_name, op_seq, size, start, end_ns in items
+        for end in (end_ns - correction_ns,)
+    ]
 
 
 def _last_record(rank: int, item: LastDone, correction_ns: int, now_ns: int) -> CollectiveRecord:
@@ -156,8 +157,7 @@ class CollectiveRing:
         """Hold nothing yet."""
         self._span_ns = span_ns
         self._limit = limit
-        self._texts: dict[str, int] = {}
-        self._names: list[str] = []
+        self._texts = _Numbers()
         self._parts: deque[tuple[int, int, bytes]] = deque()
         self._count = 0
 
@@ -167,30 +167,26 @@ class CollectiveRing:
     def add(self, host_ns: int, rank: int, items: tuple[Completion, ...]) -> None:
         """Take the completions of one step; the oldest go by age and by number."""
         if items:
-            text, pack = self._text, _PACKED.pack
-            packed = b"".join([pack(text(c), text(n), s, size, t0, t1) for c, n, s, size, t0, t1 in items])
+            texts, pack = self._texts, _PACKED.pack
+            packed = b"".join([pack(texts[c], texts[n], s, size, t0, t1) for c, n, s, size, t0, t1 in items])
             self._parts.append((host_ns, rank, packed))
             self._count += len(items)
         while self._parts and (self._count > self._limit or self._parts[0][0] < host_ns - self._span_ns):
             self._count -= len(self._parts.popleft()[2]) // _PACKED.size
 
-    def items(self, rank: int = -1) -> list[tuple[int, Completion]]:
-        """Return (rank, completion) of one rank, -1: of all; oldest first."""
-        names = self._names
-        found = []
+    def parts(self, rank: int = -1) -> Iterator[tuple[int, list[Completion]]]:
+        """Yield a rank and the completions of one of its steps, of one rank, -1: of all; oldest first."""
+        names = list(self._texts)
         for _, owner, packed in self._parts:
             if rank in {-1, owner}:
-                for comm, name, seq, size, start_ns, end_ns in _PACKED.iter_unpack(packed):
-                    found.append((owner, Completion(names[comm], names[name], seq, size, start_ns, end_ns)))
-        return found
+                rows = _PACKED.iter_unpack(packed)
+                yield owner, [(names[c], names[n], seq, size, t0, t1) for c, n, seq, size, t0, t1 in rows]
 
-    def _text(self, text: str) -> int:
-        """Return a text's number. Past 65,535 different ones (a broken hook) all are one."""
-        number = self._texts.get(text)
-        if number is None:
-            if len(self._names) >= 0xFFFF:
-                text = "other"
-            number = self._texts.setdefault(text, len(self._names))
-            if number == len(self._names):
-                self._names.append(text)
-        return number
+
+class _Numbers(dict[str, int]):
+    """Each text's number, in the order of their first appearance; past 65,535 (a broken hook) all others are one."""
+
+    def __missing__(self, text: str) -> int:
+        if len(self) >= _TEXTS:
+            text = "other"
+        return self.setdefault(text, len(self))

@@ -210,12 +210,15 @@ class AgentCore:
         """The agent ends in order."""
         self._host_event(events.AGENT, Severity.INFO, {"edge": "stop"}, now)
 
-    def on_time(self, now: Now, around: Callable[[], Surroundings]) -> None:
-        """Say which steps are overdue, and cut the slices that have passed."""
+    def on_time(self, now: Now, around: Callable[[], Surroundings], catch_up: Callable[[], None] | None = None) -> None:
+        """Say which steps are overdue, cut the slices that have passed; first ``catch_up`` with the datagrams if so."""
+        ends_ns = self._boundaries.due(now.stamp_ns)
+        if catch_up is not None and (ends_ns or any(state.is_late(now) for state in self.jobs.values())):
+            catch_up()
         if now.mono_ns - self._looked_mono_ns >= LOOK_NS:
             self._looked_mono_ns = now.mono_ns
             self._look(now)
-        for end_ns in self._boundaries.due(now.stamp_ns):
+        for end_ns in ends_ns:
             metric_slice = end_ns % self._slice_ns == 0
             for state in self.jobs.values():
                 self._out.extend(state.cut(end_ns, now, metric_slice=metric_slice))
@@ -336,17 +339,12 @@ class AgentCore:
     def _look(self, now: Now) -> None:
         """Say which steps are overdue; forget the jobs that are over."""
         for name, state in list(self.jobs.items()):
-            self._stalls(state, now)
-            if state.is_over(now):
-                del self.jobs[name]
-
-    def _stalls(self, state: JobState, now: Now) -> None:
-        for number, rank in state.ranks.items():
-            payload = state.stalls[number].look(rank, now.mono_ns)
-            if payload is not None:
+            for number, payload in state.stall_news(now):
                 payload["process_state"] = self._watcher.state(state.job, number)
                 sighting = Sighting(events.STALL, EventSource.PROCESS, Severity.WARNING, payload)
                 self._event(state.job, number, now.stamp_ns, sighting)
+            if state.is_over(now):
+                del self.jobs[name]
 
     def _host_event(self, name: str, severity: Severity, payload: Mapping[str, Any], now: Now) -> None:
         self._on_sighting(Sighting(name, OWN_SOURCE, severity, payload), now)

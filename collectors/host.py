@@ -9,6 +9,7 @@ from typing import Final
 from tocsin.collectors.api import NothingHere, Reading
 from tocsin.collectors.procfs import (
     CpuTimes,
+    KeptFiles,
     Roots,
     memory_used_ratio,
     parse_cpu_times,
@@ -41,7 +42,10 @@ class HostCollector:
         """Read nothing yet."""
         self.period_seconds = config.period_seconds
         self._config = config
+        self._files = KeptFiles()
         self._cpu: CpuTimes | None = None
+        self._listed: set[str] = set()
+        self._counted: list[str] = []
         self._network_bytes: int | None = None
         self._network_ns = 0
 
@@ -60,10 +64,10 @@ class HostCollector:
         return Reading(host=values)
 
     def _memory(self) -> dict[str, float]:
-        return {"memory_used_ratio": memory_used_ratio(read_text(f"{self._config.roots.proc}/meminfo"))}
+        return {"memory_used_ratio": memory_used_ratio(self._files.read(f"{self._config.roots.proc}/meminfo"))}
 
     def _cpu_util(self) -> dict[str, float]:
-        times = parse_cpu_times(read_text(f"{self._config.roots.proc}/stat"))
+        times = parse_cpu_times(self._files.read(f"{self._config.roots.proc}/stat"))
         before, self._cpu = self._cpu, times
         if before is None or times.total_ticks <= before.total_ticks:
             return {}
@@ -80,10 +84,12 @@ class HostCollector:
         passes neither counter and has its own metric.
         """
         devices = parse_net_dev(read_text(f"{self._config.roots.proc}/net/dev"))
-        physical = [name for name in devices if self._has_device(name)]
-        # A container's only interface is virtual: then everything but loopback.
-        names = physical or [name for name in devices if name != "lo"]
-        total = sum(devices[name] for name in names)
+        if devices.keys() != self._listed:
+            self._listed = set(devices)
+            physical = [name for name in devices if self._has_device(name)]
+            # A container's only interface is virtual: then everything but loopback.
+            self._counted = physical or [name for name in devices if name != "lo"]
+        total = sum(devices[name] for name in self._counted)
         before, before_ns = self._network_bytes, self._network_ns
         self._network_bytes, self._network_ns = total, now_ns
         if before is None or now_ns <= before_ns or total < before:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final
 
 from tocsin.collectors.clock import Now
@@ -11,14 +12,14 @@ from tocsin.collectors.collective_rows import (
     EPOCH_NS,
     CollectiveRing,
     StateRows,
-    completion_record,
+    completion_records,
     sampled_ranks,
 )
 from tocsin.collectors.gpu_places import GpuPlaces
 from tocsin.collectors.messages import Beat, Completion, Datagram, GroupList, Hello, StepDone
 from tocsin.collectors.rank_state import RankState
 from tocsin.collectors.slicer import BEFORE_END_NS
-from tocsin.collectors.stall import StallWatch
+from tocsin.collectors.stall import FLOOR_SECONDS, StallWatch
 from tocsin.schemas.records import (
     NS_PER_SECOND,
     CollectiveBatch,
@@ -40,6 +41,7 @@ FORGET_NS: Final = 60 * NS_PER_SECOND
 """A job whose ranks have all ended is kept so long: its ring may still be asked for."""
 ROWS_LIMIT: Final = 50_000
 """Rows that wait for their slice; a broken hook must not fill the memory."""
+_COLLECTIVE_ORDER: Final = attrgetter("ts_ns", "rank", "comm_id", "op_seq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,8 @@ class JobState:
         self.dropped_rows = 0
         self._states = StateRows()
         self._steps: list[StepRecord] = []
-        self._completions: list[tuple[int, Completion]] = []
+        self._completions: list[tuple[int, tuple[Completion, ...]]] = []
+        self._waiting_rows = 0
         self._odd_until_mono_ns = 0
         self._topology_due = False
         self._groups_due = False
@@ -103,11 +106,13 @@ class JobState:
         if rank.on_step(datagram, done, now):
             self._odd_until_mono_ns = now.mono_ns + ODD_FOR_NS
         self.ring.add(now.host_ns, rank.rank, done.completions)
-        if len(self._steps) + len(self._completions) > ROWS_LIMIT:
-            self.dropped_rows += 1 + len(done.completions)
+        row_count = 1 + len(done.completions)
+        if self._waiting_rows + row_count > ROWS_LIMIT:
+            self.dropped_rows += row_count
             return
+        self._waiting_rows += row_count
         self._steps.append(done.record)
-        self._completions.extend([(rank.rank, item) for item in done.completions])
+        self._completions.append((rank.rank, done.completions))
 
     def on_beat(self, rank: RankState, datagram: Datagram, beat: Beat, now: Now) -> None:
         """Take a sign of life."""
@@ -117,6 +122,16 @@ class JobState:
         """Forget a rank whose process was replaced within the attempt; its ring stays."""
         self.ranks.pop(number, None)
         self.stalls.pop(number, None)
+
+    def is_late(self, now: Now) -> bool:
+        """Return whether a rank's step goes on for so long that what the rank sent has to be known."""
+        limit = now.mono_ns - round(FLOOR_SECONDS * 1e9)
+        return any(rank.since_mono_ns < limit for rank in self.ranks.values())
+
+    def stall_news(self, now: Now) -> list[tuple[int, dict[str, Any]]]:
+        """Return (rank, payload) of the ``stall`` events to send now."""
+        found = [(number, self.stalls[number].look(rank, now.mono_ns)) for number, rank in self.ranks.items()]
+        return [(number, payload) for number, payload in found if payload is not None]
 
     def is_over(self, now: Now) -> bool:
         """Return whether all ranks ended a minute ago."""
@@ -144,20 +159,22 @@ class JobState:
             if steps:
                 records.append(StepBatch(self.job, self.place.host, end_ns - BEFORE_END_NS, steps))
             rows.extend(self._take_completions(end_ns, now.correction_ns))
+            self._waiting_rows = len(self._steps) + sum(len(items) for _, items in self._completions)
         for rank in self.ranks.values():
             if rank.ended != "exit":
                 rows.extend(self._states.rows(rank, end_ns, now.correction_ns))
         if rows:
-            rows.sort(key=_collective_order)
+            rows.sort(key=_COLLECTIVE_ORDER)
             records.append(CollectiveBatch(self.job, self.place.host, end_ns - BEFORE_END_NS, tuple(rows)))
         records.extend(self._announce(now))
         return records
 
     def ring_batch(self, rank: int, now: Now) -> CollectiveBatch:
         """Return the ring of one rank (-1: of all) as a batch stamped now."""
-        found = self.ring.items(rank)
-        rows = [completion_record(owner, item, now.correction_ns) for owner, item in found]
-        rows.sort(key=_collective_order)
+        rows: list[CollectiveRecord] = []
+        for owner, items in self.ring.parts(rank):
+            rows += completion_records(owner, items, now.correction_ns)
+        rows.sort(key=_COLLECTIVE_ORDER)
         return CollectiveBatch(self.job, self.place.host, now.stamp_ns, tuple(rows))
 
     def _take_steps(self, end_ns: int, correction_ns: int) -> tuple[StepRecord, ...]:
@@ -166,20 +183,22 @@ class JobState:
         taken = [row for row in self._steps if row.ts_ns < host_end_ns]
         self._steps = [row for row in self._steps if row.ts_ns >= host_end_ns]
         if correction_ns:
-            taken = [_restamped(row, correction_ns) for row in taken]
+            taken = [row._replace(ts_ns=row.ts_ns - correction_ns) for row in taken]
         taken.sort(key=lambda row: (row.ts_ns, row.rank, row.step))
         return tuple(taken)
 
     def _take_completions(self, end_ns: int, correction_ns: int) -> list[CollectiveRecord]:
         """Take the completions of the sampled ranks; those of the others stay in the ring only."""
         host_end_ns = end_ns + correction_ns
-        waiting = [pair for pair in self._completions if pair[1].end_ns >= host_end_ns]
         sampled = self._sampled(end_ns)
-        taken = [
-            completion_record(rank, item, correction_ns)
-            for rank, item in self._completions
-            if item.end_ns < host_end_ns and rank in sampled
-        ]
+        taken: list[CollectiveRecord] = []
+        waiting = []
+        for rank, items in self._completions:
+            over = [item for item in items if item[5] < host_end_ns]
+            if rank in sampled:
+                taken += completion_records(rank, over, correction_ns)
+            if len(over) < len(items):
+                waiting.append((rank, tuple(item for item in items if item[5] >= host_end_ns)))
         self._completions = waiting
         return taken
 
@@ -234,32 +253,12 @@ class JobState:
         )
 
 
-def _collective_order(row: CollectiveRecord) -> tuple[int, int, str, int]:
-    return (row.ts_ns, row.rank, row.comm_id, row.op_seq)
-
-
-def _restamped(row: StepRecord, correction_ns: int) -> StepRecord:
-    return StepRecord(
-        row.ts_ns - correction_ns,
-        row.rank,
-        row.step,
-        row.duration_seconds,
-        row.data_seconds,
-        row.forward_seconds,
-        row.backward_seconds,
-        row.optimizer_seconds,
-        row.communication_seconds,
-        row.loss,
-        row.grad_norm,
-    )
-
-
 def as_the_process_said(exit_datagram: Datagram, pid: int, jobs: Iterable[JobState]) -> Datagram:
     """Whose exit it is: a supervisor knows the environment only, the process itself may have named its job."""
     for state in jobs:
         for rank in state.ranks.values():
             if pid > 0 and rank.hello is not None and pid in (rank.pid, rank.hello.pid):
-                return replace(exit_datagram, job=state.job, rank=rank.rank)
+                return exit_datagram._replace(job=state.job, rank=rank.rank)
     return exit_datagram
 
 

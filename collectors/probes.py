@@ -28,6 +28,7 @@ from tocsin.collectors.messages import Datagram, DumpWritten
 from tocsin.collectors.sink import Probe
 from tocsin.schemas.codec import encode
 from tocsin.schemas.errors import FieldError
+from tocsin.schemas.kinds import STUCK_DUMP
 from tocsin.schemas.records import JobKey, ProbeAnswer
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,6 @@ ProbeKind = Literal["stacks", "flight_recorder", "ring", "fast_metrics"]
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
 ANSWER_NS: Final = 10_000_000_000
 MAX_PENDING: Final = 64
-STUCK: Final = "stuck"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class ProbeDesk:
 
     def on_dump(self, datagram: Datagram, dump: DumpWritten, uid: int) -> None:
         """Take a hook's word that a dump lies on disk; it is read in a thread (a disk may hang)."""
-        request_id = STUCK
+        request_id = STUCK_DUMP
         if dump.why == "probe":
             request_id = dump.request_id
             found = [item for item in self._asked if _is_answer(item, datagram, request_id)]

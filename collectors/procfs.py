@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,6 +54,10 @@ class ProcessStat:
 
 
 _CHUNK_BYTES: Final = 16_384
+_PAGE_BYTES: Final = 4_096
+_PLAIN: Final = -1
+MAX_KEPT: Final = 256
+"""Files that one collector keeps open, of the 1,024 that a process may have."""
 GONE_STATES: Final = "ZXx"
 STOPPED_STATES: Final = "Tt"
 
@@ -70,6 +75,59 @@ def read_text(path: str) -> str:
     finally:
         os.close(descriptor)
     return data.decode("ascii", "replace")
+
+
+class KeptFiles:
+    """Small files that are read again and again: those that the kernel makes up stay open, opening costs most.
+
+    For one thread. Such a file reads its present content from its beginning each time, and fails once its process or
+    device is gone: then it is opened anew, which says what is there now. Plain files (a log daemon's copy, a test's
+    tree) may be replaced under their name, so they are opened each time.
+    """
+
+    def __init__(self) -> None:
+        """Keep nothing yet."""
+        self._kept: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def read(self, path: str) -> str:
+        """Return the first 4,096 bytes as text; raise what ``os.open`` and ``os.read`` raise."""
+        kept = self._kept.get(path)
+        if kept is not None and kept != _PLAIN:
+            try:
+                return os.pread(kept, _PAGE_BYTES, 0).decode("ascii", "replace")
+            except OSError:
+                self.close(path)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        keep = False
+        try:
+            data = os.pread(descriptor, _PAGE_BYTES, 0)
+            if kept is None and data and len(self._kept) < MAX_KEPT:
+                keep = _is_made_up(descriptor, len(data))
+                self._kept[path] = descriptor if keep else _PLAIN
+        finally:
+            if not keep:
+                os.close(descriptor)
+        return data.decode("ascii", "replace")
+
+    def close(self, path: str) -> None:
+        """Let go of one file."""
+        descriptor = self._kept.pop(path, _PLAIN)
+        if descriptor != _PLAIN:
+            os.close(descriptor)
+
+    def close_others(self, paths: Container[str]) -> None:
+        """Let go of all but these."""
+        for path in [path for path in self._kept if path not in paths]:
+            self.close(path)
+
+
+def _is_made_up(descriptor: int, byte_count: int) -> bool:
+    """Return whether a file's content is made when it is read: procfs states the size 0, sysfs a page."""
+    size = os.fstat(descriptor).st_size
+    return size == 0 or byte_count < min(size, _PAGE_BYTES)
 
 
 def parse_cpu_times(text: str) -> CpuTimes:
@@ -133,7 +191,7 @@ def parse_process_stat(text: str) -> ProcessStat:
     >>> parse_process_stat("7 (a) b) R 1 1 1 0 -1 0 0 0 0 0 3 4 1 0 20 0 1 0 99 4096 12 0").cpu_ticks
     8
     """
-    fields = text.rpartition(")")[2].split()
+    fields = text.rpartition(")")[2].split(None, 22)
     if len(fields) < 22:
         raise CollectorError(f"process stat {text[:60]!r} has {len(fields)} fields after the name, wanted 22")
     cpu_ticks = sum(int(item) for item in fields[11:15])

@@ -6,14 +6,14 @@ the wall clock makes no step overdue.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import deque
+from math import inf
 from typing import Final
 
 from tocsin.collectors.clock import Now
 from tocsin.collectors.messages import Beat, Completion, Datagram, Hello, InFlight, LastDone, PhaseEdge, StepDone
 from tocsin.schemas.events import ANNOUNCED_PHASES, STEP_PHASES
-from tocsin.schemas.records import NS_PER_SECOND, CommGroup, StepRecord
+from tocsin.schemas.records import NS_PER_SECOND, CommGroup
 
 MEDIAN_STEPS: Final = 31
 MIN_STEPS: Final = 5
@@ -22,27 +22,38 @@ ODD_RATIO: Final = 1.3
 ODD_SECONDS: Final = 0.020
 
 
-class RunningMedian:
-    """Median of the last values."""
+class RecentSteps:
+    """What the last steps and their phases took, to tell a time that is far above its own median."""
 
-    def __init__(self, size: int = MEDIAN_STEPS) -> None:
+    def __init__(self) -> None:
         """Hold nothing yet."""
-        self._recent: deque[float] = deque(maxlen=size)
-        self._ordered: list[float] = []
+        self._recent: deque[tuple[float | None, ...]] = deque(maxlen=MEDIAN_STEPS)
+        self._least: list[float] = []
 
-    def __len__(self) -> int:
-        return len(self._ordered)
+    def median_seconds(self, place: int) -> float:
+        """Return the median of one time (the upper one of two), 0 without values."""
+        known = self._sorted(place)
+        return known[len(known) // 2] if known else 0.0
 
-    def add(self, value: float) -> None:
-        """Take one more value; the oldest goes when there are too many."""
-        if len(self._recent) == self._recent.maxlen:
-            del self._ordered[bisect_left(self._ordered, self._recent[0])]
-        self._recent.append(value)
-        insort(self._ordered, value)
+    def add(self, times: tuple[float | None, ...]) -> bool:
+        """Take the times of a step (None = not measured); return whether one of them is odd."""
+        odd = False
+        least = self._least or [inf] * len(times)
+        for place, value in enumerate(times):
+            if value is None:
+                continue
+            if value < least[place]:
+                least[place] = value
+            elif value > ODD_RATIO * least[place] + ODD_SECONDS:  # seldom: only now it may be above the median's limit
+                known = self._sorted(place)
+                least[place] = known[0] if known else value
+                odd |= len(known) >= MIN_STEPS and value > ODD_RATIO * known[len(known) // 2] + ODD_SECONDS
+        self._least = least
+        self._recent.append(times)
+        return odd
 
-    def value(self) -> float:
-        """Return the median (the upper one of two), 0 without values."""
-        return self._ordered[len(self._ordered) // 2] if self._ordered else 0.0
+    def _sorted(self, place: int) -> list[float]:
+        return sorted([value for times in self._recent if (value := times[place]) is not None])
 
 
 class RankState:
@@ -68,7 +79,7 @@ class RankState:
         self.inflight: tuple[InFlight, ...] = ()
         self.inflight_seen_ns = 0
         self.last: dict[str, LastDone] = {}
-        self._medians = [RunningMedian() for _ in range(6)]
+        self._recent = RecentSteps()
         self._finished_step = -1
 
     def spoke(self, now: Now) -> None:
@@ -83,17 +94,18 @@ class RankState:
 
     def median_step_seconds(self) -> float:
         """Return the median duration of its last steps, 0 before the first."""
-        return self._medians[0].value()
+        return self._recent.median_seconds(0)
 
     def on_step(self, datagram: Datagram, done: StepDone, now: Now) -> bool:
         """Take a finished step; return whether it is odd.
 
         Odd: the step or one of its phases took over 1.3 times its own running median and 20 ms more.
         """
+        record = done.record
         self.step_count += 1
         self.dropped_count = done.dropped_count
-        self._finished_step = done.record.step
-        self.step = done.record.step + 1
+        self._finished_step = record.step
+        self.step = record.step + 1
         self.in_step, self.phase = True, ""
         self.since_mono_ns = _mono(datagram.ts_ns, datagram, now)
         latest: dict[str, Completion] = {}
@@ -101,13 +113,22 @@ class RankState:
             comm_id = item[0]
             if comm_id not in latest or item[5] >= latest[comm_id][5]:
                 latest[comm_id] = item
-        for comm_id, item in latest.items():
+        for comm_id, op_name, op_seq, _, _, end_ns in latest.values():
             known = self.last.get(comm_id)
-            if known is None or item.end_ns >= known.end_ns:
-                self.last[comm_id] = LastDone(comm_id, item.op_name, item.op_seq, item.end_ns)
+            if known is None or end_ns >= known.end_ns:
+                self.last[comm_id] = LastDone(comm_id, op_name, op_seq, end_ns)
         if self.inflight:
             self.inflight = tuple(item for item in self.inflight if not self._finished(item))
-        return self._odd(done.record)
+        return self._recent.add(
+            (
+                record.duration_seconds,
+                record.data_seconds,
+                record.forward_seconds,
+                record.backward_seconds,
+                record.optimizer_seconds,
+                record.communication_seconds,
+            )
+        )
 
     def on_beat(self, datagram: Datagram, beat: Beat, now: Now) -> None:
         """Take a beat: where the rank stands. A beat that a later step has overtaken moves nothing back."""
@@ -158,24 +179,6 @@ class RankState:
         if item.op_seq >= 0 and last.op_seq >= 0:
             return item.op_seq <= last.op_seq
         return item.start_ns < last.end_ns and item.op_name == last.op_name
-
-    def _odd(self, record: StepRecord) -> bool:
-        values = (
-            record.duration_seconds,
-            record.data_seconds,
-            record.forward_seconds,
-            record.backward_seconds,
-            record.optimizer_seconds,
-            record.communication_seconds,
-        )
-        odd = False
-        for value, median in zip(values, self._medians, strict=True):
-            if value is None:
-                continue
-            if len(median) >= MIN_STEPS and value > ODD_RATIO * median.value() + ODD_SECONDS:
-                odd = True
-            median.add(value)
-        return odd
 
 
 def _mono(then_ns: int, datagram: Datagram, now: Now) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tocsin.collectors.api import NothingHere, Reading, Sighting
-from tocsin.collectors.procfs import Roots, read_text
+from tocsin.collectors.procfs import KeptFiles, Roots
 from tocsin.collectors.rates import Rates
 from tocsin.schemas import events
 from tocsin.schemas.errors import FieldError
@@ -90,6 +90,7 @@ class RdmaCollector:
         self._scanned_ns = 0
         self._tick = 0
         self._rates = Rates()
+        self._files = KeptFiles()
         self._said: set[str] = set()
 
     def collect(self, now_ns: int) -> Reading:
@@ -176,7 +177,7 @@ class RdmaCollector:
 
     def _text(self, path: str) -> str | None:
         try:
-            return read_text(path)
+            return self._files.read(path)
         except OSError as error:
             self._skip("unreadable", path, error.strerror or str(error))
             return None
@@ -215,7 +216,7 @@ class RdmaCollector:
     def _look(self, port: _Port, *, in_detail: bool) -> bool:
         """Read state, and in detail rate and ``link_downed``; False where the state cannot be read."""
         try:
-            state = parse_state("state", read_text(f"{port.path}/state"))
+            state = parse_state("state", self._files.read(f"{port.path}/state"))
         except (FileNotFoundError, NotADirectoryError):
             port.state, port.phys_state = GONE, ""
             return True

@@ -57,12 +57,11 @@ class StallWatch:
 
     @staticmethod
     def _overdue(rank: RankState, mono_ns: int) -> bool:
-        if rank.ended or rank.is_announced() or not rank.since_mono_ns:
+        floor = FLOOR_SECONDS if rank.step_count and rank.in_step else FIRST_STEP_SECONDS
+        seconds = (mono_ns - rank.since_mono_ns) / 1e9
+        if seconds <= floor or rank.ended or rank.is_announced() or not rank.since_mono_ns:
             return False
-        patience = max(FLOOR_SECONDS, MEDIANS * rank.median_step_seconds())
-        if not rank.step_count or not rank.in_step:
-            patience = max(FIRST_STEP_SECONDS, patience)
-        return mono_ns - rank.since_mono_ns > patience * 1e9
+        return seconds > MEDIANS * rank.median_step_seconds()
 
 
 def _where(rank: RankState) -> tuple[str, bool]:

@@ -124,6 +124,10 @@ class PeerState:
         other.seen_count[rows], other.spread = self.seen_count, self.spread
         return other
 
+    def forget(self, rows: IntArray) -> None:
+        """Rows that do other work from now on: what was learned of them says nothing."""
+        self.level[rows], self.own_spread[rows], self.seen_count[rows] = np.nan, 0, 0
+
 
 @dataclass(frozen=True, slots=True)
 class PeerWindow:

@@ -21,7 +21,7 @@ from tocsin.pipeline.operators.graph import RankFacts
 from tocsin.pipeline.slices import SliceBuffer, SliceConfig, Taken, Turn
 from tocsin.schemas.codec import decode
 from tocsin.schemas.errors import ClockAheadError
-from tocsin.schemas.records import NS_PER_SECOND, JobKey, Record, StepBatch, Tick
+from tocsin.schemas.records import IDLE_JOB_ID, NS_PER_SECOND, JobKey, Record, StepBatch, Tick
 from tocsin.schemas.verdicts import Anomaly, Verdict
 
 _LOG = logging.getLogger("tocsin.engine")
@@ -183,6 +183,17 @@ class EmbeddedEngine:
         """Jobs that are known, by name."""
         with self._lock:
             return tuple(sorted(self._pipelines))
+
+    def running_jobs(self) -> tuple[JobKey, ...]:
+        """Jobs that have not ended, by name."""
+        with self._lock:
+            return tuple(
+                sorted(
+                    job
+                    for job, pipeline in self._pipelines.items()
+                    if job.job_id != IDLE_JOB_ID and not pipeline.graph.ended()
+                )
+            )
 
     def status(self, job_id: str | None = None) -> dict[str, Any]:
         """Why there is (no) verdict: hosts, ranks, groups, lateness, clocks, abstentions."""

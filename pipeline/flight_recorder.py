@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +39,13 @@ class DumpFolder:
         dumps: rank -> its dump.
         unreadable: rank -> (file name, why) of files that are no whole dump.
         notes: files that were passed over, and why.
+        names: rank -> the file that its dump was read from.
     """
 
     dumps: Mapping[int, FlightDump]
     unreadable: Mapping[int, tuple[str, str]]
     notes: tuple[str, ...] = ()
+    names: Mapping[int, str] = field(default_factory=dict)
 
 
 def read_folder(folder: Path) -> DumpFolder:
@@ -61,6 +63,7 @@ def read_folder(folder: Path) -> DumpFolder:
     if not files:
         raise ConfigError("DIR", str(folder), "a folder with files whose names end in a rank; it has none")
     dumps: dict[int, FlightDump] = {}
+    names: dict[int, str] = {}
     broken: list[tuple[int, Path, str]] = []
     notes: list[str] = []
     for rank, paths in sorted(files.items()):
@@ -72,10 +75,12 @@ def read_folder(folder: Path) -> DumpFolder:
                 notes.append(f"{path.name}: a second dump of rank {rank}, passed over")
             else:
                 dumps[rank] = dump
+                names[rank] = path.name
     if not dumps:
         _, path, why = broken[0]
         raise ConfigError("DIR", str(folder), f"a folder with readable dumps; {path.name}: {why}")
-    return _sort_broken(dumps, broken, notes, {_prefix(p) for r in dumps for p in files[r]})
+    found = _sort_broken(dumps, broken, notes, {_prefix(p) for r in dumps for p in files[r]})
+    return replace(found, names=names)
 
 
 def _sort_broken(
@@ -128,8 +133,24 @@ def analyse_folder(folder: Path, world_size: int = 0) -> HangFinding:
     Raises:
         ConfigError: there is nothing to judge.
     """
-    content = _within_world(read_folder(folder), world_size)
-    finding = analyse(hang_input(content, world_size))
+    return analyse_dumps(read_folder(folder), world_size)
+
+
+def analyse_dumps(content: DumpFolder, world_size: int = 0, facts: Mapping[int, str] | None = None) -> HangFinding:
+    """Judge dumps that were read; what was unreadable stands in the evidence.
+
+    Args:
+        content: the dumps.
+        world_size: as in ``analyse_folder``.
+        facts: what else is known of ranks without a dump (``tocsin.models.hang``).
+
+    Raises:
+        ConfigError: none of the dumps is of a rank of this job.
+    """
+    content = _within_world(content, world_size)
+    data = hang_input(content, world_size)
+    known = {rank: fact for rank, fact in (facts or {}).items() if rank not in content.dumps}
+    finding = analyse(replace(data, facts=known, silent=data.silent - set(known)))
     extra = [f"rank {rank}: {name} is unreadable: {why}" for rank, (name, why) in sorted(content.unreadable.items())]
     absent = sorted(set(finding.missing_ranks) - set(content.unreadable))
     if absent:

@@ -6,6 +6,7 @@ a record that is no record becomes a dead letter with a reason; neither stops th
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import selectors
@@ -98,7 +99,8 @@ class AgentServer:
     def close(self) -> None:
         """Stop and free the address."""
         self._closing = True
-        self._wake_out.send(b"x")
+        with contextlib.suppress(OSError):  # closed twice, or by a thread that had just looked
+            self._wake_out.send(b"x")
         self._thread.join(5.0)
         kind, where = parse_address(self.address)
         if kind == "unix":

@@ -13,19 +13,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tocsin.pipeline.control import ControlServer, EngineRefusedError, Message, sql_handler
+from tocsin.pipeline.control import ControlServer, Message, sql_handler
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig, EngineOutput
 from tocsin.pipeline.health import HealthMinutes
 from tocsin.pipeline.letters import Letter, LetterFile
 from tocsin.pipeline.proposals import changes_of, proposals_of
-from tocsin.pipeline.recording.recorder import Recorder
+from tocsin.pipeline.recording.desk import RecordingDesk
 from tocsin.pipeline.server import AgentServer
 from tocsin.pipeline.store_writer import StoreWriter, Write
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, Store
 from tocsin.pipeline.stores.rows import summary_of
-from tocsin.schemas.errors import TocsinError
 from tocsin.schemas.prometheus_text import Family, Sample
-from tocsin.schemas.records import IDLE_JOB_ID, NS_PER_SECOND
+from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Action, Verdict, VerdictState
 
 _LOG = logging.getLogger("tocsin.service")
@@ -82,10 +81,10 @@ class EngineService:
         self._dropped_lines = 0
         self._spoken = threading.Condition()
         self._minutes = HealthMinutes()
-        self._recorders: dict[str, Recorder] = {}
         self._proposed: dict[str, tuple[Action, ...]] = {}
         self._again: list[tuple[int, Verdict]] = []
         self._stopping = threading.Event()
+        self._recordings = RecordingDesk(self.engine)
         self._started_ns = now_ns()
         self._tick_seconds = 0.0
         self._control = ControlServer(
@@ -94,8 +93,8 @@ class EngineService:
                 "sql": sql_handler(store.query),
                 "status": self._status,
                 "verdicts": self._verdicts,
-                "record": self._record,
-                "record_stop": self._record_stop,
+                "record": self._recordings.record,
+                "record_stop": self._recordings.record_stop,
             },
         )
         self._ticker = threading.Thread(target=self._tick_forever, name="ticker", daemon=True)
@@ -124,11 +123,7 @@ class EngineService:
     def stop(self) -> None:
         """Stop in order: no record that was taken loses its verdict's row."""
         self._stopping.set()
-        for folder in list(self._recorders):
-            try:
-                self._record_stop({"folder": folder})
-            except (OSError, TocsinError) as error:
-                _LOG.error("recording is not complete", extra={"folder": folder, "error": str(error)})
+        self._recordings.close()
         if self._ticker.is_alive():
             self._ticker.join(5.0)
         self.server.close()
@@ -220,31 +215,6 @@ class EngineService:
         ]
         status["ranks"] = status["jobs"][-1]["ranks"] if status["jobs"] else {}
         return status
-
-    def _record(self, request: Message) -> Message:
-        """Begin to record a job into a folder: {"folder", "job_id"} ("" = the first job that has a turn)."""
-        folder, job_id = request.get("folder"), request.get("job_id", "")
-        if not isinstance(folder, str) or not isinstance(job_id, str) or not Path(folder).is_absolute():
-            raise EngineRefusedError('record needs "folder" (an absolute path) and "job_id" as text', "bad_request")
-        if folder in self._recorders:
-            raise EngineRefusedError(f"{folder} is being recorded into already", "busy")
-        known = {job.job_id for job in self.engine.jobs()} - {IDLE_JOB_ID}
-        if not job_id and len(known) > 1:
-            names = ", ".join(sorted(known)[:10])
-            raise EngineRefusedError(f"several jobs run ({names}): name one", "ambiguous")
-        recorder = Recorder(Path(folder), job_id or next(iter(known), ""))
-        self._recorders[folder] = recorder
-        self.engine.taps.append(recorder.on_turn)
-        return {"folder": folder, "job_id": recorder.job_id}
-
-    def _record_stop(self, request: Message) -> Message:
-        """End a recording: its files are complete when this answers."""
-        recorder = self._recorders.pop(str(request.get("folder")), None)
-        if recorder is None:
-            raise EngineRefusedError(f"{request.get('folder')} is not being recorded into", "unknown_recording")
-        self.engine.untap(recorder.on_turn)
-        recorder.close()
-        return {"folder": str(recorder.folder), "job_id": recorder.job_id, "turn_count": recorder.turn_count}
 
     def _verdicts(self, request: Message) -> Iterator[Message]:
         """All lines after the first ``after``, then each new one as it is spoken."""

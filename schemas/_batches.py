@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from operator import attrgetter
+from operator import le
 from typing import Any
 
 from tocsin.schemas._columns import Column, FloatColumn, IntColumn, TextColumn, pack_texts, unpack_texts
@@ -68,9 +68,6 @@ _COLLECTIVE_COLUMNS: tuple[Column, ...] = (
 )
 _COLLECTIVE_ORDER = (0, 2, 3, 5)  # ts_ns, rank, comm_id, op_seq
 _START, _END = 7, 8  # places of start_ns and end_ns among the columns
-
-_step_values = attrgetter(*(column.name for column in _STEP_COLUMNS))
-_collective_values = attrgetter(*(column.name for column in _COLLECTIVE_COLUMNS))
 
 
 def pack_frame(frame: Frame) -> Sections:
@@ -156,7 +153,7 @@ def pack_steps(batch: StepBatch) -> Sections:
     Raises:
         FieldError: a field that ``unpack_steps`` would refuse.
     """
-    columns = _transpose(list(map(_step_values, batch.rows)), len(_STEP_COLUMNS))
+    columns = _transpose(batch.rows, len(_STEP_COLUMNS))
     sections = _pack_columns(columns, _STEP_COLUMNS, len(batch.rows), "steps")
     _check_order(columns, _STEP_ORDER, "steps", "(ts_ns, rank, step)")
     return sections
@@ -171,7 +168,8 @@ def unpack_steps(header: Header, sections: dict[int, bytes], now_ns: int | None)
     columns = _unpack_columns(sections, _STEP_COLUMNS, "steps")
     _check_order(columns, _STEP_ORDER, "steps", "(ts_ns, rank, step)")
     _check_times(columns[0], "steps", now_ns)
-    return StepBatch(header.job, header.host, header.ts_ns, tuple(map(StepRecord, *columns)))
+    rows = tuple(map(StepRecord._make, zip(*columns, strict=True)))
+    return StepBatch(header.job, header.host, header.ts_ns, rows)
 
 
 def pack_collectives(batch: CollectiveBatch) -> Sections:
@@ -180,7 +178,7 @@ def pack_collectives(batch: CollectiveBatch) -> Sections:
     Raises:
         FieldError: a field that ``unpack_collectives`` would refuse.
     """
-    columns = _transpose(list(map(_collective_values, batch.rows)), len(_COLLECTIVE_COLUMNS))
+    columns = _transpose(batch.rows, len(_COLLECTIVE_COLUMNS))
     sections = _pack_columns(columns, _COLLECTIVE_COLUMNS, len(batch.rows), "collectives")
     _check_collectives(columns)
     return sections
@@ -195,17 +193,20 @@ def unpack_collectives(header: Header, sections: dict[int, bytes], now_ns: int |
     columns = _unpack_columns(sections, _COLLECTIVE_COLUMNS, "collectives")
     _check_collectives(columns)
     _check_times(columns[0], "collectives", now_ns)
-    return CollectiveBatch(header.job, header.host, header.ts_ns, tuple(map(CollectiveRecord, *columns)))
+    rows = tuple(map(CollectiveRecord._make, zip(*columns, strict=True)))
+    return CollectiveBatch(header.job, header.host, header.ts_ns, rows)
 
 
 def _check_collectives(columns: Sequence[Sequence[Any]]) -> None:
     _check_order(columns, _COLLECTIVE_ORDER, "collectives", "(ts_ns, rank, comm_id, op_seq)")
+    if all(map(le, columns[_START], columns[_END])):
+        return
     for row, (start_ns, end_ns) in enumerate(zip(columns[_START], columns[_END], strict=True)):
         if 0 < end_ns < start_ns:
             raise FieldError(f"collectives.end_ns[{row}]", end_ns, f"0 or not before start_ns {start_ns}")
 
 
-def _transpose(rows: list[tuple[Any, ...]], width: int) -> Sequence[Sequence[Any]]:
+def _transpose(rows: Sequence[tuple[Any, ...]], width: int) -> Sequence[Sequence[Any]]:
     return list(zip(*rows, strict=True)) if rows else [()] * width
 
 

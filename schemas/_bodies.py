@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 
 from tocsin.schemas._wire import Header, section
 from tocsin.schemas.errors import FieldError
+from tocsin.schemas.event_payloads import check_numbers
 from tocsin.schemas.metrics import BadDirection, Metric, MetricTable, Scope
 from tocsin.schemas.records import (
     CommGroup,
@@ -73,6 +74,7 @@ def write_event(event: Event) -> dict[str, Any]:
 
 def read_event(header: Header, body: ObjectReader) -> Event:
     """Read an event; raises ``FieldError``."""
+    check_numbers(body.name("name"), body.mapping("payload"), body.field("payload"))
     return Event(
         header.job,
         header.host,

@@ -213,7 +213,8 @@ class TextColumn:
             check_name(value, f"{path}.{self.name}[{row}]", empty=self.empty)
         self._check(tuple(codes), values, path)
         width = _code_of(len(codes))
-        packed = struct.pack(f"<{len(values)}{width}", *[codes[v] for v in values])
+        numbers = map(codes.__getitem__, values)
+        packed = bytes(numbers) if width == "B" else struct.pack(f"<{len(values)}{width}", *numbers)
         return _COUNT.pack(len(codes)) + packed + pack_texts(codes)
 
     def unpack(self, payload: bytes | None, count: int, path: str) -> Sequence[str]:

@@ -58,6 +58,7 @@ class FlightEntry:
         completed_ns: when its end was discovered, 0: unknown.
         msg_bytes: bytes of the inputs, -1: unknown.
         dtype: element type of the first input, "" = none.
+        timeout_ns: after this the watchdog ends the job (and writes the dumps), 0: not said.
     """
 
     record_id: int
@@ -76,6 +77,7 @@ class FlightEntry:
     completed_ns: int
     msg_bytes: int
     dtype: str
+    timeout_ns: int = 0
 
     @property
     def backend(self) -> str:
@@ -191,6 +193,15 @@ def parse_dump(data: bytes) -> FlightDump:
         DecodeError: neither pickle nor JSON, cut short, too large, or asks for a global.
         FieldError: a field has a value that it may not have.
     """
+    return _dump_of(content_of(data))
+
+
+def content_of(data: bytes) -> dict[Any, Any]:
+    """Read one dump as it stands in the file, nothing checked.
+
+    Raises:
+        DecodeError: as ``parse_dump``.
+    """
     if len(data) > MAX_DUMP_BYTES:
         raise DecodeError(f"{len(data)} bytes: a dump has at most {MAX_DUMP_BYTES}")
     if not data.strip():
@@ -198,7 +209,7 @@ def parse_dump(data: bytes) -> FlightDump:
     content = _from_json(data) if data.lstrip()[:1] == b"{" else _from_pickle(data)
     if not isinstance(content, dict):
         raise DecodeError(f"holds a {type(content).__name__}, a dump is a mapping")
-    return _dump_of(content)
+    return content
 
 
 def _from_json(data: bytes) -> object:
@@ -306,6 +317,7 @@ def _entry(raw: Mapping[Any, Any], where: str) -> FlightEntry:
         completed_ns=_time(raw.get("time_discovered_completed_ns"), f"{where}.time_discovered_completed_ns"),
         msg_bytes=msg_bytes,
         dtype=dtype,
+        timeout_ns=_time(raw.get("timeout_ms"), f"{where}.timeout_ms") * 1_000_000,
     )
 
 

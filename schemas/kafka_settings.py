@@ -20,14 +20,15 @@ from __future__ import annotations
 
 import os
 import re
-import ssl
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tocsin.schemas.errors import ConfigError
+
+if TYPE_CHECKING:
+    import ssl
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -44,6 +45,8 @@ _JAVA_FIXED: Final = {"ssl.truststore.type": "PEM", "ssl.keystore.type": "PEM"}
 _JAAS_VALUE: Final = re.compile(r'(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;"]+))')
 _PROPERTY: Final = re.compile(r"([^=:\s]+)\s*[=:]\s*(.*)")
 _MAX_FILE_BYTES: Final = 1 << 20
+_FLINK_CLIENT: Final = "org.apache.flink.kafka.shaded.org.apache.kafka"
+"""Kafka's client in flink-sql-connector-kafka; with the plain name it says "No LoginModule found"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,9 @@ class KafkaSettings:
         return options
 
     def java_properties(self) -> dict[str, str]:
-        """Return the same for Java's clients (Flink's connector), PEM files instead of key stores.
+        """Return the same for the Java client inside Flink's connector, PEM files instead of key stores.
+
+        Its classes are renamed in that jar: another Java client does not know the login module that is named here.
 
         Raises:
             ConfigError: a password file cannot be read, or our key is not in the certificate's file
@@ -133,7 +138,7 @@ class KafkaSettings:
         if self.mechanism:
             login = "plain.PlainLoginModule" if self.mechanism == "PLAIN" else "scram.ScramLoginModule"
             user, password = (_quoted(text) for text in (self.username, self._sasl_password()))
-            module = f"org.apache.kafka.common.security.{login}"
+            module = f"{_FLINK_CLIENT}.common.security.{login}"
             values["sasl.mechanism"] = self.mechanism
             values["sasl.jaas.config"] = f"{module} required username={user} password={password};"
         if self.protocol.endswith("SSL"):
@@ -161,6 +166,8 @@ class KafkaSettings:
         return password
 
     def _ssl_context(self) -> ssl.SSLContext:
+        import ssl  # an agent without TLS does without its memory
+
         try:
             context = ssl.create_default_context(cafile=self.ca_file or None)
         except (OSError, ssl.SSLError) as error:
@@ -191,6 +198,8 @@ def kafka_settings(servers: str, config_file: str = "") -> KafkaSettings:
     settings = KafkaSettings(_servers(servers))
     if not config_file:
         return settings
+    import tomllib
+
     text = _read(config_file)
     try:
         values = _properties(text) if config_file.endswith(".properties") else tomllib.loads(text)

@@ -35,3 +35,10 @@ class EventSource(StrEnum):
     LOADER = "loader"
     JOB = "job"
     SCHEDULER = "scheduler"
+
+
+STUCK_DUMP = "stuck"
+"""``request_id`` of a Flight Recorder dump that a hook wrote unasked, because its rank stands."""
+LEFT_DUMP = "left_behind"
+"""``request_id`` of a dump that a recording holds as a file: the job's own watchdog left it, nobody asked, and the
+record's time says only by when it was there. No sign of life of its host."""

@@ -56,7 +56,7 @@ class PageParser:
         """Read only the metrics of these names where they are given (pages hold thousands of others)."""
         self._wanted = None if wanted is None else frozenset(wanted)
         self._prefixes = None if wanted is None else tuple(wanted)
-        self._series: dict[str, tuple[str, dict[str, str]] | None] = {}
+        self._series: dict[str, PageSample | None] = {}
 
     def parse(self, text: str) -> Page:
         """Read a page."""
@@ -65,8 +65,12 @@ class PageParser:
         prefixes = self._prefixes
         if len(self._series) > MAX_SERIES:  # an exporter whose labels never stay the same
             self._series.clear()
+        unwanted = "#"
         for number, line in enumerate(text.split("\n"), 1):
-            if not line or line[0] == "#" or (prefixes is not None and not line.startswith(prefixes)):
+            if not line or line[0] == "#" or line.startswith(unwanted):
+                continue
+            if prefixes is not None and not line.startswith(prefixes):
+                unwanted = line[: line.find("{") + 1] or "#"  # a metric's lines stand together
                 continue
             if prefixes is None and not line.strip():
                 continue
@@ -78,21 +82,31 @@ class PageParser:
         return Page(tuple(samples), tuple(malformed))
 
     def _sample(self, line: str) -> PageSample | None:
+        text, _, number = line.rpartition(" ")  # nearly every line: a series that is known, a blank, its value
+        try:
+            if text not in self._series:
+                text, number = self._taken_apart(line)
+            series = self._series[text]
+            if series is None or "_" in number:
+                return None
+            return PageSample(series.name, series.labels, float(number), series.series)
+        except ValueError:
+            return None
+
+    def _taken_apart(self, line: str) -> tuple[str, str]:
+        """Return series and value of a line; remember the series. Raises ValueError where the line is none."""
         end = line.rfind("}") + 1
         if not end:  # no labels
             end = len(line) - len(line.lstrip(_NAME_CHARACTERS))
-        words = line[end:].split()
-        if not 1 <= len(words) <= 2 or "_" in words[0] or len(line) > MAX_LINE_CHARACTERS:
-            return None
+        value, *milliseconds = line[end:].split()
+        if len(milliseconds) > 1 or len(line) > MAX_LINE_CHARACTERS:
+            raise ValueError(line)
+        for number in milliseconds:
+            int(number)
         text = line[:end]
-        series = self._series[text] if text in self._series else self._series.setdefault(text, _series(text))
-        try:
-            value = float(words[0])
-            if len(words) == 2:
-                int(words[1])  # milliseconds
-        except ValueError:
-            return None
-        return None if series is None else PageSample(series[0], series[1], value, text)
+        if text not in self._series:
+            self._series[text] = _series(text)
+        return text, value
 
 
 def parse_page(text: str, wanted: Collection[str] | None = None) -> Page:
@@ -122,13 +136,13 @@ def is_blank(sample: PageSample) -> bool:
     return value >= _DCGM_INT64 or value in _DCGM_FP64 or value in _DCGM_INT32
 
 
-def _series(text: str) -> tuple[str, dict[str, str]] | None:
-    """Read ``name{label="value",...}``."""
+def _series(text: str) -> PageSample | None:
+    """Read ``name{label="value",...}``, as yet without a value."""
     found = _SERIES.fullmatch(text)
     if found is None:
         return None
     labels = _labels(found[2]) if found[2] is not None else {}
-    return None if labels is None else (found[1], labels)
+    return None if labels is None else PageSample(found[1], labels, math.nan, text)
 
 
 def _labels(text: str) -> dict[str, str] | None:

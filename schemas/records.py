@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+from tocsin.schemas.job_key import IDLE_JOB_ID as IDLE_JOB_ID  # noqa: PLC0414  # re-exported: every record has one
+from tocsin.schemas.job_key import JobKey as JobKey  # noqa: PLC0414  # re-exported, too
 from tocsin.schemas.kinds import EventSource as EventSource  # noqa: PLC0414  # re-exported: words of these records
 from tocsin.schemas.kinds import GroupKind as GroupKind  # noqa: PLC0414  # re-exported: words of these records
 from tocsin.schemas.kinds import Severity as Severity  # noqa: PLC0414  # re-exported: words of these records
@@ -28,34 +30,6 @@ _METRIC_TICKS_PER_SLICE = 5
 def metric_slice_ns(tick_ns: int, least_ns: int = METRIC_SLICE_NS) -> int:
     """Length of the slices of frames with this sampling period: at least five ticks."""
     return max(least_ns, _METRIC_TICKS_PER_SLICE * tick_ns)
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class JobKey:
-    """One attempt of one job in one cluster.
-
-    Attributes:
-        cluster: name of the cluster.
-        job_id: the scheduler's (or the user's) name of the job; ``idle`` for
-            records of a host without a job.
-        attempt: restart count, from 0.
-    """
-
-    cluster: str
-    job_id: str
-    attempt: int = 0
-
-
-IDLE_JOB_ID = "idle"
-"""Job id of a host that runs no job: stored, never judged."""
-
-
-LONE_RANK_PREFIX = "rank:"
-
-
-def lone_host(rank: int) -> str:
-    """The name that stands for a host where nobody knows the rank's: each such rank is one of its own."""
-    return f"{LONE_RANK_PREFIX}{rank}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +61,8 @@ class Frame:
     host_matrix: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class StepRecord:
-    """One rank's finished step. Phase times are exclusive; None = not measured.
+class StepRecord(NamedTuple):
+    """One rank's finished step, as a tuple (see ``CollectiveRecord``). Phase times are exclusive; None = not measured.
 
     Attributes:
         ts_ns: wall clock at the step's end.
@@ -135,9 +108,10 @@ class StepBatch:
     rows: tuple[StepRecord, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveRecord:
+class CollectiveRecord(NamedTuple):
     """A completed collective, or the state of one in flight, on one rank (channel).
+
+    A tuple, in the order of its columns on the wire: hundreds a second are made where every microsecond counts.
 
     Attributes:
         ts_ns: when the completion or the state was seen.

@@ -1,7 +1,7 @@
 """Many records in one value: what a window hands to an operator in one piece.
 
 A Python function that is called once per record costs a thousand times what it costs to call it
-once per window (``docs/adr/0012-flink-job.md``), so the window joins the payloads first.
+once per window (``docs/adr/0010-flink-job.md``), so the window joins the payloads first.
 """
 
 from __future__ import annotations

@@ -44,6 +44,11 @@ class Operator(Protocol[Out_co]):
         ...
 
 
+def shallow(value: Any) -> dict[str, Any]:
+    """A dataclass as a dict of its own values: ``asdict`` copies them deeply, a second for 10,000 hosts."""
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+
+
 def pack_state(state: object) -> bytes:
     """Write JSON-able state (string keys only) canonically, with a version."""
     return json.dumps({"version": STATE_VERSION, "state": state}, sort_keys=True, separators=(",", ":")).encode()

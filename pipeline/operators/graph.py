@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tocsin.pipeline.operators.base import shallow
 from tocsin.schemas import events
+from tocsin.schemas.event_payloads import number
+from tocsin.schemas.kinds import LEFT_DUMP, Severity
 from tocsin.schemas.records import (
     METRIC_SLICE_NS,
     NS_PER_SECOND,
@@ -23,6 +26,7 @@ from tocsin.schemas.records import (
     Groups,
     HostStatus,
     JobRecord,
+    ProbeAnswer,
     RankPlace,
     StepBatch,
     StepRecord,
@@ -67,6 +71,13 @@ class RankFacts:
     stop_edges_ns: list[int] = field(default_factory=list)
     stall: dict[str, Any] | None = None
     stall_ns: int = 0
+
+    def begin_anew(self, ts_ns: int) -> None:
+        """A process ran at this time: what an earlier one's end left behind is over."""
+        if self.exit is not None and self.exit.ts_ns <= ts_ns:
+            self.exit = None
+        if self.bye_ns <= ts_ns:
+            self.bye_ns = 0
 
 
 @dataclass(slots=True)
@@ -133,6 +144,13 @@ class JobGraph:
             stages.setdefault(place.host, set()).add(place.pp)
         return {host: tuple(sorted(found)) for host, found in stages.items()}
 
+    def spare_hosts(self) -> frozenset[str]:
+        """Hosts that report and carry no rank, while most others do: replaced, or not yet needed."""
+        carrying = {place.host for place in self.places.values()}
+        spare = self.hosts.keys() - carrying
+        # Where most have none the names do not match (short and full ones): nobody is known to be spare.
+        return frozenset(spare) if 2 * len(spare) < len(self.hosts) else frozenset()
+
     def clock_error_ns(self, ranks: Iterable[int]) -> int:
         """By how much the clocks of these ranks' hosts may differ (one host: nothing)."""
         hosts = {self.host_of(rank) for rank in ranks}
@@ -190,20 +208,33 @@ class JobGraph:
                 self._take_status(record)
 
     def _take_row(self, host: str, row: StepRecord) -> None:
+        begin_ns = row.ts_ns - int(row.duration_seconds * NS_PER_SECOND)
         self._take_step(host, row.rank, row.step, row.ts_ns)
+        self.ranks[row.rank].begin_anew(begin_ns)
         for index, value in enumerate((row.loss, row.grad_norm)):
             if value is not None and math.isfinite(value):
                 self.ranks[row.rank].number_steps[index] = row.step
         if self.phases:
             # A whole step after the begin of a phase: its end was lost on the way.
-            self._close_phases(row.rank, row.ts_ns - int(row.duration_seconds * NS_PER_SECOND))
+            self._close_phases(row.rank, begin_ns)
+            self._close_phases(-1, begin_ns)  # a phase that was announced for no rank in particular
 
     def _take_topology(self, topology: Topology) -> None:
+        moved = False
         for place in topology.places:
+            before = self.places.get(place.rank)
+            moved = moved or (before is not None and before.host != place.host)
             self.places[place.rank] = place
-            self._rank(place.rank, place.host, topology.ts_ns)
+            self._rank(place.rank, place.host, topology.ts_ns).host = place.host
+        if moved:
+            # No rank moves alive, and none goes on without the others: the job was started again.
+            for facts in self.ranks.values():
+                facts.begin_anew(topology.ts_ns)
+                facts.stopped_since_ns, facts.stopped_ratio, facts.stall = 0, 0.0, None
 
     def _see_host(self, record: JobRecord) -> None:
+        if isinstance(record, ProbeAnswer) and record.request_id == LEFT_DUMP:
+            return  # a file that was found is no sign of life
         facts = self.hosts.get(record.host)
         if facts is None:
             facts = self.hosts[record.host] = HostFacts(record.ts_ns, record.ts_ns)
@@ -242,20 +273,21 @@ class JobGraph:
     def _take_event(self, event: Event) -> None:
         if event.name == events.AGENT:
             self._take_agent(event)
-        if event.rank < 0:
-            return
+        if event.name == events.PHASE:
+            self._take_phase(event)
+        if event.name == events.EXIT and event.rank < 0:
+            # Whoever says so knows the host only: one of its processes.
+            alive = [rank for rank in self.ranks_of_host(event.host) if self.ranks[rank].exit is None]
+            event = replace(event, rank=min(alive, default=-1))
+        if event.rank >= 0:
+            self._take_rank_event(event)
+
+    def _take_rank_event(self, event: Event) -> None:
         facts = self._rank(event.rank, event.host, event.ts_ns)
         if event.name in (events.EXIT, events.PROCESS_GONE, events.BYE):
             self._leaving.add(event.rank)
         if event.name == events.EXIT:
-            payload = event.payload
-            facts.exit = ExitFact(
-                event.ts_ns,
-                int(payload.get("code", 0)),
-                int(payload.get("signal", 0)),
-                str(payload.get("stderr_tail", "")),
-                reported=True,
-            )
+            facts.exit = _exit_of(event)
             facts.stopped_since_ns = 0
         elif event.name == events.PROCESS_GONE and facts.exit is None and facts.bye_ns == 0:
             facts.exit = ExitFact(event.ts_ns, -1, 0, "", reported=False)
@@ -267,13 +299,11 @@ class JobGraph:
         elif event.name == events.STALL:
             facts.stall = None if event.payload.get("edge") == "end" else dict(event.payload)
             facts.stall_ns = event.ts_ns
-        elif event.name == events.PHASE:
-            self._take_phase(event)
 
     @staticmethod
     def _take_stopped(facts: RankFacts, event: Event) -> None:
         facts.stop_edges_ns.append(event.ts_ns)
-        facts.stopped_ratio = max(0.0, min(1.0, float(event.payload.get("stopped_ratio", 0.0))))
+        facts.stopped_ratio = max(0.0, min(1.0, number(event.payload, "stopped_ratio", 0.0)))
         del facts.stop_edges_ns[:-_KEPT_STOP_EDGES]
         if event.payload.get("edge") == "begin":
             facts.stopped_since_ns = facts.stopped_since_ns or event.ts_ns
@@ -304,10 +334,13 @@ class JobGraph:
     def to_state(self) -> dict[str, Any]:
         """JSON-able state."""
         return {
-            "places": [asdict(place) for _, place in sorted(self.places.items())],
+            "places": [shallow(place) for _, place in sorted(self.places.items())],
             "groups": [[g.comm_id, g.kind.value, list(g.ranks)] for _, g in sorted(self.groups.items())],
-            "ranks": [[rank, asdict(facts)] for rank, facts in sorted(self.ranks.items())],
-            "hosts": [[host, asdict(facts)] for host, facts in sorted(self.hosts.items())],
+            "ranks": [
+                [rank, {**shallow(facts), "exit": None if facts.exit is None else shallow(facts.exit)}]
+                for rank, facts in sorted(self.ranks.items())
+            ],
+            "hosts": [[host, shallow(facts)] for host, facts in sorted(self.hosts.items())],
             "phases": self.phases,
             "phase_spans": self.phase_spans,
             "max_step": self.max_step,
@@ -331,6 +364,14 @@ class JobGraph:
         self.phase_spans = [list(span) for span in state["phase_spans"]]
         self.max_step, self.max_step_ns = state["max_step"], state["max_step_ns"]
         self.progress_ns = state["progress_ns"]
+
+
+def _exit_of(event: Event) -> ExitFact:
+    """What an exit event says; one that does not say how it ended tells it by its severity."""
+    signal = int(number(event.payload, "signal", 0))
+    failed = event.severity in (Severity.ERROR, Severity.FATAL) and not signal
+    code = int(number(event.payload, "code", -1 if failed else 0))
+    return ExitFact(event.ts_ns, code, signal, str(event.payload.get("stderr_tail") or ""), reported=True)
 
 
 def _left_in_order(facts: RankFacts) -> bool:

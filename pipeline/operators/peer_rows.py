@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +38,11 @@ class Block:
             self.state = self.state.grown(np.array([place[name] for name in self.names], np.intp), len(names))
             self.names = list(names)
         return compare(transform(values, self.scales), groups, self.state, self.scales, config)
+
+    def forget(self, hosts: Collection[str]) -> None:
+        """These hosts (rows are hosts, or their GPUs) do other work from now on."""
+        rows = [row for row, name in enumerate(self.names) if (name[0] if isinstance(name, tuple) else name) in hosts]
+        self.state.forget(np.array(rows, np.intp))
 
     def to_state(self) -> dict[str, Any]:
         """JSON-able state."""

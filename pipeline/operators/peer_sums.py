@@ -71,6 +71,11 @@ class Sums:
         self._total[:] = 0
         self._alarmed[:] = False
 
+    def forget(self, rows: Sequence[int]) -> None:
+        """Forget the evidence about these hosts."""
+        self._total[:, list(rows)] = 0
+        self._alarmed[list(rows)] = False
+
     def add(self, sigmas: FloatArray, start_ns: int, end_ns: int) -> None:
         """Add one window.
 

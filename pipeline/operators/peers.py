@@ -82,6 +82,8 @@ class PeerDetector:
         self._hosts: list[str] = []
         self._gpus: set[GpuRow] = set()
         self._retired: set[GpuRow] = set()
+        self._tasks: dict[str, tuple[int, ...] | None] = {}
+        """host -> the pipeline stages that it carries; None: it is spare."""
         self.work = WorkTracker(config.work)
         self.abstained: dict[str, int] = {}
         self._begin_with(BUILTIN_TABLE)
@@ -216,13 +218,32 @@ class PeerDetector:
         count = len(stack.hosts)
         if count < least:
             return np.full(count, -1, np.intp)
-        roles = self._graph.roles_of_hosts()
+        roles, spare = self._graph.roles_of_hosts(), self._graph.spare_hosts()
+        self._follow_tasks({host: None if host in spare else roles.get(host, ()) for host in stack.hosts})
         keys = [roles.get(host, ()) for host in stack.hosts]
-        different = sorted(set(keys))
-        if min(keys.count(key) for key in different) < least:
-            return np.zeros(count, np.intp)
-        index = {key: number for number, key in enumerate(different)}
-        return np.array([index[key] for key in keys], np.intp)
+        carrying = [key for host, key in zip(stack.hosts, keys, strict=True) if host not in spare]
+        different = sorted(set(carrying))
+        if len(carrying) < least:
+            return np.full(count, -1, np.intp)
+        few = min(carrying.count(key) for key in different) < least
+        index = {key: 0 if few else number for number, key in enumerate(different)}
+        groups = [-1 if host in spare else index[key] for host, key in zip(stack.hosts, keys, strict=True)]
+        return np.array(groups, np.intp)
+
+    def _follow_tasks(self, tasks: dict[str, tuple[int, ...] | None]) -> None:
+        """A spare host that gets ranks, or one that gets another stage, is learned anew."""
+        new = {
+            host
+            for host, task in tasks.items()
+            if task and host in self._tasks and self._tasks[host] != () and self._tasks[host] != task
+        }
+        self._tasks = tasks
+        if new:
+            for block in self._blocks.values():
+                block.forget(new)
+            rows = [row for row, host in enumerate(self._hosts) if host in new]
+            self._working.forget(rows)
+            self._standing.forget(rows)
 
     def _known(self) -> Known:
         config = self._config
@@ -288,6 +309,7 @@ class PeerDetector:
                 "hosts": self._hosts,
                 "gpus": sorted(map(list, self._gpus)),
                 "retired": sorted(map(list, self._retired)),
+                "tasks": sorted(self._tasks.items()),
                 "working": self._working.to_state(),
                 "standing": self._standing.to_state(),
                 "work": self.work.to_state(),
@@ -302,6 +324,7 @@ class PeerDetector:
         self._hosts = state["hosts"]
         self._gpus = {(host, uuid) for host, uuid in state["gpus"]}
         self._retired = {(host, uuid) for host, uuid in state["retired"]}
+        self._tasks = {host: None if task is None else tuple(task) for host, task in state["tasks"]}
         self._begin_with(table_from(state["table"]))
         self._working.load_state(state["working"])
         self._standing.load_state(state["standing"])

@@ -323,7 +323,8 @@ class StepDetector:
                 self._abstain(reason)
                 continue
             candidate.spoken = True
-            before = [] if name == _JOB else self._candidates.before(name)
+            # The job is no host whose turn it was: a slowdown of all that is history by now is this host's own.
+            before = [] if name == _JOB else [other for other in self._candidates.before(name) if other != _JOB]
             if name == _JOB or before:
                 component = Component(ComponentKind.JOB, data.job.job_id)
             else:

@@ -28,7 +28,7 @@ def read_manifest(folder: Path) -> Manifest:
     name = "manifest.json"
     if not folder.is_dir():
         raise RecordingError(str(folder), "no such folder")
-    if not (folder / name).is_file():
+    if not is_there(folder / name):
         raise RecordingError(name, f"missing in {folder}: a recording is a folder with a manifest")
     values = _read_object(folder / name)
     version = _integer(name, values, "format_version", 0)
@@ -79,7 +79,7 @@ def read_user_metrics(folder: Path) -> dict[str, dict[str, Any]]:
         RecordingError: a declaration is wrong.
     """
     path = folder / "metrics.json"
-    if not path.is_file():
+    if not is_there(path):
         return {}
     found = {}
     for metric, values in _read_object(path).items():
@@ -115,7 +115,7 @@ def read_truth(folder: Path) -> dict[str, Any] | None:
         RecordingError: it is not as the format says.
     """
     path = folder / "truth.json"
-    if not path.is_file():
+    if not is_there(path):
         return None
     truth = _read_object(path)
     faults = truth.get("faults")
@@ -136,6 +136,20 @@ def _check_fault(file: str, row: int, fault: object) -> None:
     if not isinstance(suspects, list) or not all(isinstance(s, dict) and "name" in s for s in suspects):
         text = f"{suspects!r}: must be a list of objects with a name"
         raise RecordingError(file, text, column="faults.suspects", row=row)
+
+
+def is_there(path: Path) -> bool:
+    """Whether a file of a recording exists.
+
+    Raises:
+        RecordingError: something else has its name (a folder of parts, a link to nothing).
+    """
+    if path.is_file():
+        return True
+    if path.exists() or path.is_symlink():
+        what = "a folder" if path.is_dir() else "a link to nothing" if path.is_symlink() else "no file"
+        raise RecordingError(path.name, f"is {what}: must be one file")
+    return False
 
 
 def _read_object(path: Path) -> dict[str, Any]:

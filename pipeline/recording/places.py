@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tocsin.pipeline.recording.tables import Recording, Text
+from tocsin.pipeline.recording.tables import Manifest, Recording, Text
 from tocsin.schemas.errors import RecordingError
+from tocsin.schemas.job_key import lone_host
 from tocsin.schemas.kinds import GroupKind
-from tocsin.schemas.records import CommGroup, Groups, JobKey, RankPlace, Topology, lone_host
+from tocsin.schemas.records import NS_PER_SECOND, CommGroup, Groups, JobKey, RankPlace, Topology
 
 _INTS = ("gpu", "dp", "pp", "tp")
 _TEXTS = ("gpu_uuid", "leaf", "minipod")
+_UNTOLD = {"from_ns": -1, "attempt": -1}
 
 
 class Places:
@@ -30,29 +33,37 @@ class Places:
         manifest = recording.manifest
         self._cluster, self._job_id = manifest.cluster, manifest.job_id
         self._start_ns, self._attempt = manifest.start_ns, manifest.attempt
-        self._topology = _announced(recording, "topology")
-        self._groups = _announced(recording, "groups")
+        topology, groups = _rows(recording, "topology"), _rows(recording, "groups")
+        begins = self._read_attempts(recording, [*topology, *groups])
+        self._attempts = sorted((from_ns, attempt) for attempt, from_ns in begins.items())
+        self._topology = _announced(topology, manifest, begins, ("rank",))
+        self._groups = _announced(groups, manifest, begins, ("comm_id", "host"))
         self._moves: dict[int, list[tuple[int, str]]] = {}
         for row in self._topology:
             moves = self._moves.setdefault(row["rank"], [])
             if not moves or moves[-1][1] != row["host"]:
                 moves.append((row["from_ns"], row["host"]))
         self._uuid_of = _uuids(self._topology)
-        self._attempts = self._read_attempts(recording)
 
-    def _read_attempts(self, recording: Recording) -> list[tuple[int, int]]:
-        """(from_ns, attempt), ascending: which attempt ran when."""
+    def _read_attempts(self, recording: Recording, announced: Iterable[Mapping[str, Any]]) -> dict[int, int]:
+        """Attempt -> when it begins, as far as a table tells; the manifest's own runs from the start."""
         first: dict[int, int] = {self._attempt: 0}
-        for row in self._topology:
-            attempt = row["attempt"]
-            first[attempt] = min(first.get(attempt, row["from_ns"]), row["from_ns"])
+        for row in announced:
+            if row["attempt"] >= 0 and row["from_ns"] >= 0:
+                first[row["attempt"]] = min(first.get(row["attempt"], row["from_ns"]), row["from_ns"])
         steps = recording.tables.get("steps", {})
         if "attempt" in steps:
-            attempts, ts_ns = (cast(NDArray[Any], steps[name]) for name in ("attempt", "ts_ns"))
+            attempts, ts_ns, seconds = (
+                cast(NDArray[Any], steps[name]) for name in ("attempt", "ts_ns", "duration_seconds")
+            )
+            begin_ns = ts_ns - (np.nan_to_num(seconds) * NS_PER_SECOND).astype(np.int64)
             for attempt in np.unique(attempts[attempts >= 0]).tolist():
-                begin = int(ts_ns[attempts == attempt].min())
+                begin = int(begin_ns[attempts == attempt].min())
                 first[attempt] = min(first.get(attempt, begin), begin)
-        return sorted((from_ns, attempt) for attempt, from_ns in first.items())
+        for row in announced:
+            if row["attempt"] >= 0:
+                first.setdefault(row["attempt"], self._start_ns)
+        return first
 
     def job_at(self, ts_ns: int, attempt: int | None = None) -> JobKey:
         """The job, in the attempt named or the one that ran then."""
@@ -60,6 +71,11 @@ class Places:
             index = bisect_right(self._attempts, (ts_ns, 1 << 62)) - 1
             attempt = self._attempts[max(0, index)][1]
         return JobKey(self._cluster, self._job_id, attempt)
+
+    def attempt_end_ns(self, ts_ns: int, last_ns: int) -> int:
+        """When the attempt that ran at a time ends: the next one's begin, else ``last_ns``."""
+        index = bisect_right(self._attempts, (ts_ns, 1 << 62))
+        return self._attempts[index][0] if index < len(self._attempts) else last_ns
 
     def host_of(self, rank: int, ts_ns: int | None = None) -> str:
         """The host of a rank at a time (None: its first); one of its own where no topology names it."""
@@ -122,7 +138,7 @@ class Places:
         for (from_ns, attempt, comm_id, host), (kind, ranks) in members.items():
             group = CommGroup(comm_id, _kind(kind), tuple(ranks))
             # Where nobody says who announced it one announcement serves: all members say the same.
-            by_host.setdefault((from_ns, attempt, host or self.host_of(group.ranks[0])), []).append(group)
+            by_host.setdefault((from_ns, attempt, host or self.host_of(group.ranks[0], from_ns)), []).append(group)
         return [
             Groups(self.job_at(from_ns, attempt), host, from_ns, tuple(groups))
             for (from_ns, attempt, host), groups in sorted(by_host.items())
@@ -140,29 +156,70 @@ def _kind(word: str) -> GroupKind:
     return GroupKind(word) if word in set(GroupKind) else GroupKind.OTHER
 
 
-def _announced(recording: Recording, table: str) -> list[dict[str, Any]]:
-    """Rows of topology or groups as dicts, with defaults filled in, in order of ``from_ns``."""
+def _rows(recording: Recording, table: str) -> list[dict[str, Any]]:
+    """Rows of topology or groups as dicts; from_ns and attempt -1 where they are not told.
+
+    Raises:
+        RecordingError: a rank below 0, a host without a name, a rank in two places.
+    """
     columns = recording.tables.get(table)
     if columns is None:
         return []
-    manifest = recording.manifest
     lists = {name: _to_list(column) for name, column in columns.items()}
-    count = len(lists["rank"])
-    defaults: dict[str, Any] = dict.fromkeys(_INTS, -1) | dict.fromkeys(_TEXTS, "")
+    defaults: dict[str, Any] = dict.fromkeys(_INTS, -1) | dict.fromkeys(_TEXTS, "") | _UNTOLD
     rows = []
-    for index in range(count):
+    for index in range(len(lists["rank"])):
         row = defaults | {name: values[index] for name, values in lists.items()}
         if row["rank"] < 0:
             text = f"{row['rank']}: must not be negative"
             raise RecordingError(f"{table}.parquet", text, column="rank", row=index)
         if table == "topology" and not row["host"]:
             raise RecordingError("topology.parquet", "'': must name a host", column="host", row=index)
-        row["from_ns"] = max(row.get("from_ns", -1), manifest.start_ns)
-        row["attempt"] = row.get("attempt", -1)
-        if row["attempt"] < 0:
-            row["attempt"] = manifest.attempt
         rows.append(row)
-    return sorted(rows, key=lambda row: int(row["from_ns"]))
+    if table == "topology":
+        _check_places(rows)
+    return rows
+
+
+def _check_places(rows: list[dict[str, Any]]) -> None:
+    """A rank has one host at a time."""
+    known: dict[tuple[int, int, int], str] = {}
+    for index, row in enumerate(rows):
+        host = known.setdefault((row["attempt"], row["from_ns"], row["rank"]), row["host"])
+        if host != row["host"]:
+            text = (
+                f"rank {row['rank']} is on {host!r} and on {row['host']!r} at the same time: from_ns says when it moves"
+            )
+            raise RecordingError("topology.parquet", text, column="host", row=index)
+
+
+def _announced(
+    rows: list[dict[str, Any]], manifest: Manifest, begins: Mapping[int, int], names: tuple[str, ...]
+) -> list[dict[str, Any]]:
+    """Rows with from_ns and attempt filled in, by time; of what lies before the start the newest.
+
+    Args:
+        rows: as ``_rows`` gives them.
+        manifest: when the recording begins, and with which attempt.
+        begins: when each attempt begins.
+        names: columns that tell what a row speaks about: a later row replaces the earlier ones.
+    """
+    told = []
+    for row in rows:
+        attempt = manifest.attempt if row["attempt"] < 0 else row["attempt"]
+        from_ns = begins.get(attempt, 0) if row["from_ns"] < 0 else row["from_ns"]
+        told.append(row | {"attempt": attempt, "from_ns": from_ns})
+    told.sort(key=lambda row: int(row["from_ns"]))
+    newest: dict[tuple[Any, ...], int] = {}
+    for row in told:
+        if row["from_ns"] <= manifest.start_ns:
+            newest[_subject(row, names)] = row["from_ns"]
+    found = [row for row in told if row["from_ns"] >= newest.get(_subject(row, names), 0)]
+    return [row | {"from_ns": max(row["from_ns"], manifest.start_ns)} for row in found]
+
+
+def _subject(row: Mapping[str, Any], names: tuple[str, ...]) -> tuple[Any, ...]:
+    return (row["attempt"], *(row.get(name, "") for name in names))
 
 
 def _to_list(column: object) -> list[Any]:

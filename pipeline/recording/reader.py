@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tocsin.pipeline.recording.manifest import read_manifest, read_truth, read_user_metrics
+from tocsin.pipeline.recording.dumps import read_dumps
+from tocsin.pipeline.recording.manifest import is_there, read_manifest, read_truth, read_user_metrics
 from tocsin.pipeline.recording.tables import (
     NULL_MASKS,
     TABLES,
@@ -58,9 +59,10 @@ def read_recording(folder: Path) -> Recording:
     tables: dict[str, Columns] = {}
     for spec in (*TABLES.values(), AGENT_STATUS):
         path = folder / f"{spec.name}.parquet"
-        if path.is_file():
+        if is_there(path):
             tables[spec.name] = read_table(path, _widened(spec, user_metrics))
-    return Recording(manifest, tables, user_metrics, read_truth(folder))
+    dumps, notes = read_dumps(folder)
+    return Recording(manifest, tables, user_metrics, read_truth(folder), dumps, notes)
 
 
 AGENT_STATUS = TableSpec(

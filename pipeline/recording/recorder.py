@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from tocsin.pipeline.recording.manifest import manifest_object
 from tocsin.pipeline.recording.tables import NULL_MASKS, Columns, Manifest, Text
-from tocsin.pipeline.recording.writer import arrow_table, claim_folder, write_json
+from tocsin.pipeline.recording.writer import arrow_table, claim_folder, write_dump, write_json
 from tocsin.pipeline.slices import Turn
 from tocsin.schemas._bodies import write_status
 from tocsin.schemas.errors import RecordingError, TocsinError
@@ -124,13 +124,14 @@ def _columns_of(rows: list[Mapping[str, Any]], time: str) -> Columns:
 class Recorder:
     """Writes the turns of one job into a folder."""
 
-    def __init__(self, folder: Path, job_id: str, notes: object = None) -> None:
+    def __init__(self, folder: Path, job_id: str, notes: object = None, ended: frozenset[JobKey] = frozenset()) -> None:
         """Claim the folder.
 
         Args:
             folder: new or empty.
             job_id: the job to record, "" = the first that has a turn.
             notes: for the manifest.
+            ended: jobs that are over, and have turns all the same: none of them is "the first".
 
         Raises:
             RecordingError: the folder holds something already.
@@ -142,6 +143,7 @@ class Recorder:
         self.error = ""
         """Why it broke off, "" = it did not."""
         self._notes = notes
+        self._ended = ended
         self._files: dict[str, _TableFile] = {}
         self._job: JobKey | None = None
         self._span_ns = [0, 0]
@@ -151,7 +153,7 @@ class Recorder:
 
     def on_turn(self, turn: Turn) -> None:
         """Take one turn of any job; what fails ends the recording, not the engine."""
-        if not self.job_id and turn.job.job_id != IDLE_JOB_ID:
+        if not self.job_id and turn.job not in self._ended and turn.job.job_id != IDLE_JOB_ID:
             self.job_id = turn.job.job_id
         if turn.job.job_id != self.job_id or self.error:
             return
@@ -217,7 +219,7 @@ class Recorder:
         if isinstance(record, StepBatch):
             self._file("steps").add(_step_rows(record))
         elif isinstance(record, CollectiveBatch):
-            self._file("collectives").add({**asdict(row), "batch_ns": record.ts_ns} for row in record.rows)
+            self._file("collectives").add({**row._asdict(), "batch_ns": record.ts_ns} for row in record.rows)
         elif isinstance(record, Event):
             self._file("events").add([_event_row(record)])
         elif isinstance(record, Topology):
@@ -229,6 +231,9 @@ class Recorder:
             self._file("agent_status").add([{"ts_ns": record.ts_ns, "host": record.host, "status": status}])
         elif isinstance(record, ProbeAnswer):
             self._file("probes").add([_answer_row(record)])
+            if record.probe == "flight_recorder" and record.rank >= 0 and record.payload:
+                # Beside the answer, which knows the time: files that PyTorch's own tools read, too.
+                write_dump(self.folder, record.rank, record.payload)
         elif isinstance(record, TableAnnouncement):
             self._table = record.table
 

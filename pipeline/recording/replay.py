@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.recording.notes import BEFORE_START_NS
 from tocsin.pipeline.recording.reader import read_recording
 from tocsin.pipeline.recording.stream import records_of
 from tocsin.pipeline.recording.tables import Recording
@@ -25,7 +26,6 @@ from tocsin.schemas.records import NS_PER_SECOND, JobRecord
 from tocsin.schemas.verdicts import Verdict
 
 _LOG = logging.getLogger("tocsin.replay")
-_BEFORE_START_NS = 60 * NS_PER_SECOND
 VERDICTS_FILE = "verdicts.jsonl"
 
 
@@ -61,11 +61,14 @@ def replay_folder(
 
 
 def replay(
-    recording: Recording, config: ReplayConfig, on_second: Callable[[int], None] | None = None
+    recording: Recording,
+    config: ReplayConfig,
+    on_second: Callable[[int], None] | None = None,
+    refused: Counter[str] | None = None,
 ) -> Iterator[Verdict]:
-    """Replay a recording that is in memory; verdict lines as they come."""
+    """Replay a recording that is in memory; verdict lines as they come. Arguments as for ``drive``."""
     engine = EmbeddedEngine(config.engine)
-    yield from drive(engine, recording, config, on_second)
+    yield from drive(engine, recording, config, on_second, refused)
 
 
 def drive(
@@ -73,19 +76,28 @@ def drive(
     recording: Recording,
     config: ReplayConfig,
     on_second: Callable[[int], None] | None = None,
+    refused: Counter[str] | None = None,
 ) -> Iterator[Verdict]:
-    """Feed an engine second by second; verdict lines as they come."""
-    refused = Counter[str]()
+    """Feed an engine second by second; verdict lines as they come.
+
+    Args:
+        engine: a new one, or one that stands before the recording.
+        recording: what is fed.
+        config: how.
+        on_second: called with the recording time after each second.
+        refused: counts the records that the engine did not take, by why; None: they are logged.
+    """
+    left_out = Counter[str]() if refused is None else refused
     for tick_ns, records in seconds_of(recording, config):
         for record in records:
             try:
                 engine.take_record(record)
             except SchemaError as error:  # a value that the reader let pass: the rest goes on
-                refused[str(error)] += 1
+                left_out[str(error)] += 1
         yield from engine.tick(tick_ns).verdicts
         if on_second is not None:
             on_second(tick_ns)
-    for text, count in refused.most_common(10):
+    for text, count in left_out.most_common(10) if refused is None else ():
         _LOG.warning("records are left out", extra={"error": text, "count": count})
 
 
@@ -96,35 +108,21 @@ def seconds_of(recording: Recording, config: ReplayConfig) -> Iterator[tuple[int
     lateness after its end.
     """
     lateness_ns = config.engine.slices.lateness_ns
-    arrivals = _arrivals(records_of(recording), config, lateness_ns)
-    arrivals = _from(arrivals, recording.manifest.start_ns - _BEFORE_START_NS)
+    first_ns = recording.manifest.start_ns - BEFORE_START_NS
+    wanted = (record for record in records_of(recording) if record.ts_ns >= first_ns)
+    arrivals = _arrivals(wanted, config, lateness_ns)
     held: tuple[int, JobRecord] | None = next(arrivals, None)
     if held is None:
         return
     last_ns = -(-recording.manifest.end_ns // NS_PER_SECOND) * NS_PER_SECOND + lateness_ns
     tick_ns = (max(recording.manifest.start_ns, held[0]) // NS_PER_SECOND + 1) * NS_PER_SECOND
     while tick_ns <= last_ns:
-        records = []
+        records: list[JobRecord] = []
         while held is not None and held[0] < tick_ns:
             records.append(held[1])
             held = next(arrivals, None)
         yield tick_ns, records
         tick_ns += NS_PER_SECOND
-
-
-def _from(arrivals: Iterator[tuple[int, JobRecord]], first_ns: int) -> Iterator[tuple[int, JobRecord]]:
-    """Leave out what lies long before the recording: one such time would make hours of empty slices."""
-    skipped_count = 0
-    for arrival_ns, record in arrivals:
-        if record.ts_ns < first_ns:
-            skipped_count += 1
-            continue
-        if skipped_count:
-            _LOG.warning("records before the recording's start are left out", extra={"count": skipped_count})
-            skipped_count = 0
-        yield arrival_ns, record
-    if skipped_count:
-        _LOG.warning("records before the recording's start are left out", extra={"count": skipped_count})
 
 
 def _arrivals(records: Iterable[JobRecord], config: ReplayConfig, lateness_ns: int) -> Iterator[tuple[int, JobRecord]]:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from tocsin.pipeline.recording.dumps import dump_answers
 from tocsin.pipeline.recording.frames import frames_of, metric_table_of
 from tocsin.pipeline.recording.places import Places
 from tocsin.pipeline.recording.reader import json_payload
@@ -88,6 +89,8 @@ def records_of(recording: Recording, *, announce: bool = True) -> Iterator[JobRe
         parts.append(_probes(tables["probes"], places))
     if "agent_status" in tables:
         parts.append(_statuses(tables["agent_status"], places))
+    if announce and recording.dumps:
+        parts.append(dump_answers(recording, places))
     return heapq.merge(*parts, key=lambda record: record.ts_ns)
 
 

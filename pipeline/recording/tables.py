@@ -258,9 +258,13 @@ class Recording:
         tables: table name -> its columns; a table that is absent is not a key.
         user_metrics: ``metrics.json``: metric name -> its declaration.
         truth: ``truth.json``, None where nobody knows.
+        dumps: ``flight_recorder/``: rank -> the bytes of its file.
+        notes: what was passed over when it was read, a sentence each.
     """
 
     manifest: Manifest
     tables: Mapping[str, Columns]
     user_metrics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     truth: Mapping[str, Any] | None = None
+    dumps: Mapping[int, bytes] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()

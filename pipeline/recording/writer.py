@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tocsin.pipeline.recording.dumps import FOLDER as DUMP_FOLDER
 from tocsin.pipeline.recording.manifest import manifest_object
 from tocsin.pipeline.recording.reader import AGENT_STATUS, EXTRA_COLUMNS
 from tocsin.pipeline.recording.tables import NULL_MASKS, TABLES, Column, Columns, ColumnSpec, Recording, Text
@@ -40,6 +41,8 @@ def write_recording(folder: Path, recording: Recording) -> None:
         write_json(folder / "metrics.json", recording.user_metrics)
     if recording.truth is not None:
         write_json(folder / "truth.json", recording.truth)
+    for rank, data in recording.dumps.items():
+        write_dump(folder, rank, data)
     # Last: a folder with a manifest is complete.
     write_json(folder / "manifest.json", manifest_object(recording.manifest))
 
@@ -56,6 +59,12 @@ def claim_folder(folder: Path) -> None:
         raise RecordingError(str(folder), f"cannot be made: {error}") from error
     if any(folder.iterdir()):
         raise RecordingError(str(folder), "holds something already: name a new or empty folder")
+
+
+def write_dump(folder: Path, rank: int, data: bytes) -> None:
+    """Write one rank's Flight Recorder dump; a later one replaces the earlier."""
+    (folder / DUMP_FOLDER).mkdir(exist_ok=True)
+    (folder / DUMP_FOLDER / f"rank_{rank}").write_bytes(data)
 
 
 def write_json(path: Path, value: object) -> None:

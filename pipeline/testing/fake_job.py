@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from tocsin.pipeline.testing.job_shape import JobShape
 from tocsin.schemas import events
 from tocsin.schemas.records import (
     NS_PER_SECOND,
@@ -37,29 +38,6 @@ _METRIC_SLICE_NS = 5 * NS_PER_SECOND
 _ANNOUNCE_NS = 30 * NS_PER_SECOND
 _MS = NS_PER_SECOND // 1000
 PHASE_SHARES = {"data": 0.05, "forward": 0.35, "backward": 0.5, "optimizer": 0.1}
-
-
-@dataclass(frozen=True, slots=True)
-class JobShape:
-    """How the job looks.
-
-    Attributes:
-        rank_count: ranks, one a host; even.
-        stage_count: pipeline stages (ranks are compared within one).
-        step_seconds: own time of a rank in a healthy step.
-        transfer_seconds: time of one collective once everybody is there.
-        jitter_ratio: standard deviation of a rank's own time.
-        start_ns: first instant.
-        seed: of the jitter.
-    """
-
-    rank_count: int = 8
-    stage_count: int = 1
-    step_seconds: float = 0.2
-    transfer_seconds: float = 0.002
-    jitter_ratio: float = 0.05
-    start_ns: int = 1_700_000_000 * NS_PER_SECOND
-    seed: int = 0
 
 
 @dataclass(slots=True)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tocsin.pipeline.testing.fake_job import FakeJob, JobShape
+from tocsin.pipeline.testing.fake_job import FakeJob
+from tocsin.pipeline.testing.job_shape import JobShape
 from tocsin.pipeline.testing.scenario import Scenario
 from tocsin.schemas import events
 from tocsin.schemas.metrics import BUILTIN_TABLE, MetricTable

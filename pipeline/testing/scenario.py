@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
-from tocsin.pipeline.testing.fake_job import FakeJob, JobShape
+from tocsin.pipeline.testing.fake_job import FakeJob
+from tocsin.pipeline.testing.job_shape import JobShape
 from tocsin.schemas.codec import encode
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Verdict, VerdictState

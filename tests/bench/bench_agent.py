@@ -43,10 +43,11 @@ def main(seconds: float = SECONDS) -> None:
             log = Path(folder) / "kern.log"
             _say_hello(hooks)
             _steps(hooks, log, 2.0)  # the imports and the first hellos are not what a day costs
-            before, start = _cpu_seconds(agent.pid), time.monotonic()
+            before, switches, start = _cpu_seconds(agent.pid), _switches(agent.pid), time.monotonic()
             sent = _steps(hooks, log, seconds)
             wall = time.monotonic() - start
             percent = 100 * (_cpu_seconds(agent.pid) - before) / wall
+            voluntary, forced = (now - then for now, then in zip(_switches(agent.pid), switches, strict=True))
             megabytes = _rss_megabytes(agent.pid)
         finally:
             agent.terminate()
@@ -59,7 +60,8 @@ def main(seconds: float = SECONDS) -> None:
     print(
         f"datagrams {sent / wall:.0f} /s, records {records / wall:.1f} /s, {size / wall / 1e3:.1f} kB/s to the engine"
     )
-    print(f"CPU {percent:.2f} % of a core (goal {GOAL_PERCENT:.0f} %)")
+    print(f"CPU {percent:.2f} % of a core (goal {GOAL_PERCENT:.0f} %), load average {os.getloadavg()[0]:.1f}")
+    print(f"context switches {voluntary / wall:.0f} /s, and {forced / wall:.0f} /s that others' work forced")
     print(f"RSS {megabytes:.1f} MB (goal {GOAL_MEGABYTES:.0f} MB)")
 
 
@@ -162,6 +164,16 @@ def _step(step: int) -> dict[str, object]:
 def _cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _switches(pid: int) -> tuple[int, int]:
+    """Return how often its threads went to sleep, and how often they had to make room."""
+    counts = [0, 0]
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for line in (task / "status").read_text().splitlines():
+            if "ctxt_switches" in line:
+                counts[line.startswith("nonvoluntary")] += int(line.split()[1])
+    return counts[0], counts[1]
 
 
 def _rss_megabytes(pid: int) -> float:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from tests.collectors.core_bench import JOB, T0, Bench, S, of
 from tocsin.collectors.collective_rows import CollectiveRing, sampled_ranks
 from tocsin.collectors.core import Surroundings
-from tocsin.collectors.messages import Completion
 from tocsin.schemas.records import CollectiveBatch, CollectiveRecord
 
 
@@ -138,12 +137,12 @@ def test_the_ring_keeps_a_minute_and_a_bounded_number() -> None:
     ring = CollectiveRing(span_ns=60 * S, limit=50)
     now = time.time_ns()
     for second in range(100):
-        ring.add(now + second * S, 0, (Completion("w", "all_reduce", second, 1, now, now + 1),))
+        ring.add(now + second * S, 0, (("w", "all_reduce", second, 1, now, now + 1),))
 
-    assert [item.op_seq for _, item in ring.items()] == list(range(50, 100))
-    ring.add(now + 200 * S, 1, (Completion("w", "x", 7, 1, now, now + 1),))
-    assert ring.items() == [(1, Completion("w", "x", 7, 1, now, now + 1))]
-    assert ring.items(0) == []
+    assert [op_seq for _, items in ring.parts() for _, _, op_seq, *_ in items] == list(range(50, 100))
+    ring.add(now + 200 * S, 1, (("w", "x", 7, 1, now, now + 1),))
+    assert list(ring.parts()) == [(1, [("w", "x", 7, 1, now, now + 1)])]
+    assert list(ring.parts(0)) == []
 
 
 def test_the_ring_outlives_the_rank(bench: Bench) -> None:

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.collectors.core_bench import JOB, Bench, events, names
+from tests.collectors.core_bench import JOB, T0, Bench, S, events, names
 from tocsin.collectors.api import Reading, Sighting
+from tocsin.collectors.core import Surroundings
 from tocsin.schemas.records import (
     EventSource,
     JobKey,
@@ -23,6 +24,26 @@ def test_a_step_is_overdue_after_four_medians_but_not_before_two_seconds(bench: 
 
     assert [event.payload["edge"] for event in begin] == ["begin"]
     assert begin[0].payload["elapsed_seconds"] == pytest.approx(2.25, abs=0.25)
+
+
+def test_datagrams_are_asked_for_at_the_end_of_a_second_and_where_a_step_goes_on_for_long(bench: Bench) -> None:
+    asked: list[float] = []
+
+    def lives(quarters: int) -> None:
+        for _ in range(quarters):
+            bench.fake.advance(0.25)
+            now = bench.clock.read()[0]
+            bench.core.on_time(now, Surroundings, lambda: asked.append(bench.ts / S - T0))
+
+    bench.hello()
+    bench.step(0)
+    lives(8)
+    assert asked == [1.0, 2.0]
+    lives(4)
+    assert asked == [1.0, 2.0, 2.25, 2.5, 2.75, 3.0]
+    bench.step(1)
+    lives(4)
+    assert asked[6:] == [4.0]
 
 
 def test_slow_steps_have_more_patience(bench: Bench) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.collectors.peer import datagram
-from tocsin.collectors.datagrams import parse_datagram
+from tocsin.collectors.datagrams import _are_right, _completion, parse_datagram
 from tocsin.collectors.messages import Beat, Exit, GroupList, Hello, StepDone
 from tocsin.schemas.errors import DecodeError, FieldError, SchemaError, UnknownKindError, VersionError
 from tocsin.schemas.records import GroupKind, JobKey
@@ -31,7 +31,7 @@ def test_a_step_becomes_a_record_with_its_completions() -> None:
     assert step.record.loss is not None
     assert math.isnan(step.record.loss)
     assert step.record.grad_norm == 2.0
-    assert step.completions[0].op_name == "all_reduce"
+    assert step.completions[0][1] == "all_reduce"
     assert step.dropped_count == 3
 
 
@@ -79,6 +79,7 @@ def test_a_launcher_may_report_an_exit_that_is_no_ranks() -> None:
         ("coll[0].msg_bytes", {"coll": [["w", "x", 1, None, NOW, NOW]]}),
         ("coll[0].start_ns", {"coll": [["w", "x", 1, 1, 5, NOW]]}),
         ("coll[0].end_ns", {"coll": [["w", "x", 1, 1, NOW, NOW - 1]]}),
+        ("coll[0].end_ns", {"coll": [["w", "x", 1, 1, 0, 5]]}),
         ("rank", {"rank": -1}),
         ("dropped", {"dropped": -1}),
     ],
@@ -141,6 +142,33 @@ def test_whatever_comes_is_read_or_refused(kind: str, changed: dict[str, Any]) -
 def test_a_value_that_is_finite_or_none_is_no_nan(value: Any) -> None:
     with pytest.raises(FieldError, match="value"):
         parse("nan", step=1, what="loss", value=value)
+
+
+ODD_TEXTS: list[Any] = ["", "w", "x", "new", "a\0b", ["w"], []]
+ODD_VALUES: list[Any] = [*ODD_TEXTS, True, None, -2, -1, 0, 1, 1.0, 5, NOW, NOW + 1, float(NOW), 2**63, {}]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(ODD_VALUES)), max_size=3), st.sampled_from([5, 6, 7]))
+def test_the_quick_look_at_completions_lets_nothing_pass_that_the_slow_one_would_refuse(
+    changes: list[tuple[int, Any]], width: int
+) -> None:
+    right: list[Any] = ["w", "x", 1, 1, NOW, NOW, "more"]
+    parse("step", **{**STEP, "coll": [right[:6]]})  # w and x are known now
+    row = list(right)
+    for place, value in changes:
+        row[place] = value
+    if _are_right([right[:6], row[:width]], NOW):
+        assert width == 6
+        _completion("coll", row[:6], NOW)
+
+
+def test_the_quick_look_takes_what_is_usual() -> None:
+    usual = [["w", "x", 1, 1, NOW, NOW], ["x", "w", -1, -1, 0, NOW + 1]]
+    parse("step", **{**STEP, "coll": usual})
+
+    assert _are_right(usual, NOW)
+    assert not _are_right(usual * 257, NOW)
+    assert not _are_right("wxwxwx", NOW)
 
 
 VALID: list[tuple[str, dict[str, Any]]] = [

@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -6,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.collectors.peer import wait_until
 from tocsin.collectors.api import CollectorError, NothingHere
 from tocsin.collectors.host import HostCollector, HostConfig
 from tocsin.collectors.pose import PoseConfig, ProcessTreeCollector
 from tocsin.collectors.procfs import (
     CpuTimes,
+    KeptFiles,
     Roots,
     memory_used_ratio,
     parse_cpu_times,
@@ -75,6 +78,54 @@ def fake_roots(folder: Path) -> Roots:
     (folder / "proc/meminfo").write_text(MEMINFO)
     (folder / "proc/net/dev").write_text(NET_DEV)
     return Roots(str(folder / "proc"), str(folder / "sys"))
+
+
+def test_a_file_that_the_kernel_makes_up_stays_open_and_is_read_anew() -> None:
+    files = KeptFiles()
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    path = f"/proc/{child.pid}/stat"
+    try:
+        first = parse_process_stat(files.read(path))
+        kept = dict(files._kept)
+        child.send_signal(signal.SIGSTOP)
+        wait_until(lambda: parse_process_stat(files.read(path)).state == "T")
+    finally:
+        child.kill()
+        child.wait()
+
+    assert first.state in "RSD"
+    assert kept == files._kept
+    assert kept[path] >= 0
+    with pytest.raises((FileNotFoundError, ProcessLookupError)):
+        files.read(path)
+    assert len(files) == 0
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(kept[path])
+
+
+def test_a_plain_file_may_be_replaced_under_its_name(tmp_path: Path) -> None:
+    files, path = KeptFiles(), tmp_path / "state"
+    path.write_text("4: ACTIVE")
+    assert files.read(str(path)) == "4: ACTIVE"
+    (tmp_path / "new").write_text("1: DOWN")
+    (tmp_path / "new").replace(path)
+    assert files.read(str(path)) == "1: DOWN"
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        files.read(str(path))
+
+
+def test_files_of_no_use_any_more_are_closed() -> None:
+    files = KeptFiles()
+    files.read("/proc/self/stat")
+    files.read("/proc/meminfo")
+    descriptor = files._kept["/proc/self/stat"]
+    files.close_others({"/proc/meminfo"})
+
+    assert list(files._kept) == ["/proc/meminfo"]
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+    files.close("/proc/meminfo")
 
 
 def test_rates_come_with_the_second_sample_and_count_physical_interfaces_only(tmp_path: Path) -> None:

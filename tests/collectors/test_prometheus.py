@@ -15,7 +15,7 @@ from tocsin.collectors.prometheus import MAX_PAGE_BYTES, PrometheusCollector, Pr
 from tocsin.collectors.runner import checked
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.prometheus_mapping import BUILTIN_MAPPING, PrometheusMapping, parse_mapping
-from tocsin.schemas.prometheus_page import parse_page
+from tocsin.schemas.prometheus_page import PageParser, parse_page
 
 SECOND = 10**9
 UUID = "GPU-604ac76c-d9cf-fef3-62e9-d92044ab6e52"
@@ -254,6 +254,31 @@ def test_real_pages_of_another_exporter_are_read_whole(shared_data: Path) -> Non
 def test_no_page_makes_the_parser_raise(text: str) -> None:
     parse_page(text)
     parse_page("a" + text, {"a"})
+
+
+LINES = [
+    *(
+        'a{x="1"} 3',
+        'a{x="1"} 3 1700000000000',
+        'a{x="1"}3',
+        'a{x="1"} 3 ',
+        'a{x="1"}  3',
+        'a{x="1"} 1_0',
+        'a{x="1"} x',
+    ),
+    *("a 1", "a NaN", "a 1 2 3", "a", "ab 5", 'ab{x="1"} 7', "abc 2", 'b{y="} 1"} 2', "b{y} 1", "# a 1", "", " a 1"),
+]
+
+
+@given(st.lists(st.sampled_from(LINES)))
+def test_a_page_reads_as_its_lines_do_one_by_one_and_the_same_when_its_series_are_known(lines: list[str]) -> None:
+    parser, page = PageParser({"a", "ab", "b"}), "\n".join(lines)
+    first, again = parser.parse(page), parser.parse(page)
+    alone = [parse_page(line, {"a", "ab", "b"}) for line in lines]
+
+    assert repr(first) == repr(again)  # NaN is not itself
+    assert repr(first.samples) == repr(tuple(sample for one in alone for sample in one.samples))
+    assert len(first.malformed) == sum(len(one.malformed) for one in alone)
 
 
 class Handler(BaseHTTPRequestHandler):

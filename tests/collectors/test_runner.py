@@ -157,6 +157,33 @@ def test_numbers_of_any_kind_are_delivered_as_floats() -> None:
     assert type(found[0].host["cpu_util_ratio"]) is type(found[0].gpus["GPU-1"]["gpu_util_ratio"]) is float
 
 
+def test_an_empty_reading_goes_no_further() -> None:
+    delivered: list[str] = []
+    collector = Collector("c")
+    collector.collect = lambda now_ns: Reading()  # type: ignore[method-assign]
+    runner = CollectorRunner(collector, supervision(delivered))
+    runner.call(0)
+
+    assert runner.report().ok
+    assert delivered == []
+
+
+def test_a_call_may_come_after_its_tick_and_still_has_its_time() -> None:
+    collector = Collector("c")
+    called_ns: list[int] = []
+    runner = CollectorRunner(
+        collector,
+        Supervision(time.time_ns, time.monotonic_ns, lambda *_: called_ns.append(time.time_ns())),
+        delay_ns=5_000_000,
+    )
+    runner.start()
+    wait_until(lambda: len(called_ns) >= 3)
+    runner.stop()
+
+    assert all(tick_ns % 20_000_000 == 0 for tick_ns in collector.ticks)
+    assert all(at_ns - tick_ns >= 5_000_000 for at_ns, tick_ns in zip(called_ns, collector.ticks, strict=False))
+
+
 def test_what_a_collector_passed_over_is_shown_and_a_strange_count_is_none() -> None:
     collector = Collector("c")
     runner = CollectorRunner(collector, supervision([]))

@@ -46,9 +46,9 @@ def relabelled(record: Record, new: Sequence[int]) -> Record:
         return new[old] if old >= 0 else old
 
     if isinstance(record, StepBatch):
-        return replace(record, rows=tuple(replace(row, rank=rank(row.rank)) for row in record.rows))
+        return replace(record, rows=tuple(row._replace(rank=rank(row.rank)) for row in record.rows))
     if isinstance(record, CollectiveBatch):
-        rows = (replace(row, rank=rank(row.rank), peer=rank(row.peer)) for row in record.rows)
+        rows = (row._replace(rank=rank(row.rank), peer=rank(row.peer)) for row in record.rows)
         return replace(record, rows=tuple(rows))
     if isinstance(record, Event):
         return replace(record, rank=rank(record.rank))

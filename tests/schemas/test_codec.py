@@ -76,7 +76,7 @@ def test_none_and_nan_stay_apart() -> None:
 
 def test_more_texts_than_a_byte_counts() -> None:
     row = samples.COLLECTIVES.rows[0]
-    rows = tuple(dataclasses.replace(row, ts_ns=row.ts_ns + i, comm_id=f"comm{i}") for i in range(70_000))
+    rows = tuple(row._replace(ts_ns=row.ts_ns + i, comm_id=f"comm{i}") for i in range(70_000))
     batch = dataclasses.replace(samples.COLLECTIVES, rows=rows)
 
     assert decode(encode(batch)) == batch

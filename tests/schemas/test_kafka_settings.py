@@ -70,7 +70,7 @@ ssl.endpoint.identification.algorithm=
     assert (settings.protocol, settings.mechanism, settings.username) == ("SASL_SSL", "PLAIN", "al")
     assert settings.password.read("x") == PASSWORD
     assert (settings.ca_file, settings.is_hostname_checked) == (f"{tmp_path}/ca.pem", False)
-    assert settings.java_properties()["sasl.jaas.config"] == JAAS
+    assert settings.java_properties()["sasl.jaas.config"] == f"org.apache.flink.kafka.shaded.{JAAS}"
 
 
 def test_quotes_in_names_and_passwords_survive_java_s_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

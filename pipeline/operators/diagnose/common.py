@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tocsin.pipeline.operators.graph import JobGraph
-from tocsin.schemas.records import LONE_RANK_PREFIX
+from tocsin.schemas.job_key import LONE_RANK_PREFIX
 from tocsin.schemas.verdicts import Component, ComponentKind, Suspect
 
 

@@ -64,6 +64,7 @@ class HardwareFact:
     fault: str
     accuses: bool
     text: str
+    rank: int = -1
 
     def evidence(self) -> Evidence:
         """For a verdict."""
@@ -87,7 +88,14 @@ class HardwareTracker:
                 self.facts[event.host] = [fact for fact in known if fact.name != event.name]
             return
         fact = HardwareFact(
-            event.ts_ns, event.host, event.name, meaning.cause, meaning.fault, meaning.accuses, meaning.text
+            event.ts_ns,
+            event.host,
+            event.name,
+            meaning.cause,
+            meaning.fault,
+            meaning.accuses,
+            meaning.text,
+            event.rank,
         )
         oldest_ns = event.ts_ns - self.config.keep_ns
         self.facts[event.host] = [*(f for f in known if f.ts_ns >= oldest_ns), fact][-_KEPT_PER_HOST:]
@@ -100,6 +108,10 @@ class HardwareTracker:
             for fact in facts
             if fact.accuses and fact.cause and now_ns - fact.ts_ns <= self.config.open_ns
         ]
+        if accusing:
+            # What was carried away from a broken machine does not suffer from it any more.
+            spare = graph.spare_hosts()
+            accusing = [fact for fact in accusing if fact.host not in spare]
         if not accusing:
             return [], []
         first = min(accusing, key=lambda fact: (fact.ts_ns, fact.fault != "fail_stop", fact.host))
@@ -191,7 +203,7 @@ class HardwareTracker:
         earliest_ns = finding.onset_ns - self.config.before_ns
         facts = [
             fact
-            for fact in self.facts.get(finding.suspects[0].component.name, ())
+            for fact in self._of(finding.suspects[0])
             if fact.cause and fact.cause not in _WEAK_CAUSES and fact.ts_ns >= earliest_ns
         ]
         if not facts:
@@ -203,6 +215,12 @@ class HardwareTracker:
             confidence=min(0.98, finding.confidence + 0.1),
             evidence=(best.evidence(), *finding.evidence),
         )
+
+    def _of(self, suspect: Suspect) -> list[HardwareFact]:
+        """What was said of a machine; of a rank where nobody knows its machine."""
+        if suspect.component.kind is not ComponentKind.RANK:
+            return self.facts.get(suspect.component.name, [])
+        return [fact for _, facts in sorted(self.facts.items()) for fact in facts if fact.rank in suspect.ranks]
 
     def to_state(self) -> list[Any]:
         """JSON-able state."""

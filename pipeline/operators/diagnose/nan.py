@@ -16,6 +16,7 @@ from tocsin.pipeline.operators.diagnose.common import names_of, suspects_of
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas import events
+from tocsin.schemas.event_payloads import number
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, Event, StepRecord
 from tocsin.schemas.verdicts import Evidence, FaultKind
@@ -49,15 +50,15 @@ class NanTracker:
     def take(self, event: Event) -> None:
         """Keep a rank's first report of the episode."""
         stage = _STAGE.get(str(event.payload.get("what", "")), 1)
-        step, value = int(event.payload.get("step", -1)), str(event.payload.get("value", "nan"))
+        step, value = int(number(event.payload, "step", -1)), str(event.payload.get("value", "nan"))
         self._report(event.rank, [step, stage, event.ts_ns, value])
 
     def take_steps(self, rows: Sequence[StepRecord]) -> None:
         """Step records show it too, where nobody sends events of it."""
         for row in rows:
-            for stage, number in enumerate((row.loss, row.grad_norm)):
-                if number is not None and not math.isfinite(number):
-                    self._report(row.rank, [row.step, stage, row.ts_ns, str(number)])
+            for stage, told in enumerate((row.loss, row.grad_norm)):
+                if told is not None and not math.isfinite(told):
+                    self._report(row.rank, [row.step, stage, row.ts_ns, str(told)])
 
     def _report(self, rank: int, report: list[Any]) -> None:
         ts_ns = int(report[2])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from tocsin.pipeline.operators.base import pack_state, unpack_state
 from tocsin.pipeline.operators.diagnose.deviations import MachineRules
+from tocsin.pipeline.operators.diagnose.dumps import DumpConfig, DumpTracker
 from tocsin.pipeline.operators.diagnose.hardware import HardwareRules, HardwareTracker, add_broken
 from tocsin.pipeline.operators.diagnose.machine import Cleared, explain_by_metrics, find_machine, join
 from tocsin.pipeline.operators.diagnose.nan import NanConfig, NanTracker
@@ -22,8 +23,8 @@ from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.pipeline.operators.peers import DETECTOR as PEERS
 from tocsin.schemas import events
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import CollectiveBatch, Event, Slice, StepBatch
-from tocsin.schemas.verdicts import Anomaly
+from tocsin.schemas.records import CollectiveBatch, Event, ProbeAnswer, Slice, StepBatch
+from tocsin.schemas.verdicts import Anomaly, FaultKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class DiagnoseConfig:
     silence: SilenceConfig = field(default_factory=SilenceConfig)
     slow: SlowRules = field(default_factory=SlowRules)
     waits: WaitConfig = field(default_factory=WaitConfig)
+    dumps: DumpConfig = field(default_factory=DumpConfig)
     hardware: HardwareRules = field(default_factory=HardwareRules)
     machine: MachineRules = field(default_factory=MachineRules)
     network: NetworkConfig = field(default_factory=NetworkConfig)
@@ -65,6 +67,7 @@ class Diagnose:
         self._graph = graph
         self._nan = NanTracker(config.nan)
         self._waits = WaitTracker(config.waits, graph)
+        self._dumps = DumpTracker(config.dumps, graph, config.waits.mute_after_seconds)
         self._hardware = HardwareTracker(config.hardware)
         self._cleared = Cleared()
         self._network = NetworkTracker(config.network, graph)
@@ -77,12 +80,12 @@ class Diagnose:
             anomalies: what the detectors said of slices that end with this one.
             pace: the job's pace.
         """
-        median_step_ns = pace.median_step_ns
         self._take(data)
         now_ns = data.end_ns
         if self._graph.ended():
             return Diagnosis((), ())
         reasons: list[Reason] = []
+        dumped, dump_reason = self._dumps.find(now_ns, pace.median_step_ns, self._waits)
         stop, stop_reason = find_stop(self._graph, now_ns, self._config.stop, self._stood_since_ns(pace))
         if stop_reason is not None:
             reasons.append(stop_reason)
@@ -90,18 +93,12 @@ class Diagnose:
         findings = [finding for finding in (stop, nan) if finding is not None]
         broken, broken_reasons = self._hardware.find(self._graph, now_ns, pace)
         reasons.extend(broken_reasons)
-        silent = silent_hosts(self._graph, now_ns, self._config.silence)
-        if stop is None and stop_reason is None:
-            hang, hang_reasons = self._waits.find(now_ns, median_step_ns, silent)
-            findings.extend(hang)
-            reasons.extend(hang_reasons)
         if stop is None:
-            lost, lost_reasons = find_silence(self._graph, now_ns, pace, self._config.silence)
-            if stop_reason is None and not self._waits.agrees(lost):
-                # The peers stand, but it is not these hosts that they wait for.
-                lost, lost_reasons = [], lost_reasons | dict.fromkeys(silent, Reason.MONITORING_LOST)
-            findings.extend(lost)
-            reasons.extend(lost_reasons.values())
+            findings.extend(self._standing(now_ns, pace, reasons, all_live=stop_reason is None))
+        if stop_reason is not Reason.WITHIN_PATIENCE:
+            findings = _beside_dumps(findings, dumped)
+        if dump_reason is not None:
+            reasons.append(dump_reason)
         if not findings and stop_reason is None:
             findings.extend(self._slow(now_ns, anomalies, pace, reasons))
         if pace.standing_since_ns:
@@ -111,11 +108,26 @@ class Diagnose:
         findings = add_broken(self._hardware.explain(explain_by_metrics(findings, anomalies)), broken)
         return Diagnosis(tuple(findings), tuple(reasons))
 
+    def _standing(self, now_ns: int, pace: Pace, reasons: list[Reason], *, all_live: bool) -> list[Finding]:
+        """Who holds up a job whose processes live, or whose deaths explain nothing: waits, then silence."""
+        silent = silent_hosts(self._graph, now_ns, self._config.silence)
+        findings: list[Finding] = []
+        if all_live:
+            hang, hang_reasons = self._waits.find(now_ns, pace.median_step_ns, silent)
+            findings.extend(hang)
+            reasons.extend(hang_reasons)
+        lost, lost_reasons = find_silence(self._graph, now_ns, pace, self._config.silence)
+        if all_live and not self._waits.agrees(lost):
+            # The peers stand, but it is not these hosts that they wait for.
+            lost, lost_reasons = [], lost_reasons | dict.fromkeys(silent, Reason.MONITORING_LOST)
+        reasons.extend(lost_reasons.values())
+        return [*findings, *lost]
+
     def _stood_since_ns(self, pace: Pace) -> int:
         """Since when the job makes no progress: by its steps, else by its machines' work; 0: nobody knows."""
         if pace.median_step_ns:
             return self._graph.progress_ns + 2 * pace.median_step_ns
-        return pace.standing_since_ns
+        return pace.standing_since_ns or self._dumps.standing_since_ns
 
     def _slow(self, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, reasons: list[Reason]) -> list[Finding]:
         steps = [anomaly for anomaly in anomalies if anomaly.detector != PEERS]
@@ -133,10 +145,14 @@ class Diagnose:
         for record in data.records:
             if isinstance(record, CollectiveBatch):
                 self._waits.take_collectives(record.rows)
+                self._dumps.take_collectives(record.rows)
                 self._network.take(record.rows)
             elif isinstance(record, StepBatch):
                 self._waits.take_steps(record.rows)
                 self._nan.take_steps(record.rows)
+            elif isinstance(record, ProbeAnswer):
+                if record.probe == "flight_recorder":
+                    self._dumps.take(record)
             elif isinstance(record, Event):
                 self._hardware.take(record)
                 if record.name == events.NAN and record.rank >= 0:
@@ -149,6 +165,7 @@ class Diagnose:
             "cleared": pack_state(sorted(self._cleared.since_ns.items())),
             "nan": pack_state(self._nan.to_state()),
             "waits": pack_state(self._waits.to_state()),
+            "dumps": pack_state(self._dumps.to_state()),
             "network": pack_state(self._network.to_state()),
         }
 
@@ -158,4 +175,13 @@ class Diagnose:
         self._hardware.load_state(unpack_state(parts, "hardware"))
         self._nan.load_state(unpack_state(parts, "nan"))
         self._waits.load_state(unpack_state(parts, "waits"))
+        self._dumps.load_state(unpack_state(parts, "dumps"))
         self._network.load_state(unpack_state(parts, "network"))
+
+
+def _beside_dumps(findings: list[Finding], dumped: Finding | None) -> list[Finding]:
+    """What dumps show, where nothing else names anybody: then it explains why the job stands."""
+    if dumped is None or any(finding.suspects for finding in findings) or (findings and not dumped.suspects):
+        return findings
+    standstill = (FaultKind.HANG, FaultKind.FAIL_STOP)
+    return [dumped, *(finding for finding in findings if finding.fault not in standstill)]

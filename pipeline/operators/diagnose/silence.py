@@ -90,7 +90,7 @@ def find_silence(
         return [], dict.fromkeys(silent, Reason.ANNOUNCED_PHASE)
     guilty = [
         host
-        for host in silent
+        for host in sorted(set(silent) - graph.spare_hosts())
         if abs(progress_ns - graph.hosts[host].last_seen_ns) <= margin
         # The job stood already (a checkpoint): it would have gone on by now.
         or now_ns - config.long_silence_ns >= graph.hosts[host].last_seen_ns > progress_ns

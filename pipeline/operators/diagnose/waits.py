@@ -23,7 +23,7 @@ from tocsin.models.hang import (
     RankState,
     analyse,
 )
-from tocsin.pipeline.operators.diagnose.common import names_of, suspects_of
+from tocsin.pipeline.operators.diagnose.hang_story import HangStory, is_direct
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas import events
@@ -32,7 +32,7 @@ from tocsin.schemas.records import NS_PER_SECOND, CollectiveRecord, StepRecord
 from tocsin.schemas.verdicts import Evidence, FaultKind
 
 DETECTOR = "waits"
-_DIRECT = frozenset({Reason.PROCESS_STOPPED_PEERS_WAIT.value, Reason.ENTERED_OTHER_COLLECTIVE.value})
+_ANEW_NS = 10 * NS_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,7 @@ class WaitConfig:
         mute_ns: the same when the rank's hook thread gives no sign of life.
         mute_after_seconds: age of the last sign of life that counts as none.
         first_step_ns: before the job's first step (compilation, first loading).
+        begun_ns: a job without step records is past its first step when its collectives ended over this span.
         step_factor: patience is at least this many of the job's steps.
         learned_factor: patience is at least this many times the longest wait that righted itself.
         max_patience_ns: learned patience ends here.
@@ -57,6 +58,7 @@ class WaitConfig:
     mute_ns: int = 15 * NS_PER_SECOND
     mute_after_seconds: float = 5.0
     first_step_ns: int = 600 * NS_PER_SECOND
+    begun_ns: int = 120 * NS_PER_SECOND
     step_factor: int = 3
     learned_factor: float = 2.0
     max_patience_ns: int = 1800 * NS_PER_SECOND
@@ -80,8 +82,11 @@ class WaitTracker:
         """Know nobody's place."""
         self._config = config
         self._graph = graph
+        self._story = HangStory(graph, DETECTOR, config.mute_after_seconds)
         self._places: dict[int, _Place] = {}
         self._longest_wait_ns = 0
+        self._done_span_ns = [0, 0]
+        """First and last end of a collective."""
         self._last_culprits: list[int] = []
         self._stable_count = 0
         self._direct = False
@@ -116,8 +121,15 @@ class WaitTracker:
     def _finish(self, place: _Place, row: CollectiveRecord) -> None:
         if row.peer >= 0:
             return
+        if row.end_ns:
+            self._done_span_ns = [self._done_span_ns[0] or row.end_ns, max(self._done_span_ns[1], row.end_ns)]
         known = place.done.get(row.comm_id)
-        if known is None or row.op_seq > known[0]:
+        # A smaller number long after a larger one: the program was started again, and counts anew.
+        anew = known is not None and row.op_seq < known[0] and row.end_ns > known[1] + _ANEW_NS
+        if anew:
+            place.done.clear()
+            place.pending = [op for op in place.pending if op["start_ns"] > row.end_ns]
+        if anew or known is None or row.op_seq > known[0]:
             place.done[row.comm_id] = [row.op_seq, row.end_ns]
         for op in list(place.pending):
             if op["comm_id"] == row.comm_id and not op["is_p2p"] and op["seq"] <= row.op_seq:
@@ -161,14 +173,14 @@ class WaitTracker:
         if finding.reason == Reason.SILENT_AND_PEERS_STALLED.value:
             return [], [Reason.WITHIN_PATIENCE]
         waited_ns = now_ns - min(starts)
-        direct = self._direct = all(reason in _DIRECT for _, reason in finding.reasons)
-        if waited_ns < self._patience_ns(finding, median_step_ns, direct=direct):
+        direct = self._direct = is_direct(finding)
+        if waited_ns < self.patience_ns(finding, median_step_ns):
             return [], [Reason.WITHIN_PATIENCE]
         if not direct and self._graph.in_announced_phase(min(starts), now_ns):
             return [], [Reason.ANNOUNCED_PHASE]
         if self._stable_count < self._config.stable_turn_count:
             return [], [Reason.NOT_CONTINUOUS]
-        return [self._finding(finding, min(starts), now_ns, direct=direct)], []
+        return [self._story.finding(finding, min(starts), now_ns)], []
 
     def agrees(self, findings: Sequence[Finding]) -> bool:
         """Whether the peers wait for the hosts that a silence accuses, as far as is known who waits."""
@@ -203,29 +215,24 @@ class WaitTracker:
             return [], [Reason.AMBIGUOUS if finding.ambiguous else Reason.WITHIN_PATIENCE]
         if self._graph.in_announced_phase(start_ns, now_ns):
             return [], [Reason.ANNOUNCED_PHASE]
-        evidence = self._evidence(finding, start_ns, now_ns)
-        return [Finding(FaultKind.HANG, "unknown", (), start_ns, 0.5, Reason.JOB_STALLED_UNEXPLAINED, evidence)], []
+        return [self._story.unexplained(finding, start_ns, now_ns)], []
 
     def _base_patience_ns(self, median_step_ns: int) -> int:
-        if self._graph.max_step < 0:
+        if self._graph.max_step < 0 and self._done_span_ns[1] - self._done_span_ns[0] < self._config.begun_ns:
             return self._config.first_step_ns
         learned = int(self._config.learned_factor * self._longest_wait_ns)
         patience = max(self._config.late_ns, self._config.step_factor * median_step_ns, learned)
         return min(patience, self._config.max_patience_ns)
 
-    def _patience_ns(self, finding: HangFinding, median_step_ns: int, *, direct: bool) -> int:
-        if direct:
+    def patience_ns(self, finding: HangFinding, median_step_ns: int) -> int:
+        """How long a wait for these culprits is normal."""
+        if is_direct(finding):
             return max(self._config.direct_ns, self._config.step_factor * median_step_ns)
         patience = self._base_patience_ns(median_step_ns)
-        if all(self._is_mute(rank) for rank in finding.culprits):
+        if all(self._story.is_mute(rank) for rank in finding.culprits):
             learned = int(self._config.learned_factor * self._longest_wait_ns)
             return min(patience, max(self._config.mute_ns, self._config.step_factor * median_step_ns, learned))
         return patience
-
-    def _is_mute(self, rank: int) -> bool:
-        facts = self._graph.ranks.get(rank)
-        stall = facts.stall if facts is not None else None
-        return bool(stall) and float((stall or {}).get("beat_age_seconds", 0.0)) >= self._config.mute_after_seconds
 
     def _input(self, silent: Sequence[str]) -> HangInput:
         graph = self._graph
@@ -254,76 +261,12 @@ class WaitTracker:
             place.pending_ns if place.pending else 0,
         )
 
-    def _finding(self, found: HangFinding, start_ns: int, now_ns: int, *, direct: bool) -> Finding:
-        cause, reason = self._cause(found)
-        onset_ns = self._onset_ns(found, start_ns)
-        # A rank in a wrong collective is described by where it stands, not by what its agent says of it.
-        facts = [] if cause == "collective_mismatch" else self._facts(found, onset_ns, now_ns)
-        return Finding(
-            FaultKind.HANG,
-            cause,
-            suspects_of(self._graph, found.culprits),
-            onset_ns,
-            0.97 if direct else 0.85,
-            reason,
-            (*facts, *self._evidence(found, start_ns, now_ns)),
-        )
-
-    def _cause(self, found: HangFinding) -> tuple[str, Reason]:
-        reasons = {reason for _, reason in found.reasons}
-        if all(self._is_gone(rank) for rank in found.culprits):
-            return "process_exit", Reason.PROCESS_STOPPED_PEERS_WAIT
-        if Reason.PROCESS_STOPPED_PEERS_WAIT.value in reasons:
-            return "process_frozen", Reason.PROCESS_STOPPED_PEERS_WAIT
-        if Reason.ENTERED_OTHER_COLLECTIVE.value in reasons:
-            return "collective_mismatch", Reason.ENTERED_OTHER_COLLECTIVE
-        if all(self._is_mute(rank) for rank in found.culprits):
-            return "process_frozen", Reason.NEVER_ARRIVED
-        stalls = [self._graph.ranks[rank].stall for rank in found.culprits if rank in self._graph.ranks]
-        if stalls and all(stall is not None and stall.get("phase") == "data" for stall in stalls):
-            return "loader_stall", Reason.NEVER_ARRIVED
-        return "unknown", Reason.NEVER_ARRIVED
-
-    def _is_gone(self, rank: int) -> bool:
-        facts = self._graph.ranks.get(rank)
-        return facts is not None and (facts.exit is not None or facts.bye_ns > 0)
-
-    def _onset_ns(self, found: HangFinding, start_ns: int) -> int:
-        stopped = [
-            self._graph.ranks[rank].stopped_since_ns
-            for rank in found.culprits
-            if rank in self._graph.ranks and self._graph.ranks[rank].stopped_since_ns
-        ]
-        return min([start_ns, *stopped])
-
-    def _facts(self, found: HangFinding, onset_ns: int, now_ns: int) -> list[Evidence]:
-        """What the culprits' own agents say of them."""
-        lines = []
-        for rank in found.culprits:
-            facts = self._graph.ranks.get(rank)
-            if facts is None:
-                continue
-            who = names_of(self._graph, [rank])
-            if facts.stopped_since_ns:
-                text = f"{who}: its process is stopped since {(now_ns - facts.stopped_since_ns) / 1e9:.0f} s"
-                lines.append(Evidence(DETECTOR, events.STOPPED, 3.0, facts.stopped_since_ns, now_ns, text))
-            elif facts.stall is not None:
-                phase = facts.stall.get("phase") or "its own code"
-                text = f"{who}: in step {facts.stall.get('step')}, in {phase}, in no collective"
-                if self._is_mute(rank):
-                    text += f"; no sign of life for {facts.stall.get('beat_age_seconds', 0):.0f} s"
-                lines.append(Evidence(DETECTOR, events.STALL, 2.0, onset_ns, now_ns, text))
-        return lines[:5]
-
-    def _evidence(self, found: HangFinding, start_ns: int, now_ns: int) -> tuple[Evidence, ...]:
-        metric = found.blocked[0].comm_id if found.blocked else "collectives"
-        return tuple(Evidence(DETECTOR, metric, 2.0, start_ns, now_ns, text) for text in found.evidence[:6])
-
     def to_state(self) -> dict[str, Any]:
         """JSON-able state."""
         return {
             "places": [[rank, asdict(place)] for rank, place in sorted(self._places.items())],
             "longest_wait_ns": self._longest_wait_ns,
+            "done_span_ns": self._done_span_ns,
             "last_culprits": self._last_culprits,
             "stable_count": self._stable_count,
             "direct": self._direct,
@@ -333,6 +276,7 @@ class WaitTracker:
         """Take back what ``to_state`` gave."""
         self._places = {rank: _Place(**place) for rank, place in state["places"]}
         self._longest_wait_ns = state["longest_wait_ns"]
+        self._done_span_ns = list(state["done_span_ns"])
         self._last_culprits = state["last_culprits"]
         self._stable_count = state["stable_count"]
         self._direct = state["direct"]

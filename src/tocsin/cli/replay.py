@@ -5,6 +5,7 @@ import multiprocessing
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from tocsin.schemas.errors import ConfigError, TocsinError
 _NS_PER_SECOND = 1_000_000_000
 _BAR_WIDTH = 30
 _REDRAW_SECONDS = 0.1
+_SHOWN_REASONS = 10
 _INPUTS = ("topology", "groups", "host_metrics", "steps", "collectives", "events")
 
 
@@ -110,16 +112,20 @@ class Result:
         line_count: verdict lines written.
         error: why it could not be replayed, "" = it was.
         absent: inputs that the recording does not hold: what needs them is not judged.
+        notes: what was passed over, a sentence each.
     """
 
     folder: Path
     line_count: int
     error: str
     absent: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def _report(results: Sequence[Result]) -> int:
     for result in results:
+        for note in result.notes:
+            print(f"tocsin replay: {result.folder}: {note}", file=sys.stderr)
         if result.error:
             print(f"tocsin replay: {result.folder}: {result.error}", file=sys.stderr)
             continue
@@ -130,19 +136,23 @@ def _report(results: Sequence[Result]) -> int:
 
 def replay_one(job: ReplayJob) -> Result:
     """Replay one folder and write its verdicts."""
+    from tocsin.pipeline.recording.notes import notes_of
     from tocsin.pipeline.recording.reader import read_recording
     from tocsin.pipeline.recording.replay import ReplayConfig, replay, verdict_lines
 
     try:
         recording = read_recording(job.folder)
         pace = Pace(recording.manifest.start_ns, recording.manifest.end_ns, job)
-        verdicts = list(replay(recording, ReplayConfig(shuffle_seed=job.shuffle_seed), pace.on_second))
+        refused = Counter[str]()
+        verdicts = list(replay(recording, ReplayConfig(shuffle_seed=job.shuffle_seed), pace.on_second, refused))
         pace.end()
         job.verdicts.write_text(verdict_lines(verdicts), "utf-8")
     except (TocsinError, OSError) as error:
         return Result(job.folder, 0, str(error))
+    left_out = (f"{count} records are left out: {text}" for text, count in refused.most_common(_SHOWN_REASONS))
+    notes = (*notes_of(recording), *left_out)
     absent = tuple(name for name in _INPUTS if name not in recording.tables)
-    return Result(job.folder, len(verdicts), "", absent)
+    return Result(job.folder, len(verdicts), "", absent, notes)
 
 
 def _replay_supervised(job: ReplayJob) -> Result:

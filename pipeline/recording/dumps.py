@@ -1,0 +1,131 @@
+"""``flight_recorder/`` of a recording: dump files, one per rank, as answers that the operators understand.
+
+A file does not say when it was written. Its content does, as far as it can: not before the newest time
+in it; and the job's watchdog writes the dumps when the oldest unfinished operation has reached its own
+timeout. So all of them count as there at that moment, or when the attempt that they are of ends (the
+next one begins, the recording ends), whichever comes first. Dumps whose times lie outside of the
+recording (another clock) count as there at its end. A rank that has a dump in ``probes.parquet``,
+which knows the time, is not read from its file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import cast
+
+from tocsin.pipeline.flight_recorder import read_folder
+from tocsin.pipeline.recording.places import Places
+from tocsin.pipeline.recording.tables import Recording, Text
+from tocsin.schemas.errors import ConfigError, RecordingError, SchemaError
+from tocsin.schemas.flight_recorder import FlightDump, content_of, parse_dump
+from tocsin.schemas.kinds import LEFT_DUMP
+from tocsin.schemas.records import NS_PER_SECOND, ProbeAnswer
+
+FOLDER = "flight_recorder"
+MAX_PAYLOAD_BYTES = 8_000_000
+"""A larger dump is cut down to what is judged: a record has at most 16 MB."""
+_KEPT_KEYS = ("version", "pg_config", "pg_status", "nccl_version", "comm_lib_version")
+_DROPPED_ENTRY_KEYS = ("frames", "output_sizes", "output_dtypes")
+_MS = NS_PER_SECOND // 1000
+
+
+def read_dumps(folder: Path) -> tuple[dict[int, bytes], tuple[str, ...]]:
+    """Read ``flight_recorder/`` of a recording's folder.
+
+    Returns:
+        Rank -> the bytes of its file (also of one that is no whole dump: it speaks about its rank), and
+        what was passed over, a sentence each.
+
+    Raises:
+        RecordingError: it is no folder, or cannot be read.
+    """
+    path = folder / FOLDER
+    if not path.exists():
+        return {}, ()
+    if not path.is_dir():
+        raise RecordingError(FOLDER, "must be a folder with one dump per rank")
+    try:
+        content = read_folder(path)
+        files = {rank: path / name for rank, name in content.names.items()}
+        files |= {rank: path / name for rank, (name, _) in content.unreadable.items()}
+        dumps = {rank: file.read_bytes() for rank, file in sorted(files.items())}
+    except ConfigError as error:
+        return {}, (f"{FOLDER}: nothing to judge: {error}",)
+    except OSError as error:
+        raise RecordingError(FOLDER, f"cannot be read: {error}") from error
+    notes = [f"{FOLDER}: {name} is no whole dump: {why}" for name, why in content.unreadable.values()]
+    return dumps, (*notes, *(f"{FOLDER}: {note}" for note in content.notes))
+
+
+def dump_answers(recording: Recording, places: Places) -> list[ProbeAnswer]:
+    """The dumps as records, all with one time."""
+    answered = _ranks_in_probes(recording)
+    left = {rank: data for rank, data in sorted(recording.dumps.items()) if rank not in answered}
+    parsed = [dump for data in left.values() if (dump := _parsed(data)) is not None]
+    if not parsed:
+        return []
+    ts_ns = _there_at_ns(parsed, recording, places)
+    job = places.job_at(ts_ns)
+    return [
+        ProbeAnswer(job, places.host_of(rank, ts_ns), ts_ns, rank, LEFT_DUMP, "flight_recorder", _payload(data))
+        for rank, data in left.items()
+    ]
+
+
+def _ranks_in_probes(recording: Recording) -> set[int]:
+    columns = recording.tables.get("probes")
+    if columns is None:
+        return set()
+    kinds, payloads = cast(Text, columns["kind"]).to_list(), cast(list[bytes], columns["payload"])
+    ranks = cast("Iterable[int]", columns["rank"])
+    rows = zip(ranks, kinds, payloads, strict=True)
+    return {int(rank) for rank, kind, payload in rows if kind == "flight_recorder" and payload}
+
+
+def _parsed(data: bytes) -> FlightDump | None:
+    try:
+        return parse_dump(data)
+    except SchemaError:
+        return None
+
+
+def _there_at_ns(dumps: Iterable[FlightDump], recording: Recording, places: Places) -> int:
+    """By when the dumps were written."""
+    manifest = recording.manifest
+    last_ns = max(manifest.start_ns, manifest.end_ns - _MS)
+    entries = [entry for dump in dumps for entry in dump.entries]
+    newest_ns = max((max(e.created_ns, e.started_ns, e.completed_ns) for e in entries), default=0)
+    if not manifest.start_ns <= newest_ns <= manifest.end_ns:
+        return last_ns
+    over_ns = [e.created_ns + e.timeout_ns for e in entries if not e.is_done and e.created_ns and e.timeout_ns]
+    written_ns = max(newest_ns, min(over_ns, default=last_ns))
+    return min(written_ns, last_ns, places.attempt_end_ns(newest_ns, last_ns + 1) - 1)
+
+
+def _payload(data: bytes) -> bytes:
+    """The dump's own bytes; of one that is too large for a record, what is judged."""
+    if len(data) <= MAX_PAYLOAD_BYTES or _parsed(data) is None:
+        return data[:MAX_PAYLOAD_BYTES]
+    content = content_of(data)
+    small = {key: content[key] for key in _KEPT_KEYS if key in content}
+    entries = [_small_entry(entry) for entry in content.get("entries", ())]
+    while True:
+        text = json.dumps({**small, "entries": entries}, default=str).encode()
+        if len(text) <= MAX_PAYLOAD_BYTES or not entries:
+            return text
+        entries = _half(entries)
+
+
+def _small_entry(entry: Mapping[str, object]) -> dict[str, object]:
+    return {key: value for key, value in entry.items() if key not in _DROPPED_ENTRY_KEYS}
+
+
+def _half(entries: list[dict[str, object]]) -> list[dict[str, object]]:
+    """Without the older half of the finished operations; of nothing but unfinished ones the older half stays."""
+    done = [entry for entry in entries if entry.get("state") == "completed" or entry.get("retired")]
+    if not done:
+        return entries[: len(entries) // 2]
+    old = {id(entry) for entry in done[: -(-len(done) // 2)]}
+    return [entry for entry in entries if id(entry) not in old]

@@ -1,0 +1,94 @@
+"""What a replay leaves out or has to guess: sentences for whoever wrote the recording."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tocsin.pipeline.recording.tables import TABLES, Recording, Text
+from tocsin.schemas.records import NS_PER_SECOND
+
+BEFORE_START_NS = 60 * NS_PER_SECOND
+"""What lies longer before the recording is left out: one such time would make hours of empty slices."""
+_SHARED_TICKS_RATIO = 0.01
+
+
+def notes_of(recording: Recording) -> tuple[str, ...]:
+    """What was passed over when it was read, rows out of time, samples that do not fit ``tick_seconds``."""
+    checks = (_out_of_time, _off_tick, _without_duration, _unplaced)
+    return (*recording.notes, *(note for check in checks for note in check(recording)))
+
+
+def _out_of_time(recording: Recording) -> Iterator[str]:
+    manifest = recording.manifest
+    end_ns = -(-manifest.end_ns // NS_PER_SECOND) * NS_PER_SECOND
+    for name, columns in recording.tables.items():
+        time = TABLES[name].time if name in TABLES else ""
+        if not time:
+            continue
+        times = cast(NDArray[np.int64], columns[time])
+        early = np.flatnonzero(times < manifest.start_ns - BEFORE_START_NS)
+        late = np.flatnonzero(times >= end_ns)
+        for rows, where in ((early, "before start_ns"), (late, "after end_ns")):
+            if rows.size:
+                place = f"{name}.parquet, column {time}, row {rows[0]}: {times[rows[0]]}"
+                yield f"{place} lies {where}; {rows.size} of {len(times)} rows do and are left out"
+
+
+def _off_tick(recording: Recording) -> Iterator[str]:
+    columns = recording.tables.get("host_metrics")
+    if columns is None:
+        return
+    times, gpus = (cast(NDArray[Any], columns[name]) for name in ("ts_ns", "gpu"))
+    codes = cast(Text, columns["host"]).codes
+    order = np.lexsort((times, gpus, codes))
+    same = (np.diff(codes[order]) == 0) & (np.diff(gpus[order]) == 0)
+    gaps_ns = np.diff(times[order])[same]
+    if not gaps_ns.size:
+        return
+    tick_ns = recording.manifest.tick_seconds * NS_PER_SECOND
+    apart_ns = gaps_ns[gaps_ns > 0]
+    middle_ns = float(np.median(apart_ns)) if apart_ns.size else tick_ns
+    if not 0.5 * tick_ns < middle_ns < 2 * tick_ns:
+        told = f"come every {middle_ns / NS_PER_SECOND:g} s and tick_seconds says {recording.manifest.tick_seconds:g}"
+        so = "of several in a tick the last is taken" if middle_ns < tick_ns else "the ticks between count as missing"
+        yield f"host_metrics.parquet: the samples of a host {told}: {so}"
+        return
+    shared = int((gaps_ns < tick_ns / 4).sum())
+    if shared > _SHARED_TICKS_RATIO * len(times):
+        yield f"host_metrics.parquet: {shared} of {len(times)} rows share a tick with another: the last is taken"
+
+
+def _without_duration(recording: Recording) -> Iterator[str]:
+    columns = recording.tables.get("steps")
+    if columns is None:
+        return
+    absent = int((~np.isfinite(cast(NDArray[Any], columns["duration_seconds"]))).sum())
+    if absent:
+        yield f"steps.parquet, column duration_seconds: {absent} steps without a duration are left out"
+
+
+def _unplaced(recording: Recording) -> Iterator[str]:
+    """Names that the topology does not know: short names beside full ones, ranks that count from 1."""
+    topology = recording.tables.get("topology")
+    if topology is None:
+        return
+    placed = set(cast(Text, topology["host"]).to_list())
+    if "host_metrics" in recording.tables:
+        text = cast(Text, recording.tables["host_metrics"]["host"])
+        names = sorted({text.words[code] for code in np.unique(text.codes).tolist()} - placed)
+        if names:
+            yield f"host_metrics.parquet, column host: {_some(names)} not in topology.parquet, as if no rank ran there"
+    if "steps" in recording.tables:
+        known = cast(NDArray[Any], topology["rank"])
+        ranks = np.setdiff1d(cast(NDArray[Any], recording.tables["steps"]["rank"]), known).tolist()
+        if ranks:
+            yield f"steps.parquet, column rank: {_some(ranks)} not in topology.parquet: named as ranks"
+
+
+def _some(names: list[Any]) -> str:
+    shown = ", ".join(map(str, names[:3]))
+    return f"{shown} (of {len(names)}) are" if len(names) > 3 else f"{shown} {'is' if len(names) == 1 else 'are'}"

@@ -1,0 +1,204 @@
+"""The whole chain at full width: ``make bench-stream`` (``python -m tests.bench.stream --hosts 10000 --jobs 4``).
+
+Broker, Flink, ClickHouse endpoint, consumer and the load, each a process of its own, all on this machine, in real
+time. Latency is taken from canaries: a verdict a job and slice, from the slice's end to the row in the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tocsin.cli.cluster.broker import Broker, BrokerConfig
+from tocsin.cli.cluster.clickhouse import ClickHouseEndpoint, EndpointConfig
+from tocsin.cli.cluster.flink import Flink
+from tocsin.cli.cluster.flink_conf import FlinkConfig
+from tocsin.cli.cluster.process import Child, Program
+from tocsin.cli.cluster.submit import Submission, submit, wait_running
+from tocsin.pipeline.flink.options import JobOptions
+from tocsin.pipeline.flink.sql import StreamOptions
+from tocsin.pipeline.stores.clickhouse_address import parse_address
+from tocsin.pipeline.stores.clickhouse_store import ClickHouseStore
+
+FloatArray = NDArray[np.float64]
+PREFIX = "bench"
+GOAL_SECONDS = 5.0
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_DRAIN_SECONDS = 30.0
+
+
+@dataclass
+class Usage:
+    """CPU and memory of the processes of one component, sampled while they live."""
+
+    children: list[Child]
+    cpu_seconds: dict[int, float] = field(default_factory=dict)
+    peak_bytes: int = 0
+
+    def sample(self) -> None:
+        resident = 0
+        for child in self.children:
+            for pid in child.members():
+                try:
+                    parts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                except OSError:  # it ended meanwhile
+                    continue
+                self.cpu_seconds[pid] = (int(parts[11]) + int(parts[12])) / _TICKS_PER_SECOND
+                resident += int(parts[21]) * os.sysconf("SC_PAGE_SIZE")
+        self.peak_bytes = max(self.peak_bytes, resident)
+
+    def total_seconds(self) -> float:
+        return sum(self.cpu_seconds.values())
+
+
+def main() -> None:
+    """Bring up the chain, play, print."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--hosts", type=int, default=10_000)
+    parser.add_argument("--jobs", type=int, default=4)
+    parser.add_argument("--seconds", type=int, default=180)
+    parser.add_argument("--parallelism", type=int, default=1)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="tocsin-stream-") as folder:
+        _Chain(Path(folder), args).run()
+
+
+class _Chain:
+    def __init__(self, folder: Path, args: argparse.Namespace) -> None:
+        self._args = args
+        self._broker = Broker(BrokerConfig(folder / "kafka"))
+        self._flink = Flink(FlinkConfig(folder / "flink", slot_count=args.parallelism))
+        self._endpoint = ClickHouseEndpoint(EndpointConfig(folder / "clickhouse"))
+        self._consumer: Child | None = None
+        self._folder = folder
+
+    def run(self) -> None:
+        try:
+            self._up()
+            self._measure()
+        finally:
+            if self._consumer is not None:
+                self._consumer.stop()
+            self._flink.stop()
+            self._endpoint.stop()
+            self._broker.stop()
+
+    def _up(self) -> None:
+        begin = time.monotonic()
+        self._broker.start()
+        self._endpoint.start()
+        self._command("topics", "apply", "--kafka", self._broker.address, "--topic-prefix", PREFIX)
+        self._command("migrate", "--clickhouse", self._endpoint.url)
+        self._flink.start()
+        stream = StreamOptions(servers=self._broker.address, prefix=PREFIX, start="latest")
+        options = JobOptions(stream, slot_count=self._args.parallelism, canary_seconds=5)
+        job_id = submit(Submission(options.to_json(), self._flink.url))
+        wait_running(self._flink.rest, job_id)
+        self._job_id = job_id
+        command = [sys.executable, "-m", "tocsin", "sink", "clickhouse", "--kafka", self._broker.address]
+        command += ["--topic-prefix", PREFIX, "--clickhouse", self._endpoint.url]
+        self._consumer = Child(Program("the consumer", command, self._folder / "consumer.log"))
+        self._consumer.start()
+        print(f"ready after {time.monotonic() - begin:.0f} s", flush=True)
+
+    def _command(self, *arguments: str) -> None:
+        subprocess.run([sys.executable, "-m", "tocsin", *arguments], check=True, stdout=subprocess.DEVNULL)
+
+    def _measure(self) -> None:
+        assert self._consumer is not None
+        assert self._flink.job_manager is not None
+        parts = {
+            "broker": Usage([self._broker.child]),
+            "Flink JobManager": Usage([self._flink.job_manager]),
+            "Flink TaskManager and Python": Usage(self._flink.task_managers),
+            "ClickHouse endpoint": Usage([self._endpoint.child]),
+            "consumer": Usage([self._consumer]),
+        }
+        command = [sys.executable, "-m", "tests.bench.stream_load", "--kafka", self._broker.address]
+        command += ["--prefix", PREFIX, "--hosts", str(self._args.hosts), "--jobs", str(self._args.jobs)]
+        command += ["--seconds", str(self._args.seconds)]
+        load = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert load.stdout is not None
+        begun = json.loads(load.stdout.readline())
+        for part in parts.values():
+            part.sample()
+        before = {name: part.total_seconds() for name, part in parts.items()}
+        ended = threading.Event()
+        sampler = threading.Thread(target=_sample, args=(parts, ended), daemon=True)
+        sampler.start()
+        told = json.loads(load.stdout.readline())
+        load.wait()
+        store = ClickHouseStore(parse_address(self._endpoint.url))
+        wanted = self._args.jobs * (self._args.seconds // 5)
+        until = time.monotonic() + _DRAIN_SECONDS
+        while (rows := _canaries(store)).size < wanted and time.monotonic() < until:
+            time.sleep(1.0)
+        ended.set()
+        sampler.join()
+        used = {name: part.total_seconds() - before[name] for name, part in parts.items()}
+        self._print(begun, told, rows, wanted, used, parts)
+
+    def _print(
+        self,
+        begun: dict[str, float],
+        told: dict[str, float],
+        rows: FloatArray,
+        wanted: int,
+        used: dict[str, float],
+        parts: dict[str, Usage],
+    ) -> None:
+        args = self._args
+        hours = args.hosts * args.seconds / 3600
+        print(f"{args.hosts} hosts in {args.jobs} jobs, {args.seconds} s, parallelism {args.parallelism}")
+        print(
+            f"load: {told['records']} records, {told['bytes'] / 1e6:.0f} MB, {told['cpu_seconds']} s of CPU (not the "
+            f"pipeline's), longest send {told['longest_send_seconds']} s, late {begun['prepared_late_seconds']} s"
+        )
+        if rows.size:
+            half = rows[np.argsort(rows[:, 0])]
+            first, last = half[: len(half) // 2, 1], half[len(half) // 2 :, 1]
+            p50, p99 = np.percentile(rows[:, 1], (50, 99))
+            print(
+                f"slice end -> row in ClickHouse: p50 {p50:.2f} s, p99 {p99:.2f} s, max {rows[:, 1].max():.2f} s over "
+                f"{len(rows)} of {wanted} canaries (goal: p99 {GOAL_SECONDS} s); median of the first half "
+                f"{np.median(first):.2f} s, of the second {np.median(last):.2f} s"
+            )
+        else:
+            print(f"no canary of {wanted} arrived")
+        print(f"{'component':30} {'CPU s':>8} {'cores':>6} {'s/host-h':>9} {'peak MB':>8}")
+        for name, seconds in used.items():
+            row = f"{seconds:8.1f} {seconds / args.seconds:6.2f} {seconds / hours:9.3f}"
+            print(f"{name:30} {row} {parts[name].peak_bytes / 1e6:8.0f}")
+        checkpoints = self._flink.rest.checkpoints(self._job_id)
+        print(f"checkpoints: {checkpoints}")
+
+
+def _sample(parts: dict[str, Usage], ended: threading.Event) -> None:
+    while not ended.wait(1.0):
+        for part in parts.values():
+            part.sample()
+
+
+def _canaries(store: ClickHouseStore) -> FloatArray:
+    """Rows (slice end, seconds until the row was there)."""
+    sql = (
+        "SELECT toFloat64(detected) AS detected, toFloat64(updated) - toFloat64(detected) AS seconds "
+        "FROM tocsin.incidents FINAL WHERE reason = 'canary'"
+    )
+    lines = store.query(sql, "JSONEachRow").splitlines()
+    return np.array([[row["detected"], row["seconds"]] for row in map(json.loads, lines)], np.float64)
+
+
+if __name__ == "__main__":
+    main()

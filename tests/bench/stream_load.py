@@ -1,0 +1,201 @@
+"""Plays many hosts into Kafka in real time, from bytes prepared before: ``python -m tests.bench.stream_load``.
+
+A process of its own, so that its CPU is not the pipeline's. Prints one JSON line when it begins and one when it ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from kafka import KafkaProducer
+from numpy.typing import NDArray
+
+from tocsin.schemas.codec import encode
+from tocsin.schemas.events import PHASE
+from tocsin.schemas.kinds import EventSource, Severity
+from tocsin.schemas.metrics import BUILTIN_TABLE
+from tocsin.schemas.records import (
+    NS_PER_SECOND,
+    CollectiveBatch,
+    CollectiveRecord,
+    Event,
+    Frame,
+    JobKey,
+    JobRecord,
+    RankPlace,
+    StepBatch,
+    StepRecord,
+    Tick,
+    Topology,
+)
+from tocsin.schemas.topics import INPUTS, headers_of, key_of, timestamp_ms, topic_name, topic_of
+
+SLICE_SECONDS, GPU_COUNT = 5, 8
+SLICE_NS = SLICE_SECONDS * NS_PER_SECOND
+Numbers = NDArray[Any]
+Message = tuple[str, bytes, bytes, list[tuple[str, bytes]], int]
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is played."""
+
+    host_count: int
+    job_count: int
+    slice_count: int
+    prefix: str
+
+    def job_of(self, host: int) -> JobKey:
+        return JobKey("bench", f"job-{host % self.job_count}", 0)
+
+    def ranks_of(self, host: int) -> range:
+        first = host // self.job_count * GPU_COUNT
+        return range(first, first + GPU_COUNT)
+
+
+def main() -> None:
+    """Prepare, wait for the next slice, play, report."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kafka", required=True)
+    parser.add_argument("--prefix", required=True)
+    parser.add_argument("--hosts", type=int, required=True)
+    parser.add_argument("--jobs", type=int, required=True)
+    parser.add_argument("--seconds", type=int, required=True)
+    args = parser.parse_args()
+    load = Load(args.hosts, args.jobs, args.seconds // SLICE_SECONDS, args.prefix)
+    producer = KafkaProducer(
+        bootstrap_servers=args.kafka, acks="all", linger_ms=20, batch_size=1 << 20, compression_type="lz4"
+    )
+    partitions = {name: len(producer.partitions_for(topic_name(name, load.prefix))) for name in INPUTS}
+    # The stamps lie in the future while the bytes are made: a slice costs some 30 us a host.
+    lead_seconds = 5 + 60e-6 * load.host_count * load.slice_count
+    start_ns = (int(time.time() + lead_seconds) // SLICE_SECONDS + 1) * SLICE_NS
+    slices = [_slice(load, start_ns, index) for index in range(load.slice_count)]
+    late_seconds = time.time() - start_ns / NS_PER_SECOND
+    print(json.dumps({"start_ns": start_ns, "prepared_late_seconds": round(max(0.0, late_seconds), 2)}), flush=True)
+    _play(producer, load, start_ns, slices, partitions)
+
+
+def _play(
+    producer: KafkaProducer, load: Load, start_ns: int, slices: list[list[Message]], partitions: dict[str, int]
+) -> None:
+    cpu_seconds, behind_seconds, sent_count, sent_bytes = time.process_time(), 0.0, 0, 0
+    for second in range(load.slice_count * SLICE_SECONDS + 4):
+        now_ns = start_ns + second * NS_PER_SECOND
+        time.sleep(max(0.0, now_ns / NS_PER_SECOND - time.time()))
+        _tick(producer, load.prefix, now_ns, partitions)
+        index = second // SLICE_SECONDS - 1
+        if second % SLICE_SECONDS == 0 and 0 <= index < load.slice_count:
+            messages, slices[index] = slices[index], []
+            for place, (topic, key, value, headers, stamp_ms) in enumerate(messages):
+                if place % 500 == 0:  # agents spread their sends over half a second
+                    due = now_ns / NS_PER_SECOND + 0.5 * place / len(messages)
+                    time.sleep(max(0.0, due - time.time()))
+                producer.send(topic, key=key, value=value, headers=headers, timestamp_ms=stamp_ms)
+                sent_bytes += len(value)
+            sent_count += len(messages)
+            behind_seconds = max(behind_seconds, time.time() - now_ns / NS_PER_SECOND)
+    producer.flush()
+    report = {
+        "records": sent_count,
+        "bytes": sent_bytes,
+        "cpu_seconds": round(time.process_time() - cpu_seconds, 2),
+        "longest_send_seconds": round(behind_seconds, 2),
+    }
+    print(json.dumps(report), flush=True)
+
+
+def _tick(producer: KafkaProducer, prefix: str, now_ns: int, partitions: dict[str, int]) -> None:
+    tick = Tick(now_ns)
+    for name, count in partitions.items():
+        for partition in range(count):
+            producer.send(
+                topic_name(name, prefix),
+                value=encode(tick),
+                headers=headers_of(tick),
+                timestamp_ms=timestamp_ms(tick),
+                partition=partition,
+            )
+
+
+def _slice(load: Load, start_ns: int, index: int) -> list[Message]:
+    """All that the hosts send at one slice's end, in a drawn order."""
+    end_ns = start_ns + (index + 1) * SLICE_NS
+    draw = np.random.default_rng(index)
+    shape = (load.host_count, GPU_COUNT, len(BUILTIN_TABLE.gpu), SLICE_SECONDS)
+    gpu = (0.7 + 0.01 * draw.standard_normal(shape, np.float32)).astype("<f4")
+    host = (0.3 + 0.01 * draw.standard_normal((load.host_count, len(BUILTIN_TABLE.host), SLICE_SECONDS))).astype("<f4")
+    lasted = 4.9 + 0.01 * draw.standard_normal((load.host_count, GPU_COUNT))
+    messages: list[Message] = []
+    for number in draw.permutation(load.host_count).tolist():
+        for record in _records(load, number, end_ns, index, (gpu[number], host[number], lasted[number])):
+            key = key_of(record)
+            assert key is not None
+            value, headers = encode(record), headers_of(record)
+            messages.append((topic_of(record, load.prefix), key, value, headers, timestamp_ms(record)))
+    return messages
+
+
+def _records(
+    load: Load, number: int, end_ns: int, index: int, values: tuple[Numbers, Numbers, Numbers]
+) -> list[JobRecord]:
+    job, name, ranks = load.job_of(number), f"host-{number:05d}", load.ranks_of(number)
+    gpu, host, lasted = values
+    stamp_ns, uuids = end_ns - NS_PER_SECOND // 1000, tuple(f"GPU-{number}-{gpu}" for gpu in range(GPU_COUNT))
+    first_ns = end_ns - SLICE_NS
+    records: list[JobRecord] = [
+        Frame(
+            job,
+            name,
+            stamp_ns,
+            BUILTIN_TABLE.table_id,
+            first_ns,
+            NS_PER_SECOND,
+            SLICE_SECONDS,
+            uuids,
+            gpu.tobytes(),
+            host.tobytes(),
+        ),
+        StepBatch(
+            job,
+            name,
+            stamp_ns,
+            tuple(
+                StepRecord(stamp_ns, rank, index, float(seconds), 0.1, 1.5, 2.5, 0.3, 0.5)
+                for rank, seconds in zip(ranks, lasted, strict=True)
+            ),
+        ),
+    ]
+    if index % 2 == number % 2:  # each communicator's last operation, every 10 s
+        rows = tuple(
+            CollectiveRecord(
+                ts_ns=stamp_ns,
+                record="completion",
+                rank=rank,
+                comm_id=f"tp-{number}",
+                op_name="all_reduce",
+                op_seq=1 + index * 20,
+                msg_bytes=1 << 20,
+                start_ns=stamp_ns - 30_000_000,
+                end_ns=stamp_ns - 10_000_000,
+            )
+            for rank in ranks
+        )
+        records.append(CollectiveBatch(job, name, stamp_ns, rows))
+    if index % 6 == number % 6:  # re-announced every 30 s
+        world = load.host_count // load.job_count * GPU_COUNT
+        places = tuple(RankPlace(rank, name, local, uuids[local], world_size=world) for local, rank in enumerate(ranks))
+        records.append(Topology(job, name, stamp_ns, places))
+    if (number + index) % 997 == 0:
+        payload = {"phase": "compile", "edge": "end"}
+        records.append(Event(job, name, stamp_ns, ranks[0], EventSource.JOB, PHASE, Severity.INFO, payload))
+    return records
+
+
+if __name__ == "__main__":
+    main()
