@@ -7,6 +7,7 @@ records' own; nothing here reads a clock, and no partition is ever called idle.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from pyflink.common import Types
 from pyflink.datastream import StreamExecutionEnvironment
@@ -15,7 +16,7 @@ from pyflink.table import DataTypes, Schema, StreamTableEnvironment
 from tocsin.pipeline.flink import sql
 from tocsin.pipeline.flink.driver import DriverConfig
 from tocsin.pipeline.flink.functions import OUTPUT_TYPE, DriveJob, pack_records
-from tocsin.pipeline.flink.options import OPTIONS_VARIABLE, PARAMETER, JobOptions, options_from
+from tocsin.pipeline.flink.options import JARS_VARIABLE, OPTIONS_VARIABLE, PARAMETER, JobOptions, options_from
 from tocsin.schemas.topics import DEAD_LETTER, LATE, VERDICTS
 
 _BUNDLE_MS = 200
@@ -24,6 +25,8 @@ _BUNDLE_MS = 200
 def build(options: JobOptions) -> StreamExecutionEnvironment:
     """Wire the job; ``execute`` of what is returned runs it."""
     env = StreamExecutionEnvironment.get_execution_environment()
+    if jars := os.environ.get(JARS_VARIABLE):
+        env.add_jars(*(Path(jar).as_uri() for jar in jars.split(os.pathsep)))
     env.set_parallelism(options.slot_count)
     env.enable_checkpointing(round(options.checkpoint_seconds * 1000))
     env.get_config().set_global_job_parameters({PARAMETER: options.shown()})

@@ -16,6 +16,9 @@ from tocsin.schemas.errors import ConfigError
 OPTIONS_VARIABLE: Final = "TOCSIN_FLINK_JOB"
 """Not an argument: the clients' properties may hold a password, and arguments stand in ``ps``."""
 
+JARS_VARIABLE: Final = "TOCSIN_FLINK_JARS"
+"""More jars for the job, ``:`` between them: ``flink run`` takes one. Empty where Flink's own folder holds them."""
+
 PARAMETER: Final = "tocsin"
 """Name under which a running job shows its options, its passwords left out."""
 

@@ -73,8 +73,8 @@ def home(tmp_path: Path) -> Path:
     shutil.copytree(wheel() / "bin", folder / "bin")
     for name in ("lib", "opt", "plugins"):
         shutil.copytree(wheel() / name, folder / name, copy_function=os.symlink)
-    connector = fetch_jars().flink_connector
-    (folder / "lib" / connector.name).symlink_to(connector)
+    for needed in (fetch_jars().flink_connector, fetch_jars().zstd):
+        (folder / "lib" / needed.name).symlink_to(needed)
     jar = files.named("FlinkDeployment", "tocsin")["spec"]["job"]["jarURI"].removeprefix("local:///opt/flink/")
     (folder / jar).parent.mkdir()
     (folder / jar).symlink_to(next((wheel() / "opt").glob("flink-python-*.jar")))

@@ -19,10 +19,11 @@ JAVA_VERSION: Final = 17
 _FETCH_SECONDS: Final = 900
 _KAFKA_MAIN: Final = "kafka_2.13-*.jar"
 _FLINK_CONNECTOR: Final = "flink-sql-connector-kafka-*.jar"
+_ZSTD: Final = "zstd-jni-*.jar"
 
 
 class Jars:
-    """A folder with the jars of a Kafka broker and of Flink's Kafka connector."""
+    """A folder with the jars of a Kafka broker and of the Flink job."""
 
     def __init__(self, folder: Path) -> None:
         """Look into the folder.
@@ -31,7 +32,7 @@ class Jars:
             ConfigError: it does not hold them.
         """
         self.folder = folder
-        for pattern in (f"kafka/{_KAFKA_MAIN}", f"flink/{_FLINK_CONNECTOR}"):
+        for pattern in (f"kafka/{_KAFKA_MAIN}", f"flink/{_FLINK_CONNECTOR}", f"flink/{_ZSTD}"):
             if not next(folder.glob(pattern), None):
                 raise ConfigError("TOCSIN_JARS", str(folder), f"a folder with {pattern} in it")
 
@@ -44,6 +45,11 @@ class Jars:
     def flink_connector(self) -> Path:
         """Return the jar that ``flink run -j`` takes."""
         return next((self.folder / "flink").glob(_FLINK_CONNECTOR))
+
+    @property
+    def zstd(self) -> Path:
+        """Return the jar that the connector needs to read what agents send."""
+        return next((self.folder / "flink").glob(_ZSTD))
 
 
 def fetch_jars() -> Jars:

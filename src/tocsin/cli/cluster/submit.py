@@ -15,9 +15,9 @@ from typing import Final
 
 import tocsin
 from tocsin.cli.cluster.flink_conf import flink_environment, flink_home, python_path, write_conf
-from tocsin.cli.cluster.jars import fetch_jars, java
+from tocsin.cli.cluster.jars import Jars, fetch_jars, java
 from tocsin.cli.cluster.process import Child, Program
-from tocsin.pipeline.flink.options import OPTIONS_VARIABLE
+from tocsin.pipeline.flink.options import JARS_VARIABLE, OPTIONS_VARIABLE
 from tocsin.pipeline.flink.rest import FlinkRest
 from tocsin.pipeline.flink.traces import cause_of
 from tocsin.schemas.errors import EngineError
@@ -74,9 +74,9 @@ def submit(submission: Submission) -> str:
         EngineError: Java or the connector's jar are missing, or the job cannot be built or handed over.
     """
     java()
-    jar = fetch_jars().flink_connector
+    jars = fetch_jars()
     with tempfile.TemporaryDirectory(prefix="tocsin-flink-") as folder:
-        child = Child(_program(submission, jar, Path(folder)))
+        child = Child(_program(submission, jars, Path(folder)))
         child.start()
         try:
             status = child.wait(SUBMIT_SECONDS)
@@ -121,7 +121,7 @@ def wait_running(rest: FlinkRest, job_id: str, seconds: float = RUNNING_SECONDS,
         time.sleep(_LOOK_SECONDS)
 
 
-def _program(submission: Submission, jar: Path, folder: Path) -> Program:
+def _program(submission: Submission, jars: Jars, folder: Path) -> Program:
     home, origin = flink_home(), submission.origin
     conf = Path(named) if (named := os.environ.get("FLINK_CONF_DIR")) else folder / "conf"
     if not named:
@@ -136,11 +136,12 @@ def _program(submission: Submission, jar: Path, folder: Path) -> Program:
         command.append(f"-Dpython.pythonpath={origin.python_path}")
     text = json.dumps({**json.loads(submission.options_text), "origin": asdict(origin)})
     # pipeline.jars stays unset: it would replace the list that brings flink-python.jar (stack.md)
-    command += ["-j", str(jar), "-pyexec", origin.worker_python, "-pyclientexec", origin.client_python]
+    command += ["-j", str(jars.flink_connector), "-pyexec", origin.worker_python, "-pyclientexec", origin.client_python]
     entry = folder / "tocsin_job.py"
     entry.write_text(_ENTRY, "utf-8")
     command += ["-py", str(entry)]
-    return Program("flink run", command, folder / "run.log", {**environment, OPTIONS_VARIABLE: text})
+    environment |= {OPTIONS_VARIABLE: text, JARS_VARIABLE: str(jars.zstd)}
+    return Program("flink run", command, folder / "run.log", environment)
 
 
 def _reason(said: str) -> str:
