@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -266,12 +266,24 @@ def _may_hit(detected_ns: int, last: Mapping[str, Any], faults: Sequence[Mapping
 
 
 def add_up(scores: Sequence[FolderScore]) -> tuple[Score, dict[str, Score]]:
-    """All folders: in all, and by kind of fault (``cause`` where it tells more)."""
-    total, kinds = Score(), dict[str, Score]()
+    """All folders: in all, and by the fault's cause (its kind where no cause is told)."""
+    total = Score()
     for score in scores:
         total.machine_days += score.machine_days
         total.false_count += score.false_count
         for fault in score.faults:
             total.take(fault)
-            kinds.setdefault(fault.cause or fault.kind, Score()).take(fault)
-    return total, dict(sorted(kinds.items()))
+    return total, _by(scores, lambda fault: fault.cause or fault.kind)
+
+
+def by_kind(scores: Sequence[FolderScore]) -> dict[str, Score]:
+    """All folders, by the fault's kind."""
+    return _by(scores, lambda fault: fault.kind)
+
+
+def _by(scores: Sequence[FolderScore], name_of: Callable[[FaultScore], str]) -> dict[str, Score]:
+    found: dict[str, Score] = {}
+    for score in scores:
+        for fault in score.faults:
+            found.setdefault(name_of(fault), Score()).take(fault)
+    return dict(sorted(found.items()))

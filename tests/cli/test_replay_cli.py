@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,6 +97,8 @@ def test_one_bad_folder_does_not_stop_the_others(
     [
         (["--jobs", "0"], "at least 1"),
         (["--speed", "-1"], "0 (as fast as possible) or more"),
+        (["--speed", "nan"], "0 (as fast as possible) or more"),
+        (["--speed", "inf"], "0 (as fast as possible) or more"),
     ],
 )
 def test_wrong_arguments(folder: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,10 +143,189 @@ def test_score_prints_a_table_and_json(folder: Path, capsys: pytest.CaptureFixtu
     assert main(["score", str(folder), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["all"]["hits"] == 1
-    assert told["kinds"]["machine_unreachable"]["hits"] == 1
+    assert told["causes"]["machine_unreachable"]["hits"] == 1
+    assert [(name, kind["hits"]) for name, kind in told["kinds"].items()] == [("hang", 1)]
     assert told["all"]["false_accusations_per_machine_day"] == 0.0
 
 
 def test_score_without_verdicts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["score", str(folder)]) == 2
     assert "run 'tocsin replay' first" in capsys.readouterr().err
+
+
+def test_score_of_several_folders_scores_those_that_can_be(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["replay", str(folder)])
+    blind = write_folder(tmp_path / "no truth", {})
+    unheard = write_folder(tmp_path / "no verdicts", {}, truth={"faults": []})
+    capsys.readouterr()
+
+    assert main(["score", str(blind), str(folder), str(unheard), "--json"]) == 2
+    told = capsys.readouterr()
+    assert json.loads(told.out)["all"]["hits"] == 1
+    assert [line.partition(": missing")[0] for line in told.err.splitlines()] == [
+        f"tocsin score: {blind}: truth.json",
+        f"tocsin score: {unheard}: verdicts.jsonl",
+    ]
+
+
+def test_score_of_nothing_that_can_be_scored_prints_no_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["score", str(tmp_path)]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_score_by_kind_and_by_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    faults = [
+        {"kind": kind, "cause": cause, "suspects": [{"kind": "host", "name": "a"}], "onset_ns": 1, "end_ns": 2}
+        for kind, cause in (("hang", "unknown"), ("fail_slow", "power_cap"), ("hang", "power_cap"))
+    ]
+    (write_folder(tmp_path, {}, truth={"faults": faults}) / "verdicts.jsonl").write_text("")
+
+    assert main(["score", str(tmp_path)]) == 0
+    rows = [line.split()[:2] for line in capsys.readouterr().out.splitlines() if line][5:]
+    assert rows == [
+        ["kind", "faults"],
+        ["fail_slow", "1"],
+        ["hang", "2"],
+        ["cause", "faults"],
+        ["power_cap", "2"],
+        ["unknown", "1"],
+    ]
+
+
+def test_a_folder_that_cannot_be_written_to_is_known_before_the_work(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: Any = Path.open
+
+    def refuse(path: Path, mode: str = "r", *rest: Any, **more: Any) -> Any:
+        if "w" in mode:
+            raise PermissionError(30, "Read-only file system")
+        return opened(path, mode, *rest, **more)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr("tocsin.pipeline.recording.replay.drive", lambda *_: pytest.fail("it began to work"))
+
+    assert main(["replay", str(folder)]) == 2
+    told = capsys.readouterr()
+    assert told.err == (
+        f"tocsin replay: {folder}: verdicts = '{folder}/verdicts.jsonl': "
+        "must be in a folder that can be written to (Read-only file system)\n"
+    )
+
+
+def test_verdicts_beside_a_recording_that_is_read_only(folder: Path, tmp_path: Path) -> None:
+    for path in folder.iterdir():
+        path.chmod(0o444)
+    folder.chmod(0o555)
+    try:
+        assert main(["replay", str(folder), "--verdicts", str(tmp_path / "of this.jsonl")]) == 0
+    finally:
+        folder.chmod(0o755)
+
+    assert lines_in(tmp_path / "of this.jsonl")
+    assert not (folder / "verdicts.jsonl").exists()
+
+
+def test_nothing_half_written_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old verdicts stay until the new ones are complete."""
+    (folder / "verdicts.jsonl").write_text("old\n")
+    names = {path.name for path in folder.iterdir()}
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tocsin.pipeline.recording.replay.drive", interrupted)
+
+    assert main(["replay", str(folder)]) == 130
+    assert (folder / "verdicts.jsonl").read_text() == "old\n"
+    assert {path.name for path in folder.iterdir()} == names
+
+
+def test_a_path_with_spaces_and_no_name_of_its_own(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = folder.rename(folder.parent / "a b (1) ü")
+    monkeypatch.chdir(named)
+
+    assert main(["replay", "."]) == 0
+    assert main(["replay", str(named)]) == 0
+    assert str(named) in capsys.readouterr().out
+    assert lines_in(named / "verdicts.jsonl")
+
+
+def test_an_empty_argument_is_the_folder_one_stands_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert main(["replay", ""]) == 2
+    assert "manifest.json: missing in ." in capsys.readouterr().err
+
+
+def test_the_same_folder_twice_side_by_side(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(folder), str(folder), "--jobs", "2"]) == 0
+    told = capsys.readouterr()
+
+    assert len(told.out.splitlines()) == 2
+    assert told.err == ""
+    assert lines_in(folder / "verdicts.jsonl")
+
+
+def test_what_was_left_out_is_told_also_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        write_folder(tmp_path / name, good_tables(), told=manifest(2))
+
+    assert main(["replay", str(tmp_path / "a"), str(tmp_path / "b"), "--jobs", "2"]) == 0
+    told = capsys.readouterr().err
+    for name in ("a", "b"):
+        assert f"tocsin replay: {tmp_path / name}: host_metrics.parquet, column ts_ns, row 2: " in told
+
+
+def slow_replay(folders: list[Path]) -> subprocess.Popen[str]:
+    """``tocsin replay`` of recordings in real time, side by side, once it is at work in each."""
+    command = [sys.executable, "-m", "tocsin", "replay", *map(str, folders), "--jobs", "2", "--speed", "1"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while any(not list(folder.glob(".verdicts.jsonl.*")) for folder in folders):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.05)
+    return process
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[int]:
+    """The processes that replay (the third child tracks semaphores)."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [int(pid) for pid in children if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_all_workers_without_a_word(tmp_path: Path, number: signal.Signals) -> None:
+    folders = [write_folder(tmp_path / name, good_tables(), told=manifest(600)) for name in ("a", "b")]
+    process = slow_replay(folders)
+    workers = workers_of(process)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+
+    assert (process.returncode, out, err) == (130, "", "")
+    assert len(workers) == 2
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    assert not [path for folder in folders for path in folder.iterdir() if "verdicts" in path.name]
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_costs_nobody_his_verdicts(tmp_path: Path) -> None:
+    """As when memory runs out: each folder that was at work is replayed again, alone."""
+    folders = [write_folder(tmp_path / name, good_tables(), told=manifest(5)) for name in ("a", "b")]
+    process = slow_replay(folders)
+    os.kill(workers_of(process)[0], signal.SIGKILL)
+    out, _ = process.communicate(timeout=60)
+
+    assert process.returncode == 0
+    assert len(out.splitlines()) == 2
+    assert all((folder / "verdicts.jsonl").exists() for folder in folders)

@@ -1,23 +1,32 @@
 """``tocsin replay FOLDER …``: judge recordings with the operators that judge running jobs."""
 
 import argparse
+import contextlib
+import math
 import multiprocessing
+import os
+import signal
 import sys
+import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tocsin.cli.kafka import add_kafka_arguments, settings_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
+from tocsin.cli.main import EXIT_INTERRUPTED
 from tocsin.schemas.errors import ConfigError, TocsinError
 
 _NS_PER_SECOND = 1_000_000_000
 _BAR_WIDTH = 30
 _REDRAW_SECONDS = 0.1
+_LOOK_SECONDS = 2.0
 _SHOWN_REASONS = 10
 _INPUTS = ("topology", "groups", "host_metrics", "steps", "collectives", "events")
 
@@ -65,11 +74,12 @@ def _add(  # one line an argument
 def run(args: argparse.Namespace) -> int:
     """Replay every folder; 2 when one of them cannot be read (the others are replayed all the same)."""
     set_up_logs(args)
+    signal.signal(signal.SIGTERM, _interrupt)  # as Ctrl-C: nothing half written stays
     if args.verdicts is not None and len(args.folders) != 1:
         raise ConfigError("--verdicts", str(args.verdicts), "used with one folder only")
     if args.jobs < 1:
         raise ConfigError("--jobs", args.jobs, "at least 1")
-    if args.speed < 0:
+    if not 0 <= args.speed < math.inf:
         raise ConfigError("--speed", args.speed, "0 (as fast as possible) or more")
     bar = sys.stderr.isatty()
     if args.kafka:
@@ -140,13 +150,14 @@ def replay_one(job: ReplayJob) -> Result:
     from tocsin.pipeline.recording.reader import read_recording
     from tocsin.pipeline.recording.replay import ReplayConfig, replay, verdict_lines
 
+    refused = Counter[str]()
     try:
         recording = read_recording(job.folder)
-        pace = Pace(recording.manifest.start_ns, recording.manifest.end_ns, job)
-        refused = Counter[str]()
-        verdicts = list(replay(recording, ReplayConfig(shuffle_seed=job.shuffle_seed), pace.on_second, refused))
-        pace.end()
-        job.verdicts.write_text(verdict_lines(verdicts), "utf-8")
+        with _file_for(job.verdicts) as file:
+            pace = Pace(recording.manifest.start_ns, recording.manifest.end_ns, job)
+            verdicts = list(replay(recording, ReplayConfig(shuffle_seed=job.shuffle_seed), pace.on_second, refused))
+            pace.end()
+            file.write(verdict_lines(verdicts).encode())
     except (TocsinError, OSError) as error:
         return Result(job.folder, 0, str(error))
     left_out = (f"{count} records are left out: {text}" for text, count in refused.most_common(_SHOWN_REASONS))
@@ -155,26 +166,94 @@ def replay_one(job: ReplayJob) -> Result:
     return Result(job.folder, len(verdicts), "", absent, notes)
 
 
+@contextlib.contextmanager
+def _file_for(target: Path) -> Iterator[BinaryIO]:
+    """A file that becomes ``target`` when all went well: nobody ever reads half of it.
+
+    It is made before the work begins: a folder that cannot be written to is known at once.
+    """
+    if target.exists() and not target.is_file():  # a pipe, a terminal (or a folder, which is refused)
+        with target.open("wb") as plain:
+            yield plain
+        return
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        file = part.open("wb")
+    except OSError as error:
+        raise ConfigError("verdicts", str(target), f"in a folder that can be written to ({error.strerror})") from error
+    try:
+        with file:
+            yield file
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
 def _replay_supervised(job: ReplayJob) -> Result:
     try:
         return replay_one(job)
+    except SystemExit:  # asked to end, and cleaned up: the pool would give this worker the next folder
+        os._exit(EXIT_INTERRUPTED)
     except Exception as error:  # noqa: BLE001  # supervising loop: the other folders are replayed all the same
         traceback.print_exc()
         return Result(job.folder, 0, f"{type(error).__name__}: {error}")
 
 
 def _many(jobs: Sequence[ReplayJob], worker_count: int, *, bar: bool) -> list[Result]:
-    results = []
-    draw = _bar_of("folders") if bar else None
-    # spawn: the engine's libraries start threads, and fork copies their locks
-    with multiprocessing.get_context("spawn").Pool(worker_count) as pool:
-        for result in pool.imap(_replay_supervised, jobs):
-            results.append(result)
-            if draw is not None:
-                draw(len(results) / len(jobs))
+    results = _side_by_side(jobs, worker_count, _bar_of("folders") if bar else None)
     if bar:
         print(file=sys.stderr)
     return results
+
+
+def _side_by_side(
+    jobs: Sequence[ReplayJob], worker_count: int, draw: Callable[[float], None] | None = None
+) -> list[Result]:
+    """Replay in processes of their own; one that is killed (no memory left) costs its own folder only."""
+    results = []
+    # spawn: the engine's libraries start threads, and fork copies their locks
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(worker_count, context, _begin_worker, (os.getpid(),)) as pool:
+        futures = [pool.submit(_replay_supervised, job) for job in jobs]
+        try:
+            for job, future in zip(jobs, futures, strict=True):
+                results.append(_result_of(job, future, is_alone=len(jobs) == 1))
+                if draw is not None:
+                    draw(len(results) / len(jobs))
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in multiprocessing.active_children():
+                child.terminate()
+            raise
+    return results
+
+
+def _result_of(job: ReplayJob, future: Future[Result], *, is_alone: bool) -> Result:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        if is_alone:
+            return Result(job.folder, 0, "the process that replayed it was killed (out of memory?)")
+        return _side_by_side([job], 1)[0]  # nobody knows whose process it was: each one again, alone
+
+
+def _begin_worker(parent_pid: int) -> None:
+    """Ctrl-C reaches the whole terminal: the parent ends its workers, and they clean up; without a parent they end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_INTERRUPTED))
+
+    def watch() -> None:
+        while os.getppid() == parent_pid:
+            time.sleep(_LOOK_SECONDS)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_LOOK_SECONDS)
+        os._exit(EXIT_INTERRUPTED)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 class Pace:

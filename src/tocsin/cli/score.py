@@ -2,9 +2,12 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
-from tocsin.pipeline.recording.score import Score, add_up, score_folder
+from tocsin.cli.main import EXIT_ERROR
+from tocsin.pipeline.recording.score import FolderScore, Score, add_up, by_kind, score_folder
+from tocsin.schemas.errors import TocsinError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,35 +23,56 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Score the folders and print the table."""
-    total, kinds = add_up([score_folder(folder) for folder in args.folders])
+    """Score the folders and print the table; 2 when one of them cannot be scored (the others are all the same)."""
+    scores: list[FolderScore] = []
+    failed_count = 0
+    for folder in args.folders:
+        try:
+            scores.append(score_folder(folder))
+        except (TocsinError, OSError) as error:
+            failed_count += 1
+            print(f"tocsin score: {folder}: {error}", file=sys.stderr)
+    if not scores:
+        return EXIT_ERROR
+    total, causes = add_up(scores)
+    kinds = by_kind(scores)
     if args.json:
-        found = {"all": total.to_object(), "kinds": {name: score.to_object() for name, score in kinds.items()}}
+        found = {
+            "all": total.to_object(),
+            "kinds": {name: score.to_object() for name, score in kinds.items()},
+            "causes": {name: score.to_object() for name, score in causes.items()},
+        }
         print(json.dumps(found))
-        return 0
-    print(table_of(total, kinds))
-    return 0
+    else:
+        print(table_of(total, causes, kinds))
+    return EXIT_ERROR if failed_count else 0
 
 
-def table_of(total: Score, kinds: dict[str, Score]) -> str:
-    """Return the figures for a human: in all, then by cause."""
-    width = max(len(name) for name in ("cause", *kinds))
+def table_of(total: Score, causes: dict[str, Score], kinds: dict[str, Score] | None = None) -> str:
+    """Return the figures for a human: in all, then by kind (where given), then by cause."""
     lines = [
         f"{total.hit_count + total.missed_count} faults, {total.machine_days:.2f} machine-days",
         f"precision {_share(total.precision)}  recall {_share(total.recall)}  F1 {_share(total.f1)}",
         f"false accusations {total.false_count} ({_number(total.false_per_machine_day)} per machine-day)",
         f"cause right {_share(total.cause_accuracy)} of the hits",
         f"onset to detection: median {_number(total.median_seconds)} s, 90 % {_number(total.p90_seconds)} s",
-        "",
-        f"{'cause':{width}}  faults  hits  recall  cause right  median s   90 % s",
     ]
-    for name, score in kinds.items():
+    for title, scores in (("kind", kinds), ("cause", causes)):
+        if scores:
+            lines += ["", *_rows(title, scores)]
+    return "\n".join(lines)
+
+
+def _rows(title: str, scores: dict[str, Score]) -> list[str]:
+    width = max(len(name) for name in (title, *scores))
+    lines = [f"{title:{width}}  faults  hits  recall  cause right  median s   90 % s"]
+    for name, score in scores.items():
         count = score.hit_count + score.missed_count
         lines.append(
             f"{name:{width}}  {count:6}  {score.hit_count:4}  {_share(score.recall):>6}  "
             f"{_share(score.cause_accuracy):>11}  {_number(score.median_seconds):>8}  {_number(score.p90_seconds):>7}"
         )
-    return "\n".join(lines)
+    return lines
 
 
 def _share(value: float | None) -> str:
