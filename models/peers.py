@@ -178,7 +178,7 @@ def compare(
     floors = np.array([scale.floor for scale in scales], np.float32)
     counted = np.array([scale.counted for scale in scales], bool)
     level = np.where(np.isfinite(state.level), state.level, values)
-    additive = counted | (np.abs(level) < 3 * floors) | (np.abs(level) < _NOTHING)
+    additive = _is_additive(level, groups, counted, floors)
     safe = np.where(np.abs(level) < _NOTHING, 1.0, level)
     factor = np.full_like(values, np.nan)
     shift = np.zeros_like(values)
@@ -196,6 +196,21 @@ def compare(
     sigmas = np.where(ready & (groups >= 0)[:, None], rest / sigma, np.nan).astype(np.float32)
     _learn(values, rest, sigmas, factor, state, config)
     return PeerWindow(sigmas, expected, factor)
+
+
+def _is_additive(
+    level: FloatArray, groups: IntArray, counted: NDArray[np.bool_], floors: FloatArray
+) -> NDArray[np.bool_]:
+    """Where differences are taken instead of ratios, shape (rows, metrics): where the group's level is next to nothing.
+
+    All rows of a group are measured alike: a row that alone has left the floor would else be its own measure.
+    """
+    size = np.abs(level)
+    for group in np.unique(groups[groups >= 0]):
+        rows = np.flatnonzero(groups == group)
+        size[rows] = median(size[rows], 0)
+    additive: NDArray[np.bool_] = counted | (size < 3 * floors) | (size < _NOTHING) | (np.abs(level) < _NOTHING)
+    return additive
 
 
 def _sigma(

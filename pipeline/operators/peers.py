@@ -36,7 +36,7 @@ from tocsin.pipeline.operators.peer_sums import LOW, Entry, SumConfig, Sums
 from tocsin.pipeline.operators.peer_work import WorkConfig, WorkTracker
 from tocsin.schemas.metrics import BUILTIN_TABLE, Metric, MetricTable
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import Frame, Slice, TableAnnouncement
+from tocsin.schemas.records import NS_PER_SECOND, Frame, Slice, TableAnnouncement
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
 DETECTOR = "peers"
@@ -61,6 +61,8 @@ class PeersConfig:
         standing_share_ratio: while the job stands, a host differs from this share of its usual level on.
         lone_standing_share_ratio: and a single one of its GPUs from this share on.
         lone_gpu_ratio: a single GPU's deviation counts so much: the largest of eight is larger by chance.
+        long_window_ns: windows of so long (samples of 5 s and more) ...
+        long_warmup_count: ... begin to judge after so many: twelve of a minute would be a blind quarter of an hour.
     """
 
     peers: PeerConfig = field(default_factory=PeerConfig)
@@ -70,6 +72,8 @@ class PeersConfig:
     standing_share_ratio: float = 0.3
     lone_standing_share_ratio: float = 0.5
     lone_gpu_ratio: float = 0.8
+    long_window_ns: int = 25 * NS_PER_SECOND
+    long_warmup_count: int = 6
 
 
 class PeerDetector:
@@ -78,6 +82,7 @@ class PeerDetector:
     def __init__(self, config: PeersConfig, graph: JobGraph) -> None:
         """Start without history."""
         self._config = config
+        self._peers = config.peers
         self._graph = graph
         self._hosts: list[str] = []
         self._gpus: set[GpuRow] = set()
@@ -113,6 +118,9 @@ class PeerDetector:
             return []
         self._know(frames)
         tick_ns = frames[0].tick_ns
+        is_long = data.end_ns - data.start_ns >= self._config.long_window_ns
+        warmup_count = self._config.long_warmup_count if is_long else self._config.peers.warmup_count
+        self._peers = replace(self._config.peers, warmup_count=warmup_count)
         grid = Grid(data.start_ns, tick_ns, max(1, (data.end_ns - data.start_ns) // tick_ns))
         stack = stack_frames(frames, self._table, grid, hosts=self._hosts, gpu_rows=sorted(self._gpus))
         return self._judge(data, stack, step_ns)
@@ -152,7 +160,7 @@ class PeerDetector:
         announced = self._graph.in_announced_phase(data.start_ns, data.end_ns)
         stood_ns = self.work.standing_since_ns
         state = self._blocks["host"].state
-        if float(state.seen_count.max(initial=0)) >= self._config.peers.warmup_count:
+        if float(state.seen_count.max(initial=0)) >= self._peers.warmup_count:
             factors = np.concatenate([seen.windows["host"].factor, seen.windows["mean"].factor], axis=1)
             jumped = self.work.take((data.start_ns, data.end_ns), self._shares(factors), step_ns, announced=announced)
         else:
@@ -186,7 +194,7 @@ class PeerDetector:
             "mean": mean_by_host(gpu_means, of_host, len(hosts)),
             "gpu": gpu_means,
         }
-        config = self._config.peers
+        config = self._peers
         windows = {
             "host": self._blocks["host"].compare(hosts, values["host"], groups, config),
             "mean": self._blocks["mean"].compare(hosts, values["mean"], groups, config),
@@ -204,7 +212,7 @@ class PeerDetector:
     def _sample_shares(self, gpu_means: FloatArray, of_host: IntArray, host_count: int) -> FloatArray:
         """Share of each host's known GPUs that gave a sample; NaN where the host gave none at all."""
         state = self._blocks["gpu"].state
-        known = state.seen_count.max(axis=1, initial=0) >= self._config.peers.warmup_count
+        known = state.seen_count.max(axis=1, initial=0) >= self._peers.warmup_count
         known &= np.array([name not in self._retired for name in self._blocks["gpu"].names], bool)
         there = np.isfinite(gpu_means).any(axis=1) & known
         known_count = np.bincount(of_host, weights=known, minlength=host_count)
@@ -214,7 +222,7 @@ class PeerDetector:
 
     def _groups(self, stack: FrameStack) -> IntArray:
         """Which hosts are compared with each other: those of the same pipeline stages, where they are enough."""
-        least = self._config.peers.min_peer_count
+        least = self._peers.min_peer_count
         count = len(stack.hosts)
         if count < least:
             return np.full(count, -1, np.intp)

@@ -115,6 +115,17 @@ class TestLevels:
         assert rows.window(np.where(np.arange(8) == 5, 1.0, 0.3)[:, None]).sigmas[5, 0] > 5
 
 
+class TestNextToNothing:
+    def test_a_large_deviation_of_what_is_nearly_nothing_is_not_unlearned(self) -> None:
+        """Its level creeps over the floor: it must still be measured as its peers are, not by itself."""
+        scales, levels = (Scale(0.01),), np.full((8, 1), 0.02, np.float32)
+        rows = Rows(levels, scales=scales).learn()
+        rows.own[3] += 0.6
+
+        last = [rows.window().sigmas[3, 0] for _ in range(60)]
+        assert min(last) > 9
+
+
 class TestGroups:
     def test_stages_of_different_levels_are_each_compared_with_themselves(self) -> None:
         levels, groups = [450.0] * 4 + [200.0] * 4, np.repeat([0, 1], 4)

@@ -104,6 +104,13 @@ class TestSlow:
         scenario.want(between(400, 480), fault="fail_slow", suspects=["n03"])
         scenario.run(600).check()
 
+    def test_samples_of_half_a_minute_do_not_make_it_blind_for_an_hour(self) -> None:
+        scenario, job = _scenario(MachineShape(tick_seconds=30, has_hook=False))
+        scenario.at(1200).inject(job.shift, 3, CLOCK, 0.7)
+        scenario.at(1200).inject(job.slow, 3, "forward", 1.5)
+        scenario.want(between(1200, 1800), fault="fail_slow", suspects=["n03"])
+        scenario.run(1800).check()
+
     def test_a_slowness_that_ends_is_closed(self) -> None:
         scenario, job = _scenario()
         scenario.at(150).inject(job.shift, 3, CLOCK, 0.7)

@@ -26,6 +26,9 @@ _WEAK_CAUSES = frozenset({"unknown", "process_exit", "process_frozen", "machine_
 """Causes that say what was seen, not why: an event on the same machine explains them."""
 
 
+_BY_PATTERN = frozenset({Reason.METRICS_DIFFER, Reason.METRICS_DIFFER_STEPS_SLOWER, Reason.NO_IMPACT})
+
+
 @dataclass(frozen=True, slots=True)
 class HardwareRules:
     """Settings.
@@ -198,13 +201,15 @@ class HardwareTracker:
         return [self._explained(finding) for finding in findings]
 
     def _explained(self, finding: Finding) -> Finding:
-        if len(finding.suspects) != 1 or finding.cause not in _WEAK_CAUSES:
+        is_guess = finding.reason in _BY_PATTERN  # what a part says of itself counts more than a pattern of metrics
+        if len(finding.suspects) != 1 or (finding.cause not in _WEAK_CAUSES and not is_guess):
             return finding
         earliest_ns = finding.onset_ns - self.config.before_ns
         facts = [
             fact
             for fact in self._of(finding.suspects[0])
             if fact.cause and fact.cause not in _WEAK_CAUSES and fact.ts_ns >= earliest_ns
+            if fact.accuses or finding.cause in _WEAK_CAUSES
         ]
         if not facts:
             return finding

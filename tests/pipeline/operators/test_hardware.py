@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -15,6 +15,7 @@ from tocsin.pipeline.testing import FakeJob, JobShape, Scenario, between
 from tocsin.schemas import events
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource, JobKey, RankPlace, Severity, Topology
+from tocsin.schemas.verdicts import Component, ComponentKind, FaultKind, Suspect
 
 JOB = JobKey("c", "j")
 T0 = 1_800_000_000 * NS_PER_SECOND
@@ -112,6 +113,27 @@ class TestSlow:
         scenario.run(180).check()
         assert not [v for v in scenario.verdicts if v.detected_ns > scenario.shape.start_ns + 100 * NS_PER_SECOND
                     and v.cause == "pcie_downgrade"]  # fmt: skip
+
+
+class TestPatterns:
+    def test_what_a_part_says_counts_more_than_a_pattern_of_metrics(self) -> None:
+        machines = Machines()
+        machines.say(100, "n3", "clocks_event", reasons=["hw_thermal"])
+        guess = Finding(
+            FaultKind.FAIL_SLOW,
+            "power_cap",
+            (Suspect(Component(ComponentKind.HOST, "n3")),),
+            T0 + 100 * NS_PER_SECOND,
+            0.8,
+            Reason.METRICS_DIFFER_STEPS_SLOWER,
+            (),
+        )
+        shown = replace(guess, reason=Reason.GROUPS_OF_RANK_SLOW)
+
+        assert [finding.cause for finding in machines.tracker.explain([guess, shown])] == [
+            "thermal_throttle",
+            "power_cap",
+        ]
 
 
 class TestExits:
