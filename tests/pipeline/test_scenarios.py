@@ -99,6 +99,16 @@ class TestSlow:
         scenario.want(between(60, 75), state="confirmed", action="drain", suspects=["n03"])
         scenario.run(90).check()
 
+    def test_a_rank_that_stays_slow_is_one_incident_however_short_the_steps(self) -> None:
+        """After 512 steps the job's own slowdown is history: that is nobody whose turn it was before."""
+        scenario = Scenario(JobShape(step_seconds=0.05))
+        scenario.at(60).inject(scenario.job.slow, 3, "forward", 4.0)
+        scenario.want(between(61, 66), suspects=["n03"], fault="fail_slow", state="open")
+        scenario.run(150).check()
+
+        assert {verdict.verdict_id for verdict in scenario.verdicts} == {scenario.verdicts[0].verdict_id}
+        assert scenario.verdicts[-1].state.value == "confirmed"
+
     def test_a_slow_spell_of_seconds_is_cancelled_and_never_drained(self) -> None:
         scenario, job = _scenario()
         scenario.at(20).inject(job.slow, 3, "forward", 4)

@@ -195,3 +195,14 @@ def test_late_and_dead_records_are_handed_on(tmp_path: Path) -> None:
 
     assert [(kind, letter.reason) for kind, letter in letters] == [("late", "late"), ("dead-letters", "undecodable")]
     assert letters[0][1].data == _event(NOW - 30 * NS_PER_SECOND)
+
+
+def test_it_may_be_closed_twice_and_after_its_thread_has_ended(tmp_path: Path) -> None:
+    """The thread may see that it is to end before it is woken, and then it has closed the bell."""
+    listening = AgentServer(EmbeddedEngine(EngineConfig()), f"unix:{tmp_path}/e.sock", lambda: NOW)
+    listening.start()
+    listening.close()
+    listening.close()
+
+    assert not listening.is_alive
+    assert not (tmp_path / "e.sock").exists()

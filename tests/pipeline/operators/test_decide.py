@@ -234,6 +234,20 @@ class TestIds:
 
         assert life.states() == ["open", "confirmed", "resolved", "open", "resolved"]
 
+    def test_an_id_that_a_live_incident_holds_is_not_given_to_another(self) -> None:
+        """Nobody was named, then n2; what looks like the beginning is another story by now."""
+        life = Life()
+        life.see(finding(STOP))
+        life.see(finding(STOP, "n2"), finding(SLOW, "n2"))
+        life.see(finding(STOP))
+
+        assert len({line.verdict_id for line in life.lines if line.update == 0}) == life_count(life)
+
+
+def life_count(life: Life) -> int:
+    """Verdicts that were opened."""
+    return sum(line.update == 0 for line in life.lines)
+
 
 choices = st.lists(
     st.tuples(

@@ -17,6 +17,8 @@ from tocsin.schemas.records import (
     JobKey,
     RankPlace,
     Severity,
+    StepBatch,
+    StepRecord,
     Topology,
     metric_slice_ns,
 )
@@ -79,6 +81,120 @@ class TestRoles:
         graph.take([Topology(JOB, "b", T0 + 1, (RankPlace(0, "b", pp=1),))])
 
         assert graph.roles_of_hosts() == {"b": (1,)}
+
+
+def event(name: str, second: int, rank: int = 0, host: str = "a", **payload: object) -> Event:
+    at_ns = T0 + second * NS_PER_SECOND
+    return Event(JOB, host, at_ns, rank, EventSource.PROCESS, name, Severity.ERROR, payload)
+
+
+def step(second: int, rank: int = 0, host: str = "a", seconds: float = 1.0) -> StepBatch:
+    at_ns = T0 + second * NS_PER_SECOND
+    return StepBatch(JOB, host, at_ns, (StepRecord(at_ns, rank, second, seconds),))
+
+
+def topology(second: int, host: str, *ranks: int) -> Topology:
+    return Topology(JOB, host, T0 + second * NS_PER_SECOND, tuple(RankPlace(rank, host) for rank in ranks))
+
+
+class TestAnew:
+    """A process that ended and was started again in the same attempt."""
+
+    def test_a_whole_step_after_an_exit_is_a_new_process(self) -> None:
+        graph = JobGraph()
+        graph.take([event("exit", 10, code=1)])
+        graph.take([step(10, seconds=5.0), step(12, seconds=5.0)])  # begun before the exit: told late
+        assert graph.ranks[0].exit is not None
+
+        graph.take([step(20, seconds=5.0)])
+        assert graph.ranks[0].exit is None
+
+    def test_a_good_bye_is_taken_back_likewise(self) -> None:
+        graph = JobGraph()
+        graph.take([event("bye", 10), step(20)])
+
+        assert graph.ranks[0].bye_ns == 0
+
+    def test_a_rank_that_moves_ends_what_was_said_of_all_processes(self) -> None:
+        graph = JobGraph()
+        graph.take([topology(0, "a", 0), topology(0, "b", 1)])
+        graph.take([event("exit", 10, 0, "a", code=1), event("exit", 10, 1, "b", code=1)])
+        graph.take([event("stopped", 10, 1, "b", edge="begin"), event("stall", 10, 1, "b", edge="begin")])
+        graph.take([topology(20, "c", 0)])
+
+        assert (graph.host_of(0), graph.ranks[0].host) == ("c", "c")
+        assert [facts.exit for facts in graph.ranks.values()] == [None, None]
+        assert (graph.ranks[1].stopped_since_ns, graph.ranks[1].stall) == (0, None)
+
+    def test_a_topology_that_is_announced_again_changes_nothing(self) -> None:
+        graph = JobGraph()
+        graph.take([topology(0, "a", 0), event("exit", 10, code=1), topology(30, "a", 0)])
+
+        assert graph.ranks[0].exit is not None
+
+
+class TestSpare:
+    def test_hosts_without_ranks_beside_those_that_have_some(self) -> None:
+        graph = JobGraph()
+        graph.take([status(host) for host in "abcde"])
+        graph.take([topology(0, host, rank) for rank, host in enumerate("abc")])
+        assert graph.spare_hosts() == {"d", "e"}
+
+        graph.take([topology(9, "d", 0)])
+        assert graph.spare_hosts() == {"a", "e"}
+
+    def test_where_most_have_none_the_names_do_not_fit(self) -> None:
+        graph = JobGraph()
+        graph.take([status(f"{host}.full.name") for host in "abcd"])
+        assert graph.spare_hosts() == set()
+
+        graph.take([topology(0, host, rank) for rank, host in enumerate("abcd")])
+        assert graph.spare_hosts() == set()
+
+
+class TestWithoutRank:
+    def test_an_exit_of_a_host_is_one_of_its_processes_each(self) -> None:
+        graph = JobGraph()
+        graph.take([topology(0, "a", 4, 5), event("exit", 1, -1), event("exit", 2, -1, code=0)])
+
+        assert [(rank, facts.exit and facts.exit.code) for rank, facts in sorted(graph.ranks.items())] == [
+            (4, -1),
+            (5, 0),
+        ]
+
+    def test_an_exit_of_a_host_of_nobody_is_nobodys(self) -> None:
+        graph = JobGraph()
+        graph.take([event("exit", 1, -1, code=1)])
+
+        assert graph.ranks == {}
+
+    def test_a_phase_of_the_job_lasts_until_its_end_or_a_whole_step(self) -> None:
+        for end in (event("phase", 30, -1, phase="checkpoint", edge="end"), step(30)):
+            graph = JobGraph()
+            graph.take([event("phase", 10, -1, "h0", phase="checkpoint", edge="begin")])
+            assert graph.in_announced_phase(T0 + 15 * NS_PER_SECOND, T0 + 20 * NS_PER_SECOND)
+
+            graph.take([end])
+            assert not graph.in_announced_phase(T0 + 40 * NS_PER_SECOND, T0 + 50 * NS_PER_SECOND)
+            assert graph.in_announced_phase(T0 + 15 * NS_PER_SECOND, T0 + 20 * NS_PER_SECOND)
+
+
+@pytest.mark.parametrize(
+    ("payload", "severity", "code", "number"),
+    [
+        ({"code": 3, "signal": 0}, Severity.ERROR, 3, 0),
+        ({"code": None, "signal": None, "stderr_tail": None}, Severity.FATAL, -1, 0),
+        ({}, Severity.INFO, 0, 0),
+        ({"signal": 9}, Severity.FATAL, 0, 9),
+    ],
+)
+def test_what_an_exit_does_not_say(payload: dict[str, object], severity: Severity, code: int, number: int) -> None:
+    graph = JobGraph()
+    graph.take([Event(JOB, "a", T0, 0, EventSource.PROCESS, "exit", severity, payload)])
+    ending = graph.ranks[0].exit
+
+    assert ending is not None
+    assert (ending.code, ending.signal, ending.stderr_tail) == (code, number, "")
 
 
 def test_state_there_and_back() -> None:
