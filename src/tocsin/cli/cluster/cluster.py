@@ -117,9 +117,9 @@ class Cluster:
         from tocsin.pipeline.bus import topics
 
         self.broker.start()
-        topics.apply(
-            kafka_settings(self.broker.address), topics.Wish(self._config.prefix, self._config.partition_count)
-        )
+        config = self._config
+        wish = topics.Wish(config.prefix, config.partition_count, is_for_replays=not config.is_ticking)
+        topics.apply(kafka_settings(self.broker.address), wish)
 
     def start_flink(self) -> None:
         """Start Flink; what an earlier cluster's jobs left is of no use, their time is over."""
