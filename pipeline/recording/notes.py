@@ -30,6 +30,9 @@ def _out_of_time(recording: Recording) -> Iterator[str]:
         if not time:
             continue
         times = cast(NDArray[np.int64], columns[time])
+        if "batch_ns" in columns:  # our own recorder noted with what each row travelled
+            sent_ns = cast(NDArray[np.int64], columns["batch_ns"])
+            times = np.where(sent_ns > 0, sent_ns, times)
         early = np.flatnonzero(times < manifest.start_ns - BEFORE_START_NS)
         late = np.flatnonzero(times >= end_ns)
         for rows, where in ((early, "before start_ns"), (late, "after end_ns")):
