@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from tocsin.pipeline.recording.frames import metric_table_of
 from tocsin.pipeline.recording.tables import TABLES, Recording, Text
 from tocsin.schemas.records import NS_PER_SECOND
 
@@ -18,7 +19,7 @@ _SHARED_TICKS_RATIO = 0.01
 
 def notes_of(recording: Recording) -> tuple[str, ...]:
     """What was passed over when it was read, rows out of time, samples that do not fit ``tick_seconds``."""
-    checks = (_out_of_time, _off_tick, _without_duration, _unplaced)
+    checks = (_out_of_time, _off_tick, _out_of_scope, _without_duration, _unplaced)
     return (*recording.notes, *(note for check in checks for note in check(recording)))
 
 
@@ -30,6 +31,9 @@ def _out_of_time(recording: Recording) -> Iterator[str]:
         if not time:
             continue
         times = cast(NDArray[np.int64], columns[time])
+        if "batch_ns" in columns:  # our own recorder noted with what each row travelled
+            sent_ns = cast(NDArray[np.int64], columns["batch_ns"])
+            times = np.where(sent_ns > 0, sent_ns, times)
         early = np.flatnonzero(times < manifest.start_ns - BEFORE_START_NS)
         late = np.flatnonzero(times >= end_ns)
         for rows, where in ((early, "before start_ns"), (late, "after end_ns")):
@@ -60,6 +64,22 @@ def _off_tick(recording: Recording) -> Iterator[str]:
     shared = int((gaps_ns < tick_ns / 4).sum())
     if shared > _SHARED_TICKS_RATIO * len(times):
         yield f"host_metrics.parquet: {shared} of {len(times)} rows share a tick with another: the last is taken"
+
+
+def _out_of_scope(recording: Recording) -> Iterator[str]:
+    """Values of a GPU's metric in the host's rows, or the other way round: nobody reads them."""
+    columns = recording.tables.get("host_metrics")
+    if columns is None:
+        return
+    of_host = cast(NDArray[Any], columns["gpu"]) < 0
+    table = metric_table_of(recording)
+    for metrics, wrong, must in ((table.gpu, of_host, "from 0 on"), (table.host, ~of_host, "-1")):
+        for metric in metrics:
+            if metric.name in columns:
+                count = int(np.isfinite(cast(NDArray[Any], columns[metric.name])[wrong]).sum())
+                if count:
+                    place = f"host_metrics.parquet, column {metric.name}"
+                    yield f"{place}: {count} values stand in rows whose gpu is not {must}, and are left out"
 
 
 def _without_duration(recording: Recording) -> Iterator[str]:

@@ -470,6 +470,18 @@ class TestNotes:
 
         assert "rows share a tick with another: the last is taken" in self.notes(tmp_path, tables)
 
+    def test_a_metric_in_rows_where_it_does_not_belong(self, tmp_path: Path) -> None:
+        """A host's mean of its GPUs, a GPU's share of the host's traffic."""
+        tables = drawn("none")
+        metrics = tables["host_metrics"]
+        of_host = metrics["gpu"] < 0
+        metrics["gpu_util_ratio"] = np.where(of_host, 0.9, metrics["gpu_util_ratio"])
+        metrics["cpu_util_ratio"] = np.full(len(of_host), 0.3)
+        found = self.notes(tmp_path, tables)
+
+        assert f"column gpu_util_ratio: {of_host.sum()} values stand in rows whose gpu is not from 0 on" in found
+        assert f"column cpu_util_ratio: {(~of_host).sum()} values stand in rows whose gpu is not -1" in found
+
     def test_steps_without_duration(self, tmp_path: Path) -> None:
         tables = drawn("none")
         tables["steps"]["duration_seconds"] = tables["steps"]["duration_seconds"].copy()
