@@ -97,7 +97,7 @@ def _up(folder: Path, args: argparse.Namespace) -> int:
     flink_home()
     _check(args)
     begun = time.monotonic()
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):  # a shell's background jobs begin with SIGINT ignored
         signal.signal(number, _interrupt)
     with alone(folder):
         fetch_jars()
