@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
+import urllib.parse
 from dataclasses import replace
 from typing import Any, Final
 
@@ -14,7 +16,7 @@ from tocsin.cli.kafka import add_kafka_arguments, settings_of
 from tocsin.pipeline.flink.options import JobOptions
 from tocsin.pipeline.flink.rest import FlinkRest, Job
 from tocsin.pipeline.flink.sql import STARTS, StreamOptions
-from tocsin.schemas.errors import EngineError
+from tocsin.schemas.errors import ConfigError, EngineError
 from tocsin.schemas.kafka_settings import KafkaSettings
 
 URL_VARIABLE: Final = "TOCSIN_FLINK"
@@ -105,6 +107,18 @@ def job_options(args: argparse.Namespace, settings: KafkaSettings) -> JobOptions
     )
 
 
+def check_python(rest: FlinkRest, path: str) -> None:
+    """See that the TaskManagers' Python is there, where they are on this machine.
+
+    One that is missing can take a TaskManager of Flink 2.2 down ("Reference count must not be negative").
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if urllib.parse.urlsplit(rest.url).hostname in {"127.0.0.1", "localhost", "::1"} and shutil.which(path) is None:
+        raise ConfigError("--python", path, "a Python interpreter of the TaskManagers' machines")
+
+
 def check_topics(settings: KafkaSettings, prefix: str) -> None:
     """See that the topics are there; what differs otherwise is said on stderr.
 
@@ -148,6 +162,7 @@ def _submit(rest: FlinkRest, args: argparse.Namespace) -> int:
     if there is not None:
         told = f"{there.name!r} is there already as {there.job_id} ({there.state})"
         raise EngineError(f"{told}: 'tocsin flink upgrade' takes its place, --name gives the new one another name")
+    check_python(rest, args.python)
     check_topics(settings, args.topic_prefix)
     origin = replace(Origin(), worker_python=args.python)
     job_id = submit(Submission(options.to_json(), rest.url, origin, args.from_savepoint))
@@ -169,6 +184,7 @@ def _upgrade(rest: FlinkRest, args: argparse.Namespace) -> int:
     shown = rest.options(old.job_id)
     if not shown:
         raise EngineError(f"{args.name!r} ({old.job_id}) was not submitted by 'tocsin flink submit': it has no options")
+    check_python(rest, args.python)
     check_topics(settings, args.topic_prefix)
     path = rest.stop(old.job_id, args.to)
     print(f"stopped with a savepoint: {path}", flush=True)
