@@ -30,6 +30,7 @@ from tocsin.pipeline.stores.clickhouse_store import ClickHouseBackend, ClickHous
 from tocsin.pipeline.stores.rows import Row
 from tocsin.schemas.cloudevents import encode_verdict
 from tocsin.schemas.kafka_settings import kafka_settings
+from tocsin.schemas.migrations import migrations
 from tocsin.schemas.records import JobKey
 from tocsin.schemas.topics import job_key
 from tocsin.schemas.verdicts import ActionKind, Verdict, VerdictState
@@ -364,4 +365,5 @@ def test_what_is_missing_or_refused_is_one_clear_line(
     backend.close()
     status, said = sink_says(*kafka, *url, *prefix)
     assert status == 2
-    assert "schema version 99, this program knows versions up to 6: use a newer tocsin" in said.splitlines()[-1]
+    newest = migrations()[-1].number
+    assert f"schema version 99, this program knows versions up to {newest}: use a newer tocsin" in said.splitlines()[-1]
