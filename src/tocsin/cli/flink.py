@@ -65,6 +65,8 @@ def _add_job_arguments(parser: argparse.ArgumentParser) -> None:
     text = "verdicts in transactions: none comes twice, each comes a checkpoint later"
     parser.add_argument("--exactly-once", action="store_true", help=text)
     parser.add_argument("--group", metavar="NAME", help="consumer group (default: <topic prefix>.flink)")
+    text = "how long it may take until all parts run (default: %(default)s)"
+    parser.add_argument("--wait-seconds", type=float, default=120.0, metavar="S", help=text)
     text = "Python on the TaskManagers' machines, with this tocsin (default: this one, %(default)s)"
     parser.add_argument("--python", default=sys.executable, metavar="PATH", help=text)
 
@@ -167,7 +169,7 @@ def _submit(rest: FlinkRest, args: argparse.Namespace) -> int:
     origin = replace(Origin(), worker_python=args.python)
     job_id = submit(Submission(options.to_json(), rest.url, origin, args.from_savepoint))
     try:
-        wait_running(rest, job_id)
+        wait_running(rest, job_id, args.wait_seconds)
     except EngineError as error:
         told = "'tocsin flink status' says how it goes on, 'tocsin flink cancel' ends it"
         raise EngineError(f"{error}; {told}") from error
@@ -191,7 +193,7 @@ def _upgrade(rest: FlinkRest, args: argparse.Namespace) -> int:
     job_id = ""
     try:
         job_id = submit(Submission(options.to_json(), rest.url, replace(Origin(), worker_python=args.python), path))
-        wait_running(rest, job_id, done_count=_UPGRADE_CHECKPOINTS_COUNT)
+        wait_running(rest, job_id, args.wait_seconds, _UPGRADE_CHECKPOINTS_COUNT)
     except (EngineError, KeyboardInterrupt) as error:
         why = str(error) or "interrupted"
         print(f"the new job did not start ({why}); going back to the old one", file=sys.stderr, flush=True)

@@ -107,7 +107,7 @@ def wait_running(rest: FlinkRest, job_id: str, seconds: float = RUNNING_SECONDS,
     while True:
         job = next((job for job in rest.jobs() if job.job_id == job_id), None)
         failures = rest.failures(job_id) if job is not None else []
-        told = f", {rest.overview().free_slot_count} slots are free; it failed with: {failures[0]}" if failures else ""
+        told = f"; it failed with: {failures[0]}" if failures else ""
         if job is None:
             raise EngineError(f"Flink does not know job {job_id} any more")
         if job.is_over or len(failures) >= _FAILURES_COUNT or (failures and done_count):
@@ -115,7 +115,8 @@ def wait_running(rest: FlinkRest, job_id: str, seconds: float = RUNNING_SECONDS,
         if job.is_running and (not done_count or rest.checkpoints(job_id).done_count >= done_count):
             return
         if time.monotonic() > until:
-            where = f"{job.running_tasks_count} of {job.tasks_count} parts run"
+            free = rest.overview().free_slot_count
+            where = f"{job.running_tasks_count} of {job.tasks_count} parts run, {free} slots are free"
             raise EngineError(f"Flink's job {job_id} is {job.state} after {seconds:.0f} s: {where}{told}")
         time.sleep(_LOOK_SECONDS)
 
