@@ -19,7 +19,12 @@ from tocsin.pipeline.flink.functions import OUTPUT_TYPE, DriveJob, pack_records
 from tocsin.pipeline.flink.options import JARS_VARIABLE, OPTIONS_VARIABLE, PARAMETER, JobOptions, options_from
 from tocsin.schemas.topics import DEAD_LETTER, LATE, VERDICTS
 
-_BUNDLE_MS = 200
+_SETTINGS = {
+    "table.local-time-zone": "UTC",
+    "python.execution-mode": "process",
+    "python.fn-execution.bundle.time": "200",
+    "pipeline.auto-watermark-interval": "200 ms",
+}
 
 
 def build(options: JobOptions) -> StreamExecutionEnvironment:
@@ -31,15 +36,8 @@ def build(options: JobOptions) -> StreamExecutionEnvironment:
     env.enable_checkpointing(round(options.checkpoint_seconds * 1000))
     env.get_config().set_global_job_parameters({PARAMETER: options.shown()})
     tables = StreamTableEnvironment.create(env)
-    settings = tables.get_config()
-    for name, value in {
-        "table.local-time-zone": "UTC",
-        "pipeline.name": options.name,
-        "python.execution-mode": "process",
-        "python.fn-execution.bundle.time": str(_BUNDLE_MS),
-        "pipeline.auto-watermark-interval": "200 ms",
-    }.items():
-        settings.set(name, value)
+    for name, value in {**_SETTINGS, "pipeline.name": options.name}.items():
+        tables.get_config().set(name, value)
     tables.create_temporary_system_function("pack_records", pack_records)
     for statement in (
         sql.input_table(options.stream),
@@ -50,6 +48,21 @@ def build(options: JobOptions) -> StreamExecutionEnvironment:
     _tell_apart(tables)
     tables.execute_sql(sql.WINDOWS)
     driver = DriverConfig(snapshot_seconds=options.snapshot_seconds, canary_seconds=options.canary_seconds)
+    _drive(tables, driver)
+    statements = tables.create_statement_set()
+    for statement in (
+        sql.said(VERDICTS),
+        sql.said(DEAD_LETTER),
+        sql.refused(DEAD_LETTER, "dead", "bad_header"),
+        sql.refused(LATE, "late", "late"),
+    ):
+        statements.add_insert_sql(statement)
+    statements.attach_as_datastream()
+    return env
+
+
+def _drive(tables: StreamTableEnvironment, driver: DriverConfig) -> None:
+    """Hand each job's windows to its operators; what they say becomes a view."""
     windows = tables.to_data_stream(tables.sql_query(sql.PACKED))
     said = (
         windows.key_by(lambda row: row[0], key_type=Types.STRING())
@@ -66,16 +79,6 @@ def build(options: JobOptions) -> StreamExecutionEnvironment:
         .build()
     )
     tables.create_temporary_view("tocsin_said", tables.from_data_stream(said, schema))
-    statements = tables.create_statement_set()
-    for statement in (
-        sql.said(VERDICTS),
-        sql.said(DEAD_LETTER),
-        sql.refused(DEAD_LETTER, "dead", "bad_header"),
-        sql.refused(LATE, "late", "late"),
-    ):
-        statements.add_insert_sql(statement)
-    statements.attach_as_datastream()
-    return env
 
 
 def _tell_apart(tables: StreamTableEnvironment) -> None:

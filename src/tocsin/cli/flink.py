@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
+import urllib.parse
 from dataclasses import replace
 from typing import Any, Final
 
@@ -14,7 +16,7 @@ from tocsin.cli.kafka import add_kafka_arguments, settings_of
 from tocsin.pipeline.flink.options import JobOptions
 from tocsin.pipeline.flink.rest import FlinkRest, Job
 from tocsin.pipeline.flink.sql import STARTS, StreamOptions
-from tocsin.schemas.errors import EngineError
+from tocsin.schemas.errors import ConfigError, EngineError
 from tocsin.schemas.kafka_settings import KafkaSettings
 
 URL_VARIABLE: Final = "TOCSIN_FLINK"
@@ -63,6 +65,8 @@ def _add_job_arguments(parser: argparse.ArgumentParser) -> None:
     text = "verdicts in transactions: none comes twice, each comes a checkpoint later"
     parser.add_argument("--exactly-once", action="store_true", help=text)
     parser.add_argument("--group", metavar="NAME", help="consumer group (default: <topic prefix>.flink)")
+    text = "how long it may take until all parts run (default: %(default)s)"
+    parser.add_argument("--wait-seconds", type=float, default=120.0, metavar="S", help=text)
     text = "Python on the TaskManagers' machines, with this tocsin (default: this one, %(default)s)"
     parser.add_argument("--python", default=sys.executable, metavar="PATH", help=text)
 
@@ -103,6 +107,18 @@ def job_options(args: argparse.Namespace, settings: KafkaSettings) -> JobOptions
     return JobOptions(
         stream, args.name, args.checkpoint_seconds, args.parallelism, args.snapshot_seconds, args.canary_seconds
     )
+
+
+def check_python(rest: FlinkRest, path: str) -> None:
+    """See that the TaskManagers' Python is there, where they are on this machine.
+
+    One that is missing can take a TaskManager of Flink 2.2 down ("Reference count must not be negative").
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if urllib.parse.urlsplit(rest.url).hostname in {"127.0.0.1", "localhost", "::1"} and shutil.which(path) is None:
+        raise ConfigError("--python", path, "a Python interpreter of the TaskManagers' machines")
 
 
 def check_topics(settings: KafkaSettings, prefix: str) -> None:
@@ -148,11 +164,12 @@ def _submit(rest: FlinkRest, args: argparse.Namespace) -> int:
     if there is not None:
         told = f"{there.name!r} is there already as {there.job_id} ({there.state})"
         raise EngineError(f"{told}: 'tocsin flink upgrade' takes its place, --name gives the new one another name")
+    check_python(rest, args.python)
     check_topics(settings, args.topic_prefix)
     origin = replace(Origin(), worker_python=args.python)
     job_id = submit(Submission(options.to_json(), rest.url, origin, args.from_savepoint))
     try:
-        wait_running(rest, job_id)
+        wait_running(rest, job_id, args.wait_seconds)
     except EngineError as error:
         told = "'tocsin flink status' says how it goes on, 'tocsin flink cancel' ends it"
         raise EngineError(f"{error}; {told}") from error
@@ -169,13 +186,14 @@ def _upgrade(rest: FlinkRest, args: argparse.Namespace) -> int:
     shown = rest.options(old.job_id)
     if not shown:
         raise EngineError(f"{args.name!r} ({old.job_id}) was not submitted by 'tocsin flink submit': it has no options")
+    check_python(rest, args.python)
     check_topics(settings, args.topic_prefix)
     path = rest.stop(old.job_id, args.to)
     print(f"stopped with a savepoint: {path}", flush=True)
     job_id = ""
     try:
         job_id = submit(Submission(options.to_json(), rest.url, replace(Origin(), worker_python=args.python), path))
-        wait_running(rest, job_id, done_count=_UPGRADE_CHECKPOINTS_COUNT)
+        wait_running(rest, job_id, args.wait_seconds, _UPGRADE_CHECKPOINTS_COUNT)
     except (EngineError, KeyboardInterrupt) as error:
         why = str(error) or "interrupted"
         print(f"the new job did not start ({why}); going back to the old one", file=sys.stderr, flush=True)

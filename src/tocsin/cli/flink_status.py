@@ -11,6 +11,7 @@ from tocsin.pipeline.flink.rest import FlinkRest
 
 _COUNTERS: Final = ("records", "slices", "verdicts", "dead_letters", "snapshots", "snapshot_bytes", "jobs")
 _MIBI: Final = 1 << 20
+_FETCH_SECONDS: Final = 0.5
 
 
 def facts(rest: FlinkRest, name: str) -> dict[str, Any]:
@@ -29,6 +30,9 @@ def facts(rest: FlinkRest, name: str) -> dict[str, Any]:
     job["options"] = json.loads(shown) if shown else {}
     job["checkpoints"] = asdict(rest.checkpoints(job_id))
     job["failures"] = rest.failures(job_id)
+    # Flink fetches its metrics when somebody asks for them, and answers before they are there
+    rest.metric(job_id, "operators.currentOutputWatermark")
+    time.sleep(_FETCH_SECONDS)
     job["counters"] = {name: rest.metric(job_id, f"operators.tocsin.{name}") for name in _COUNTERS}
     watermark_ms = rest.metric(job_id, "operators.currentOutputWatermark", "min")
     # before the first one Flink shows the smallest number that there is

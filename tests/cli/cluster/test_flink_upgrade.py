@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.flink_fixtures import Stream, case_of, wanted_lines
+from tocsin.cli.main import main
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SEED = 11
@@ -32,11 +33,11 @@ def test_an_upgrade_and_one_that_fails_change_no_verdict(
     assert second_id in said
     job.play(0.3, 0.6)
 
-    assert job.tocsin("upgrade", *flags, "--python=/no/such/python") == 2
+    assert job.tocsin("upgrade", *flags, "--parallelism=64", "--wait-seconds=10") == 2
     third_id = job.job_id
     said = capsys.readouterr().err
     assert "not upgraded" in said
-    assert "/no/such/python" in said
+    assert "0 of 256 parts run, 0 slots are free" in said
     assert f"the old job runs again as {third_id}" in said
     assert len({first_id, second_id, third_id}) == 3
     assert '"slot_count": 2' in job.flink.rest.options(third_id)
@@ -70,6 +71,19 @@ def test_what_stands_in_the_way_is_said_in_a_sentence(
     stream: Callable[..., Stream], capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = stream(case_of(SEED))
+    kafka, rest = f"--kafka={job.broker.address}", f"--rest={job.flink.url}"
+    capsys.readouterr()
+    for arguments, sentence in (
+        ((rest, kafka, f"--topic-prefix={job.prefix}x"), f"12 topics are missing at {job.broker.address}"),
+        ((rest, "--kafka=127.0.0.1:1"), "no broker listens there"),
+        (("--rest=http://127.0.0.1:1", kafka), "no answer from Flink at http://127.0.0.1:1"),
+        ((rest, kafka, "--python=/no/such/python"), "--python = '/no/such/python'"),
+        ((rest, kafka, "--checkpoint-seconds=99", "--exactly-once"), "checkpoint-seconds"),
+    ):
+        assert main(["flink", "submit", *arguments]) == 2
+        said = capsys.readouterr().err
+        assert sentence in said
+        assert said.count("\n") == 1
     assert job.tocsin("upgrade") == 2
     assert f"no job {job.prefix!r}" in capsys.readouterr().err
     assert job.tocsin("submit", "--from-savepoint=/no/such/savepoint") == 2

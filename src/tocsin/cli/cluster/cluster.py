@@ -103,7 +103,14 @@ class Cluster:
     @property
     def addresses(self) -> dict[str, str]:
         """Return where to reach the parts that have been started."""
-        return {"kafka": self.broker.address, "flink": self.flink.url, "clickhouse": self.clickhouse.url}
+        found = {}
+        if self.broker.is_running():
+            found["kafka"] = self.broker.address
+        if self.flink.job_manager is not None:
+            found["flink"] = self.flink.url
+        if self.clickhouse.is_running():
+            found["clickhouse"] = self.clickhouse.url
+        return found
 
     def job_options(self) -> JobOptions:
         """Return the job's options."""

@@ -11,8 +11,9 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tocsin.cli.cluster.flink_conf import FlinkConfig, flink_home, parse_settings, python_path
 from tocsin.cli.cluster.jars import fetch_jars, java
@@ -32,6 +33,9 @@ from tocsin.pipeline.flink.rest import FlinkRest
 from tocsin.pipeline.flink.sql import STARTS
 from tocsin.schemas.errors import ConfigError, EngineError
 from tocsin.schemas.topics import DEFAULT_PREFIX, check_prefix
+
+if TYPE_CHECKING:
+    from tocsin.cli.cluster.cluster import Cluster
 
 _DOWN_SECONDS: Final = 120.0
 _LOOK_SECONDS: Final = 0.1
@@ -138,31 +142,24 @@ def _run_until_told(folder: Path, args: argparse.Namespace, begun: float) -> int
     from tocsin.cli.cluster.cluster import Cluster
 
     cluster = Cluster(_config(folder, args))
+    addresses: dict[str, str] = {}
 
     def tell(phase: str) -> None:
-        addresses = cluster.addresses if phase != "starting" else {}
+        addresses.update(cluster.addresses)
         logs = {**cluster.logs(), "cluster": str(folder / "logs" / "cluster.log")}
         write_state(folder, ClusterState(os.getpid(), phase, addresses, logs, cluster.processes()))
 
     def on_done(name: str, seconds: float) -> None:
         print(f"  {name:<12} {seconds:5.1f} s", file=sys.stderr, flush=True)
+        tell("starting")
 
     tell("starting")
-    steps = Steps(on_done)
-    steps.add("kafka", cluster.start_broker)
-    steps.add("flink", cluster.start_flink)
-    steps.add("clickhouse", cluster.clickhouse.start)
-    if not args.no_ticker:
-        steps.add("ticker", lambda: cluster.start_command("ticker"), "kafka")
-    steps.add("sink", lambda: cluster.start_command("sink"), "kafka", "clickhouse")
-    steps.add("job", cluster.start_job, "kafka", "flink")
-    stop = threading.Event()
     try:
-        steps.run()
+        _steps(cluster, on_done, is_ticking=not args.no_ticker).run()
         tell("running")
-        for line in _table(cluster.addresses, time.monotonic() - begun):
+        for line in _table(addresses, time.monotonic() - begun):
             print(line, flush=True)
-        cluster.supervise(stop, lambda: tell("running"))
+        cluster.supervise(threading.Event(), lambda: tell("running"))
     except KeyboardInterrupt:
         print("ending ...", file=sys.stderr, flush=True)
     finally:
@@ -174,6 +171,18 @@ def _run_until_told(folder: Path, args: argparse.Namespace, begun: float) -> int
         with contextlib.suppress(OSError):
             tell("ended")
     return 0
+
+
+def _steps(cluster: Cluster, on_done: Callable[[str, float], None], *, is_ticking: bool) -> Steps:
+    steps = Steps(on_done)
+    steps.add("kafka", cluster.start_broker)
+    steps.add("flink", cluster.start_flink)
+    steps.add("clickhouse", cluster.clickhouse.start)
+    if is_ticking:
+        steps.add("ticker", lambda: cluster.start_command("ticker"), "kafka")
+    steps.add("sink", lambda: cluster.start_command("sink"), "kafka", "clickhouse")
+    steps.add("job", cluster.start_job, "kafka", "flink")
+    return steps
 
 
 def _config(folder: Path, args: argparse.Namespace) -> Any:

@@ -19,6 +19,19 @@ HOST: Final = "127.0.0.1"
 _JAVA_OPTIONS: Final = re.compile(r"^\s+all:\s*(--add.*)$", re.MULTILINE)
 _PROMETHEUS: Final = "metrics-prometheus"
 _PORTS: Final = re.compile(r"\d{1,5}(-\d{1,5})?")
+_FIXED: Final = {
+    "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+    "execution.checkpointing.num-retained": "1",
+    # a failure is tried again for ever: a broker may be away for an hour
+    "restart-strategy.type": "exponential-delay",
+    "restart-strategy.exponential-delay.initial-backoff": "1 s",
+    "restart-strategy.exponential-delay.max-backoff": "30 s",
+    "restart-strategy.exponential-delay.reset-backoff-threshold": "2 min",
+    # a TaskManager that died is noticed within seconds; one on a busy laptop is not called dead
+    "heartbeat.interval": "3 s",
+    "heartbeat.timeout": "40 s",
+}
+_ROLLING: Final = "rootLogger.appenderRef.rolling"
 _SETTING: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -156,17 +169,7 @@ def settings_of(config: FlinkConfig, rest_port: int, rpc_port: int, home: Path) 
         "python.executable": sys.executable,
         "execution.checkpointing.dir": config.checkpoints.as_uri(),
         "execution.checkpointing.savepoint-dir": config.savepoints.as_uri(),
-        "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
-        "execution.checkpointing.num-retained": "1",
-        # a failure is tried again for ever: a broker may be away for an hour
-        "restart-strategy.type": "exponential-delay",
-        "restart-strategy.exponential-delay.initial-backoff": "1 s",
-        "restart-strategy.exponential-delay.max-backoff": "30 s",
-        "restart-strategy.exponential-delay.reset-backoff-threshold": "2 min",
-        # a TaskManager that died is noticed within seconds; one on a busy laptop is not called dead
-        "heartbeat.interval": "3 s",
-        "heartbeat.timeout": "40 s",
-        "metrics.scope.delimiter": ".",
+        **_FIXED,
     }
     if config.metrics_ports:
         if not (home / "plugins" / _PROMETHEUS).is_dir():
