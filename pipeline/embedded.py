@@ -16,12 +16,14 @@ from typing import Any
 
 from tocsin.pipeline.history import HistoryConfig, JobHistory
 from tocsin.pipeline.job import JobConfig, JobPipeline
+from tocsin.pipeline.model_book import KEEP_NS, ModelBook
 from tocsin.pipeline.operators.align import AlignedHealth
 from tocsin.pipeline.operators.graph import RankFacts
 from tocsin.pipeline.slices import SliceBuffer, SliceConfig, Taken, Turn
 from tocsin.schemas.codec import decode
-from tocsin.schemas.errors import ClockAheadError
-from tocsin.schemas.records import IDLE_JOB_ID, NS_PER_SECOND, JobKey, Record, StepBatch, Tick
+from tocsin.schemas.errors import ClockAheadError, ModelRefusedError
+from tocsin.schemas.reasons import ModelRefusal
+from tocsin.schemas.records import IDLE_JOB_ID, NS_PER_SECOND, JobKey, ModelAnnouncement, Record, StepBatch, Tick
 from tocsin.schemas.verdicts import Anomaly, Verdict
 
 _LOG = logging.getLogger("tocsin.engine")
@@ -57,14 +59,22 @@ class EngineOutput:
 class EmbeddedEngine:
     """All jobs of one process."""
 
-    def __init__(self, config: EngineConfig, on_job: Callable[[JobKey], None] | None = None) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        on_job: Callable[[JobKey], None] | None = None,
+        models: ModelBook | None = None,
+    ) -> None:
         """Start without jobs.
 
         Args:
             config: settings.
             on_job: called once for each job that appears.
+            models: announcements that somebody else takes and keeps; None: this engine does.
         """
         self._config = config
+        self._has_own_models = models is None
+        self.models = ModelBook() if models is None else models
         self._buffer = SliceBuffer(config.slices)
         self._pipelines: dict[JobKey, JobPipeline] = {}
         self._histories: dict[JobKey, JobHistory] = {}
@@ -100,9 +110,12 @@ class EmbeddedEngine:
 
         Raises:
             ClockAheadError: as ``take``.
+            ModelRefusedError: an announced model that cannot be used; the old one goes on.
         """
         if isinstance(record, Tick):
             return Taken.OK
+        if isinstance(record, ModelAnnouncement):
+            return self._take_model(record, now_ns)
         with self._lock:
             if now_ns is not None and record.ts_ns > now_ns + self._config.slices.max_ahead_ns:
                 self.counters["refused_clock_ahead"] += 1
@@ -114,6 +127,17 @@ class EmbeddedEngine:
             if taken is Taken.AHEAD:
                 raise ClockAheadError(record.ts_ns - (self._now_ns or record.ts_ns))
         return taken
+
+    def _take_model(self, announcement: ModelAnnouncement, now_ns: int | None) -> Taken:
+        if not self._has_own_models:
+            text = f"a model for {announcement.name} among a job's records: models have a topic of their own"
+            raise ModelRefusedError(ModelRefusal.MISPLACED.value, text)
+        with self._lock:
+            if now_ns is not None and announcement.ts_ns > now_ns + self._config.slices.max_ahead_ns:
+                self.counters["refused_clock_ahead"] += 1
+                raise ClockAheadError(announcement.ts_ns - now_ns)
+            is_new = self.models.offer(announcement, self._now_ns or 0)
+        return Taken.OK if is_new else Taken.DUPLICATE
 
     def tick(self, tick_ns: int) -> EngineOutput:
         """Move time; work off every job second that the watermark has passed."""
@@ -132,6 +156,8 @@ class EmbeddedEngine:
                 health.extend((turn.job, entry) for entry in result.health)
                 anomalies.extend(result.anomalies)
             self._forget(set(self._buffer.jobs))
+            if self._has_own_models:
+                self.models.forget(tick_ns - KEEP_NS)
             for verdict in verdicts:
                 self.verdicts_by_reason[verdict.state.value, verdict.reason] += 1
             self.counters["turns"] += len(turns)
@@ -141,7 +167,7 @@ class EmbeddedEngine:
         pipeline = self._pipelines.get(job)
         if pipeline is not None:
             return pipeline
-        pipeline = self._pipelines[job] = JobPipeline(self._config.job, job)
+        pipeline = self._pipelines[job] = JobPipeline(self._config.job, job, self.models)
         if self._config.history is not None:
             self._histories[job] = JobHistory(self._config.history)
         for other, older in self._pipelines.items():
@@ -203,7 +229,12 @@ class EmbeddedEngine:
                 for job, pipeline in sorted(self._pipelines.items())
                 if job_id is None or job.job_id == job_id
             ]
-            return {"now_ns": self._now_ns, "counters": dict(self.counters), "jobs": jobs}
+            return {
+                "now_ns": self._now_ns,
+                "counters": dict(self.counters),
+                "jobs": jobs,
+                "models": self.models.status(self._now_ns or 0),
+            }
 
     def _status_of(self, job: JobKey, pipeline: JobPipeline) -> dict[str, Any]:
         graph, now_ns = pipeline.graph, self._now_ns or 0
@@ -240,6 +271,7 @@ class EmbeddedEngine:
                 for rank, facts in sorted(graph.ranks.items())
             },
             "abstained": pipeline.abstentions(),
+            "models": pipeline.models_in_use(),
             "verdicts": [verdict.to_line() for verdict in pipeline.decide.live],
         }
 
@@ -250,6 +282,8 @@ class EmbeddedEngine:
             for job, pipeline in self._pipelines.items():
                 prefix = f"{job.cluster}/{job.job_id}/{job.attempt}"
                 parts.update({f"pipeline/{prefix}/{name}": data for name, data in pipeline.snapshot().items()})
+            if self._has_own_models:
+                parts.update(self.models.snapshot())
             return parts
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
@@ -263,6 +297,8 @@ class EmbeddedEngine:
                 if self._buffer.watermark_ns is None
                 else (self._buffer.watermark_ns + self._config.slices.lateness_ns)
             )
+            if self._has_own_models:
+                self.models.restore(parts)
             groups: dict[JobKey, dict[str, bytes]] = {}
             for name, data in parts.items():
                 if name.startswith("pipeline/"):
@@ -272,7 +308,7 @@ class EmbeddedEngine:
                     groups.setdefault(JobKey(cluster, job_id, int(attempt)), {})[part] = data
             self._pipelines = {}
             for job, own in groups.items():
-                self._pipelines[job] = JobPipeline(self._config.job, job)
+                self._pipelines[job] = JobPipeline(self._config.job, job, self.models)
                 self._pipelines[job].restore(own)
                 if self._config.history is not None:
                     self._histories[job] = JobHistory(self._config.history)

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tocsin.models.documents import Model, version_of
 from tocsin.models.pace import Slowdown
+from tocsin.pipeline.model_book import ModelBook
 from tocsin.pipeline.operators.align import Align, AlignedHealth
 from tocsin.pipeline.operators.base import pack_state, unpack_state
 from tocsin.pipeline.operators.decide import Decide, DecideConfig
 from tocsin.pipeline.operators.diagnose import Diagnose, DiagnoseConfig
 from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.pipeline.operators.peers import DETECTOR as PEERS
 from tocsin.pipeline.operators.peers import PeerDetector, PeersConfig
+from tocsin.pipeline.operators.steps import DETECTOR as STEPS
 from tocsin.pipeline.operators.steps import StepDetector, StepsConfig
 from tocsin.pipeline.slices import Turn
+from tocsin.schemas.model_announcement import DEFAULT_VERSION
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import IDLE_JOB_ID, JobKey, TableAnnouncement
+from tocsin.schemas.records import IDLE_JOB_ID, JobKey, Slice, TableAnnouncement
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind, Verdict
+
+_LOG = logging.getLogger("tocsin.models")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +102,19 @@ class JobPace:
 class JobPipeline:
     """align -> detect -> diagnose -> decide, for one attempt of one job."""
 
-    def __init__(self, config: JobConfig, job: JobKey) -> None:
-        """Start without history."""
+    def __init__(self, config: JobConfig, job: JobKey, models: ModelBook | None = None) -> None:
+        """Start without history.
+
+        Args:
+            config: the operators' own settings.
+            job: whose pipeline.
+            models: what was announced; read at each slice, never written.
+        """
         self.job = job
+        self._models = ModelBook() if models is None else models
+        self._in_use: dict[str, Model | None] = {}
+        self.seconds: Counter[str] = Counter()
+        """Detector -> time that it took, since the start of this process (no state: it decides nothing)."""
         self.graph = JobGraph()
         self.steps = StepDetector(config.steps, self.graph)
         self.align = Align()
@@ -121,18 +141,43 @@ class JobPipeline:
             self.graph.take(metrics.records)
             health.extend(self.align.on_slice(metrics))
             if self._judges:
-                self._metric_anomalies = tuple(self.peers.on_slice(metrics, self.steps.median_step_ns))
+                self._choose_model(PEERS, self.peers, metrics)
+                with self._timed(PEERS):
+                    self._metric_anomalies = tuple(self.peers.on_slice(metrics, self.steps.median_step_ns))
         self.graph.take(turn.fast.records)
         if not self._judges:
             return TurnResult((), tuple(health))
-        anomalies = [*self.steps.on_slice(turn.fast), *self._metric_anomalies]
-        diagnosis = self.diagnose.on_slice(turn.fast, anomalies, JobPace(self.steps, self.peers))
+        self._choose_model(STEPS, self.steps, turn.fast)
+        with self._timed(STEPS):
+            anomalies = [*self.steps.on_slice(turn.fast), *self._metric_anomalies]
+        with self._timed("diagnose"):
+            diagnosis = self.diagnose.on_slice(turn.fast, anomalies, JobPace(self.steps, self.peers))
         self.abstained.update(reason.value for reason in diagnosis.abstained)
         verdicts = self.decide.on_findings(turn.end_ns, diagnosis.findings)
         if self.graph.ended() and not self._ended:
             self._ended = True
             verdicts.extend(self.decide.close_all(turn.end_ns, Reason.JOB_ENDED))
         return TurnResult(tuple(verdicts), tuple(health), tuple(anomalies))
+
+    def _choose_model(self, name: str, detector: PeerDetector | StepDetector, data: Slice) -> None:
+        """Give a detector the model of this slice, where that is another one than before."""
+        model = self._models.at(name, data.start_ns)
+        if model == self._in_use.get(name):
+            return
+        self._in_use[name] = model
+        detector.on_model(model)
+        told = {"job": self.job.job_id, "model": name, "version": version_of(model) or DEFAULT_VERSION}
+        _LOG.info("model in use", extra={**told, "since_ns": data.start_ns})
+
+    def models_in_use(self) -> dict[str, str]:
+        """Detector -> version of its announced model; detectors with their own settings are left out."""
+        return {name: version_of(model) for name, model in sorted(self._in_use.items()) if version_of(model)}
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        self.seconds[name] += time.perf_counter() - begin
 
     def on_new_attempt(self, now_ns: int) -> list[Verdict]:
         """A later attempt of the same job began: this one's verdicts are history."""
@@ -151,6 +196,7 @@ class JobPipeline:
                     "ended": self._ended,
                     "superseded": self._superseded,
                     "abstained": dict(self.abstained),
+                    "models": self.models_in_use(),
                     "metric_anomalies": [asdict(anomaly) for anomaly in self._metric_anomalies],
                 }
             ),

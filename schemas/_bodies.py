@@ -7,6 +7,7 @@ where it is made, by the same checks.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Literal, cast
@@ -15,6 +16,7 @@ from tocsin.schemas._wire import Header, section
 from tocsin.schemas.errors import FieldError
 from tocsin.schemas.event_payloads import check_numbers
 from tocsin.schemas.metrics import BadDirection, Metric, MetricTable, Scope
+from tocsin.schemas.model_announcement import MAX_MODEL_BYTES, ModelAnnouncement
 from tocsin.schemas.records import (
     CommGroup,
     Event,
@@ -251,6 +253,40 @@ def read_answer(header: Header, body: ObjectReader, payload: bytes) -> ProbeAnsw
         body.name("request_id"),
         cast(Probe, _one_of(body, "probe", _PROBES)),
         payload,
+    )
+
+
+_HASH = re.compile("[0-9a-f]{64}")
+
+
+def write_model(model: ModelAnnouncement) -> dict[str, Any]:
+    """Return the JSON object of a model announcement (its payload has a section of its own)."""
+    return {
+        "name": model.name,
+        "version": model.version,
+        "format": model.format,
+        "content_hash": model.content_hash,
+        "effective_ns": model.effective_ns,
+    }
+
+
+def read_model(header: Header, body: ObjectReader, payload: bytes) -> ModelAnnouncement:
+    """Read a model announcement; raises ``FieldError``. Whether the model is of any use is not looked at."""
+    if not isinstance(payload, bytes):
+        raise FieldError(body.field("payload"), payload, "bytes")
+    if len(payload) > MAX_MODEL_BYTES:
+        raise FieldError(body.field("payload"), f"{len(payload)} bytes", f"at most {MAX_MODEL_BYTES} bytes")
+    stated = body.text("content_hash")
+    if not _HASH.fullmatch(stated):
+        raise FieldError(body.field("content_hash"), stated, "64 hexadecimal digits: the payload's sha256")
+    return ModelAnnouncement(
+        header.ts_ns,
+        body.name("name"),
+        body.name("version"),
+        body.name("format"),
+        stated,
+        payload,
+        body.integer("effective_ns", 0),
     )
 
 

@@ -61,6 +61,7 @@ class Kind(IntEnum):
     PROBE_ANSWER = 8
     FRAME = 9
     TICK = 10
+    MODEL = 11
 
 
 class Header(NamedTuple):
@@ -69,8 +70,8 @@ class Header(NamedTuple):
     Attributes:
         kind: what the record is.
         ts_ns: event time.
-        job: whose; names are empty for a tick.
-        host: machine name, empty for a tick.
+        job: whose; names are empty for a tick and for a model, which belong to no job.
+        host: machine name, empty for these.
     """
 
     kind: Kind
@@ -80,6 +81,7 @@ class Header(NamedTuple):
 
 
 _KINDS: dict[int, Kind] = {int(kind): kind for kind in Kind}
+NOBODYS: frozenset[Kind] = frozenset({Kind.TICK, Kind.MODEL})
 _LABELS: dict[Kind, str] = {kind: kind.name.lower() for kind in Kind}
 
 
@@ -117,7 +119,7 @@ def seal(header: Header, sections: Iterable[tuple[int, bytes]]) -> bytes:
 
 
 def _name_bytes(header: Header) -> tuple[bytes, bytes, bytes]:
-    what, empty = label(header.kind), header.kind is Kind.TICK
+    what, empty = label(header.kind), header.kind in NOBODYS
     return (
         check_name(header.job.cluster, f"{what}.cluster", empty=empty).encode(),
         check_name(header.job.job_id, f"{what}.job_id", empty=empty).encode(),
@@ -175,7 +177,7 @@ def check_header(header: Header, now_ns: int | None) -> None:
     """
     what = label(header.kind)
     check_near(header.ts_ns, f"{what}.ts_ns", now_ns)
-    if header.kind is not Kind.TICK:
+    if header.kind not in NOBODYS:
         check_name(header.job.cluster, f"{what}.cluster")
         check_name(header.job.job_id, f"{what}.job_id")
         check_name(header.host, f"{what}.host")

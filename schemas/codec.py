@@ -37,6 +37,7 @@ from tocsin.schemas.records import (
     Groups,
     HostStatus,
     JobKey,
+    ModelAnnouncement,
     ProbeAnswer,
     Record,
     StepBatch,
@@ -61,6 +62,7 @@ _KIND_OF: dict[type, Kind] = {
     HostStatus: Kind.HOST_STATUS,
     ProbeAnswer: Kind.PROBE_ANSWER,
     Tick: Kind.TICK,
+    ModelAnnouncement: Kind.MODEL,
 }
 
 _JsonWriter = Callable[[Any], dict[str, Any]]
@@ -72,6 +74,12 @@ _JSON: dict[Kind, tuple[_JsonWriter, _JsonReader]] = {
     Kind.TABLE: (_bodies.write_table, _bodies.read_table),
     Kind.HOST_STATUS: (_bodies.write_status, _bodies.read_status),
 }
+
+_PAYLOADS: dict[Kind, tuple[_JsonWriter, Callable[[Header, ObjectReader, bytes], Record]]] = {
+    Kind.PROBE_ANSWER: (_bodies.write_answer, _bodies.read_answer),
+    Kind.MODEL: (_bodies.write_model, _bodies.read_model),
+}
+"""A JSON object, and bytes in a section of their own."""
 
 _Packer = Callable[[Any], list[tuple[int, bytes]]]
 _Unpacker = Callable[[Header, dict[int, bytes], "int | None"], Record]
@@ -91,7 +99,7 @@ def header_of(record: Record) -> Header:
     kind = _KIND_OF.get(type(record))
     if kind is None:
         raise FieldError("record", record, "one of " + " ".join(t.__name__ for t in _KIND_OF))
-    if isinstance(record, Tick):
+    if isinstance(record, Tick | ModelAnnouncement):
         return Header(kind, record.ts_ns, _NOBODY, "")
     return Header(kind, record.ts_ns, record.job, record.host)
 
@@ -112,9 +120,10 @@ def encode(record: Record) -> bytes:
     if isinstance(record, Tick):
         return seal(header, ())
     what = label(header.kind)
-    if isinstance(record, ProbeAnswer):
-        body = _bodies.write_answer(record)
-        _bodies.read_answer(header, ObjectReader(body, what), record.payload)
+    if isinstance(record, ProbeAnswer | ModelAnnouncement):
+        write_with, read_with = _PAYLOADS[header.kind]
+        body = write_with(record)
+        read_with(header, ObjectReader(body, what), record.payload)
         return seal(header, (_bodies.pack_json(body, what), (_bodies.PAYLOAD_SECTION, record.payload)))
     write, read = _JSON[header.kind]
     body = write(record)
@@ -148,9 +157,9 @@ def decode(data: bytes | memoryview, *, now_ns: int | None = None) -> Record:
     if header.kind is Kind.TICK:
         return Tick(header.ts_ns)
     body = _bodies.reader_of(sections, label(header.kind))
-    if header.kind is Kind.PROBE_ANSWER:
+    if header.kind in _PAYLOADS:
         payload = section(sections, _bodies.PAYLOAD_SECTION, body.field("payload"))
-        return _bodies.read_answer(header, body, payload)
+        return _PAYLOADS[header.kind][1](header, body, payload)
     return _JSON[header.kind][1](header, body)
 
 

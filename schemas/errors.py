@@ -9,6 +9,7 @@ The tree::
     |       +-- TruncatedError      bytes end before the record does
     |       +-- VersionError        a wire version that this program does not read
     |       +-- UnknownKindError    a record kind that this program does not know
+    |   +-- ModelRefusedError       an announced model is not used (reason)
     +-- ConfigError                 a setting or an argument is wrong (setting, value)
     +-- CollectorError              a source on the training host failed
     |   +-- NothingHere             the source does not exist on this host: not a failure
@@ -94,6 +95,19 @@ class UnknownKindError(DecodeError):
     """A record kind that this program does not know."""
 
     reason = "unknown_kind"
+
+
+class ModelRefusedError(SchemaError):
+    """An announced model is not used; the one before goes on.
+
+    Attributes:
+        reason: a ``ModelRefusal``.
+    """
+
+    def __init__(self, reason: str, text: str) -> None:
+        """Keep the named reason, say the rest."""
+        super().__init__(text)
+        self.reason = reason
 
 
 class ConfigError(TocsinError):

@@ -21,6 +21,7 @@ from tocsin.schemas.kinds import EventSource as EventSource  # noqa: PLC0414  # 
 from tocsin.schemas.kinds import GroupKind as GroupKind  # noqa: PLC0414  # re-exported: words of these records
 from tocsin.schemas.kinds import Severity as Severity  # noqa: PLC0414  # re-exported: words of these records
 from tocsin.schemas.metrics import MetricTable
+from tocsin.schemas.model_announcement import ModelAnnouncement as ModelAnnouncement  # noqa: PLC0414  # re-exported, too
 
 NS_PER_SECOND = 1_000_000_000
 METRIC_SLICE_NS = 5 * NS_PER_SECOND
@@ -357,8 +358,8 @@ JobRecord = (
 )
 """A record that belongs to a job and goes into one of its slices."""
 
-Record = JobRecord | Tick
-"""Whatever may stand on an input topic."""
+Record = JobRecord | Tick | ModelAnnouncement
+"""Whatever an engine takes; an announcement has a topic of its own and is no job's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """The Kafka topics: names, keys, headers, timestamps, and how each topic is configured.
 
-Four **input** topics carry what agents send. Their records are stamped by the sender (the
-Kafka record's own timestamp is the event time), the broker refuses a stamp more than two
-seconds ahead of its clock, and every partition of them gets a tick a second. All other
-topics are stamped as their writers please.
+Four **input** topics carry what agents send, ``models`` what is announced to all jobs. Their
+records are stamped by the sender (the Kafka record's own timestamp is the event time), the
+broker refuses a stamp more than two seconds ahead of its clock, and every partition of them
+gets a tick a second. All other topics are stamped as their writers please.
 
 A key is ``cluster/job_id`` (frames: ``cluster/job_id/group``), ``%`` and ``/`` inside names
 percent-encoded: all records of a job, of whatever attempt, meet in one partition.
@@ -24,6 +24,7 @@ from tocsin.schemas.records import (
     CollectiveBatch,
     Frame,
     JobKey,
+    ModelAnnouncement,
     Record,
     StepBatch,
     Tick,
@@ -47,7 +48,11 @@ LATE: Final = "late"
 CLOCK: Final = "clock"
 
 INPUTS: Final = (FRAMES, STEPS, COLLECTIVES, EVENTS)
-"""The topics that agents write, and that ticks go to."""
+"""The topics that agents write."""
+TICKED: Final = (*INPUTS, MODELS)
+"""The topics whose partitions get a tick a second: the watermark is as old as the oldest of them."""
+TICK_KEY: Final = b"tick"
+"""Key of a tick on ``models``: a compacted topic takes no record without one. No detector has this name."""
 
 KIND_HEADER: Final = "kind"
 KIND_FRAME: Final = b"frame"
@@ -55,6 +60,7 @@ KIND_STEPS: Final = b"steps"
 KIND_COLLECTIVES: Final = b"collectives"
 KIND_RECORD: Final = b"record"
 KIND_TICK: Final = b"tick"
+KIND_MODEL: Final = b"model"
 SLICE_HEADER: Final = "slice_ms"
 """On frames whose metric slice is not 5000 ms long: its length, an ASCII integer."""
 
@@ -78,6 +84,7 @@ _KINDS: Mapping[str, bytes] = {
     STEPS: KIND_STEPS,
     COLLECTIVES: KIND_COLLECTIVES,
     EVENTS: KIND_RECORD,
+    MODELS: KIND_MODEL,
 }
 
 
@@ -94,6 +101,7 @@ class Topic:
         max_record_bytes: the broker refuses larger ones.
         timestamp_ahead_seconds: the broker refuses stamps further ahead of its clock, None: it does not look.
         is_stamped_by_broker: the broker's clock stamps the records, not the sender's.
+        compact_after_seconds: a compacted topic's older records are gone after so long, None: when the broker likes.
     """
 
     name: str
@@ -104,6 +112,7 @@ class Topic:
     max_record_bytes: int = SMALL_RECORD_BYTES
     timestamp_ahead_seconds: float | None = None
     is_stamped_by_broker: bool = False
+    compact_after_seconds: float | None = None
 
     def config(self) -> dict[str, str]:
         """Return the topic's settings by Kafka's names; all that are not here are the broker's."""
@@ -117,6 +126,8 @@ class Topic:
         if self.timestamp_ahead_seconds is not None:
             limit_ms = min(_INT64_MAX, self.timestamp_ahead_seconds * 1000)
             values["message.timestamp.after.max.ms"] = str(round(limit_ms))
+        if self.compact_after_seconds is not None:
+            values["max.compaction.lag.ms"] = str(round(self.compact_after_seconds * 1000))
         return values
 
 
@@ -143,6 +154,7 @@ def topics(
     if partition_count < 1:
         raise ConfigError("partition_count", partition_count, "at least 1")
     kept = None if is_for_replays else input_retention_seconds
+    ahead_seconds = math.inf if is_for_replays else TIMESTAMP_AHEAD_SECONDS
     inputs = [
         Topic(
             topic_name(name, prefix),
@@ -150,13 +162,22 @@ def topics(
             partition_count,
             kept,
             max_record_bytes=RECORD_BYTES,
-            timestamp_ahead_seconds=math.inf if is_for_replays else TIMESTAMP_AHEAD_SECONDS,
+            timestamp_ahead_seconds=ahead_seconds,
         )
         for name in INPUTS
     ]
     return (
         *inputs,
-        Topic(topic_name(MODELS, prefix), "model", 1, None, is_compacted=True),
+        Topic(
+            topic_name(MODELS, prefix),
+            "detector",
+            1,
+            None,
+            is_compacted=True,
+            timestamp_ahead_seconds=ahead_seconds,
+            # Each job reads it from its beginning: ticks must not pile up.
+            compact_after_seconds=_HOUR,
+        ),
         Topic(topic_name(VERDICTS, prefix), "cluster/job_id", partition_count, 30 * _DAY),
         Topic(topic_name(ACTIONS, prefix), "cluster/job_id", 1, 30 * _DAY),
         Topic(topic_name(ACTION_ACKS, prefix), "cluster/job_id", 1, 30 * _DAY),
@@ -185,7 +206,7 @@ def topic_name(name: str, prefix: str = DEFAULT_PREFIX) -> str:
 
 
 def input_of(record: Record) -> str:
-    """Return which of ``INPUTS`` a record goes to.
+    """Return which of ``TICKED`` a record goes to.
 
     Raises:
         FieldError: a tick, which goes to all of them.
@@ -198,6 +219,8 @@ def input_of(record: Record) -> str:
         return COLLECTIVES
     if isinstance(record, Tick):
         raise FieldError("record", record, "no tick: a tick goes to every partition of every input topic")
+    if isinstance(record, ModelAnnouncement):
+        return MODELS
     return EVENTS
 
 
@@ -232,10 +255,17 @@ def parse_key(key: bytes) -> tuple[str, str, str | None]:
 
 
 def key_of(record: Record) -> bytes | None:
-    """Return a record's key, None for a tick; a frame's names its metric group."""
+    """Return a record's key, None for a tick; a frame's names its metric group, an announcement's its detector."""
     if isinstance(record, Tick):
         return None
+    if isinstance(record, ModelAnnouncement):
+        return record.name.encode()
     return job_key(record.job, group_of(record) if isinstance(record, Frame) else None)
+
+
+def tick_key(topic: str) -> bytes | None:
+    """Return the key of a tick on this topic (full name): none but where the topic is compacted."""
+    return TICK_KEY if topic.rpartition(".")[2] == MODELS else None
 
 
 def headers_of(record: Record) -> list[tuple[str, bytes]]:

@@ -26,6 +26,7 @@ from tocsin.schemas.records import (
     Groups,
     HostStatus,
     JobKey,
+    ModelAnnouncement,
     ProbeAnswer,
     RankPlace,
     Record,
@@ -236,6 +237,17 @@ probe_answers = st.builds(
 
 ticks = st.builds(Tick, ts_ns=times)
 
+models = st.builds(
+    ModelAnnouncement,
+    ts_ns=times,
+    name=names,
+    version=names,
+    format=names,
+    content_hash=st.text("0123456789abcdef", min_size=64, max_size=64),
+    payload=st.binary(max_size=64),
+    effective_ns=st.integers(0, INT64),
+)
+
 _BY_KIND: dict[Kind, SearchStrategy[Any]] = {
     Kind.TABLE: table_announcements,
     Kind.TOPOLOGY: topologies,
@@ -247,6 +259,7 @@ _BY_KIND: dict[Kind, SearchStrategy[Any]] = {
     Kind.PROBE_ANSWER: probe_answers,
     Kind.FRAME: frames(),
     Kind.TICK: ticks,
+    Kind.MODEL: models,
 }
 
 

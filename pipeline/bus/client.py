@@ -13,8 +13,8 @@ from kafka.errors import KafkaError, KafkaTimeoutError
 from tocsin.schemas.errors import EngineError
 from tocsin.schemas.kafka_settings import KafkaSettings
 from tocsin.schemas.kafka_words import hush_kafka, sentence
-from tocsin.schemas.records import Record
-from tocsin.schemas.topics import INPUTS, RECORD_BYTES, headers_of, key_of, timestamp_ms, topic_name
+from tocsin.schemas.records import Record, Tick
+from tocsin.schemas.topics import RECORD_BYTES, TICKED, headers_of, key_of, tick_key, timestamp_ms, topic_name
 
 CONNECT_SECONDS: Final = 10.0
 WINDOW_RECORDS: Final = 20_000
@@ -122,7 +122,7 @@ class Writer:
         future = self._client.send(
             topic,
             data,
-            key=key_of(record),
+            key=tick_key(topic) if isinstance(record, Tick) else key_of(record),
             headers=headers_of(record),
             partition=partition,
             timestamp_ms=timestamp_ms(record),
@@ -167,15 +167,15 @@ class Writer:
         self._on_done(size_bytes, None)
 
 
-def input_partitions(client: Any, prefix: str) -> list[tuple[str, int]]:
-    """Return the partitions of all input topics, as (topic, number).
+def ticked_partitions(client: Any, prefix: str) -> list[tuple[str, int]]:
+    """Return the partitions that ticks go to, as (topic, number): of all input topics, and of the models.
 
     Raises:
         EngineError: a topic is missing.
         KafkaError: the broker cannot be asked.
     """
     found = []
-    for name in INPUTS:
+    for name in TICKED:
         topic = topic_name(name, prefix)
         try:
             numbers = client.partitions_for(topic)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,8 +28,16 @@ class Block:
     state: PeerState = field(init=False)
 
     def __post_init__(self) -> None:
-        self.scales = [scale_of(metric) for metric in self.metrics]
+        self.set_floors({})
         self.state = PeerState.empty(0, len(self.metrics))
+
+    def set_floors(self, floors: Mapping[str, float]) -> None:
+        """Measure these metrics with other floors than their units' own."""
+        scales = [scale_of(metric) for metric in self.metrics]
+        self.scales = [
+            replace(scale, floor=floors.get(metric.name, scale.floor))
+            for metric, scale in zip(self.metrics, scales, strict=True)
+        ]
 
     def compare(self, names: Sequence[Any], values: FloatArray, groups: IntArray, config: PeerConfig) -> PeerWindow:
         """Compare one window's means, shape (rows, metrics), and learn from them."""

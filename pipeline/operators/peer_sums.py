@@ -54,6 +54,10 @@ class Sums:
         self._alarmed: NDArray[np.bool_] = np.zeros(0, bool)
         self._end_ns = 0
 
+    def configure(self, config: SumConfig) -> None:
+        """Go on with other settings; what has added up stays."""
+        self._config = config
+
     def grow(self, rows: Sequence[int], host_count: int) -> None:
         """Host i has moved to ``rows[i]`` of ``host_count``."""
         metric_count = self._total.shape[2]

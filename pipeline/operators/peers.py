@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tocsin.models.documents import Model, numbers_of, version_of
 from tocsin.models.frames import FrameStack, GpuRow, Grid, stack_frames
 from tocsin.models.peers import PeerConfig, plain
 from tocsin.models.robust import median
@@ -81,7 +82,8 @@ class PeerDetector:
 
     def __init__(self, config: PeersConfig, graph: JobGraph) -> None:
         """Start without history."""
-        self._config = config
+        self._own = self._config = config
+        self._model: Model | None = None
         self._peers = config.peers
         self._graph = graph
         self._hosts: list[str] = []
@@ -96,11 +98,33 @@ class PeerDetector:
     def _begin_with(self, table: MetricTable) -> None:
         self._table = table
         self._blocks = {"host": Block(table.host), "mean": Block(table.gpu), "gpu": Block(table.gpu)}
+        self._set_floors()
         self._metrics = (*table.host, *table.gpu, GPU_SAMPLES)
         self._working = Sums(self._config.sums, len(self._metrics))
         self._standing = Sums(self._config.standing, len(self._metrics))
         for sums in (self._working, self._standing):
             sums.grow((), len(self._hosts))
+
+    def on_model(self, model: Model | None) -> None:
+        """Judge with these numbers from the next slice on, None: with its own; what was learned stays."""
+        self._model = model
+        fitted = numbers_of(model)
+        own = self._own
+        self._config = replace(
+            own,
+            peers=replace(own.peers, **fitted.get("comparison", {})),
+            sums=replace(own.sums, **fitted.get("working", {})),
+            standing=replace(own.standing, **fitted.get("standing", {})),
+            **fitted.get("lines", {}),
+        )
+        self._peers = self._config.peers
+        self._working.configure(self._config.sums)
+        self._standing.configure(self._config.standing)
+        self._set_floors()
+
+    def _set_floors(self) -> None:
+        for block in self._blocks.values():
+            block.set_floors(numbers_of(self._model).get("floors", {}))
 
     def on_slice(self, data: Slice, step_ns: int = 0) -> Sequence[Anomaly]:
         """Take the frames of one metric slice and return which machines differ at its end.
@@ -277,6 +301,7 @@ class PeerDetector:
             end_ns=max(entry.last_ns for entry in entries),
             score=entries[0].score,
             detector=DETECTOR,
+            model_version=version_of(self._model),
             detail={"metrics": [self._described(entry, row, seen) for entry in entries]},
         )
 

@@ -1,16 +1,17 @@
 """Step detector: who is slow, step after step, in which phase, against its own role.
 
-Keyed by job. Emits anomalies; ``diagnose`` decides what they mean. A candidate must
-last: strong evidence briefly, weak evidence long (``StepsConfig.need_seconds``).
+Keyed by job. Emits anomalies; ``diagnose`` decides what they mean. A candidate must last: strong evidence briefly, weak
+evidence long (``StepsConfig.need_seconds``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
+from tocsin.models.documents import Model, numbers_of, version_of
 from tocsin.models.pace import Slowdown, find_slowdown
 from tocsin.models.robust import median, spread
 from tocsin.models.steps import (
@@ -95,14 +96,12 @@ _JOB = "job:"
 
 
 class StepDetector:
-    """Finds slow ranks and job-wide slowdowns in the step records of one job.
-
-    The graph is the job's own, shared with ``diagnose``; whoever drives both feeds it first.
-    """
+    """Finds slow ranks and job-wide slowdowns in one job's steps; the graph, shared with ``diagnose``, is fed first."""
 
     def __init__(self, config: StepsConfig, graph: JobGraph) -> None:
         """Start without history."""
-        self._config = config
+        self._own = self._config = config
+        self._model: Model | None = None
         self._graph = graph
         self._pending: dict[int, dict[int, list[float]]] = {}
         self._pending_since_ns: dict[int, int] = {}
@@ -168,6 +167,12 @@ class StepDetector:
         if excess is None or (excess <= 0.0 and not set(self._graph.ranks_of_host(host)) <= set(ranks)):
             return None
         return max(0.0, excess)
+
+    def on_model(self, model: Model | None) -> None:
+        """Judge with these numbers from the next slice on, None: with its own; what was learned stays."""
+        self._model = model
+        slow = replace(self._own.slow, **numbers_of(model).get("slow", {}))
+        self._config = replace(self._own, slow=slow, **numbers_of(model).get("lines", {}))
 
     def on_slice(self, data: Slice) -> Sequence[Anomaly]:
         """Take the steps of one second and return what looks wrong at its end."""
@@ -339,6 +344,7 @@ class StepDetector:
                     end_ns=candidate.last_ns,
                     score=candidate.score,
                     detector=DETECTOR,
+                    model_version=version_of(self._model),
                     detail={**candidate.detail, "from_start": candidate.from_start, "before": before},
                 )
             )

@@ -6,6 +6,7 @@ import math
 import struct
 
 from tocsin.schemas.metrics import BUILTIN_TABLE, Metric, MetricTable
+from tocsin.schemas.model_announcement import content_hash
 from tocsin.schemas.records import (
     CollectiveBatch,
     CollectiveRecord,
@@ -17,6 +18,7 @@ from tocsin.schemas.records import (
     Groups,
     HostStatus,
     JobKey,
+    ModelAnnouncement,
     ProbeAnswer,
     RankPlace,
     Record,
@@ -129,6 +131,10 @@ HOST_STATUS = HostStatus(
 )
 PROBE_ANSWER = ProbeAnswer(JOB, HOST, END_NS, 9, "p-1", "stacks", b"\x80\x05stack\x00")
 TICK = Tick(END_NS)
+MODEL_PAYLOAD = b'{"working":{"alarm_sum":12.5}}'
+MODEL = ModelAnnouncement(
+    END_NS, "peers", "2026-11-21.1", "peers/1", content_hash(MODEL_PAYLOAD), MODEL_PAYLOAD, SLICE_NS + 60 * SECOND_NS
+)
 
 SAMPLES: dict[str, Record] = {
     "frame": FRAME,
@@ -141,4 +147,5 @@ SAMPLES: dict[str, Record] = {
     "host_status": HOST_STATUS,
     "probe_answer": PROBE_ANSWER,
     "tick": TICK,
+    "model": MODEL,
 }

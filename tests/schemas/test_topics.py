@@ -22,6 +22,7 @@ def test_every_kind_of_record_has_its_topic_and_its_kind() -> None:
     assert found.pop("frame") == ("tocsin.frames", b"frame")
     assert found.pop("steps") == ("tocsin.steps", b"steps")
     assert found.pop("collectives") == ("tocsin.collectives", b"collectives")
+    assert found.pop("model") == ("tocsin.models", b"model")
     assert set(found.values()) == {("tocsin.events", b"record")}
 
 
@@ -69,7 +70,7 @@ def test_a_frame_says_how_long_its_slice_is_where_it_is_not_five_seconds() -> No
 def test_the_broker_guards_the_clock_of_input_topics_alone() -> None:
     guarded = {t.name for t in topics.topics("p") if "message.timestamp.after.max.ms" in t.config()}
 
-    assert guarded == {"p.frames", "p.steps", "p.collectives", "p.events"}
+    assert guarded == {"p.frames", "p.steps", "p.collectives", "p.events", "p.models"}
     assert {t.config()["message.timestamp.after.max.ms"] for t in topics.topics("p") if t.name in guarded} == {"2000"}
 
 
@@ -77,6 +78,13 @@ def test_models_are_compacted_and_kept_for_good() -> None:
     (models,) = (topic for topic in topics.topics() if topic.name == "tocsin.models")
 
     assert (models.config()["cleanup.policy"], models.config()["retention.ms"]) == ("compact", "-1")
+    assert models.partition_count == 1
+    assert topics.key_of(SAMPLES["model"]) == b"peers"
+
+
+def test_a_tick_has_a_key_where_the_topic_is_compacted() -> None:
+    assert topics.tick_key("p.models") == b"tick"
+    assert {topics.tick_key(f"p.{name}") for name in topics.INPUTS} == {None}
 
 
 def test_inputs_can_be_kept_for_good() -> None:

@@ -1,0 +1,251 @@
+"""Models as they are announced: which detectors there are, how their models are written, what may stand in them.
+
+Each detector has one format, ``NAME/NUMBER``: a function that reads the payload, checks it and
+returns what the detector takes; the number grows when older programs could not read it. Today's
+detectors are rules with fitted numbers, so their payload is a JSON object of sections of numbers;
+what is left out keeps the detector's own value, and a name that nobody knows is an error.
+
+``accept`` is the only way in: what it returns can be used, what it raises names the reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple, NoReturn
+
+from tocsin.schemas.errors import ModelRefusedError, SchemaError
+from tocsin.schemas.metrics import BUILTIN_TABLE
+from tocsin.schemas.model_announcement import (
+    BOUNDARY_NS,
+    DEFAULT_FORMAT,
+    MAX_AHEAD_NS,
+    NOTICE_NS,
+    ModelAnnouncement,
+    content_hash,
+)
+from tocsin.schemas.reasons import ModelRefusal
+from tocsin.schemas.validate import load_json
+
+Numbers = Mapping[str, Mapping[str, float]]
+"""Section -> name -> value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that was accepted.
+
+    Attributes:
+        version: its name for people, "" = the detector's own settings.
+        fitted: what the detector takes, None: its own settings.
+    """
+
+    version: str
+    fitted: Numbers | None
+
+
+def numbers_of(model: Model | None) -> Numbers:
+    """Return the numbers that differ from the detector's own."""
+    return {} if model is None or model.fitted is None else model.fitted
+
+
+def version_of(model: Model | None) -> str:
+    """Return what anomalies carry, "" = the detector's own settings."""
+    return "" if model is None else model.version
+
+
+class Bounds(NamedTuple):
+    """What a number may be, both ends included."""
+
+    low: float
+    high: float
+
+
+Sections = Mapping[str, Mapping[str, Bounds]]
+
+
+class ModelFormat(NamedTuple):
+    """How one detector's models are written.
+
+    Attributes:
+        number: the newest that is read.
+        read: payload -> what the detector takes; raises ``ModelRefusedError``.
+    """
+
+    number: int
+    read: Callable[[bytes], Numbers]
+
+
+def accept(announcement: ModelAnnouncement) -> Model:
+    """Return the model that was announced.
+
+    Raises:
+        ModelRefusedError: it cannot be used; says why.
+    """
+    _check_time(announcement)
+    name = announcement.name
+    own = FORMATS.get(name)
+    if own is None:
+        _refuse(ModelRefusal.UNKNOWN_DETECTOR, "name", name, f"one of {' '.join(sorted(FORMATS))}")
+    if content_hash(announcement.payload) != announcement.content_hash:
+        found = content_hash(announcement.payload)
+        _refuse(ModelRefusal.HASH_MISMATCH, "content_hash", announcement.content_hash, f"the payload's, {found}")
+    if announcement.format == DEFAULT_FORMAT:
+        return Model("", None)
+    kind, _, number = announcement.format.partition("/")
+    if kind != name or not (number.isascii() and number.isdigit()) or int(number[:9]) < 1:
+        _refuse(ModelRefusal.UNKNOWN_FORMAT, "format", announcement.format, f"{name}/{own.number} or {DEFAULT_FORMAT}")
+    if int(number[:9]) > own.number:
+        wanted = f"{name}/{own.number} at most: this program is older than the model"
+        _refuse(ModelRefusal.NEWER_FORMAT, "format", announcement.format, wanted)
+    return Model(announcement.version, own.read(announcement.payload))
+
+
+def _check_time(announcement: ModelAnnouncement) -> None:
+    effective_ns, notice_ns = announcement.effective_ns, announcement.effective_ns - announcement.ts_ns
+    if effective_ns % BOUNDARY_NS:
+        wanted = f"the begin of a slice: a multiple of {BOUNDARY_NS}"
+        _refuse(ModelRefusal.NOT_A_BOUNDARY, "effective_ns", effective_ns, wanted)
+    if notice_ns < NOTICE_NS:
+        wanted = f"at least {NOTICE_NS // 10**9} s after the announcement's own time, {announcement.ts_ns}"
+        _refuse(ModelRefusal.SHORT_NOTICE, "effective_ns", effective_ns, wanted)
+    if notice_ns > MAX_AHEAD_NS:
+        wanted = f"at most a day after the announcement's own time, {announcement.ts_ns}"
+        _refuse(ModelRefusal.FAR_AHEAD, "effective_ns", effective_ns, wanted)
+
+
+def read_numbers(payload: bytes, sections: Sections) -> dict[str, dict[str, float]]:
+    """Read a JSON object of sections of numbers.
+
+    Args:
+        payload: the object.
+        sections: what may stand in it.
+
+    Raises:
+        ModelRefusedError: it is none, holds what is not known, or a number that may not be.
+    """
+    try:
+        body = load_json(payload, "model")
+    except SchemaError as error:
+        raise ModelRefusedError(ModelRefusal.MODEL_UNDECODABLE.value, str(error)) from error
+    found: dict[str, dict[str, float]] = {}
+    for section, values in _object(body, "model").items():
+        known = sections.get(section)
+        if known is None:
+            _refuse(ModelRefusal.MODEL_UNDECODABLE, "section", section, f"one of {' '.join(sorted(sections))}")
+        named = _object(values, section)
+        found[section] = {name: _number(value, f"{section}.{name}", known, name) for name, value in named.items()}
+    return found
+
+
+def _object(value: object, field: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        _refuse(ModelRefusal.MODEL_UNDECODABLE, field, value, "a JSON object")
+    return value
+
+
+def _number(value: object, field: str, known: Mapping[str, Bounds], name: str) -> float:
+    bounds = known.get(name)
+    if bounds is None:
+        _refuse(ModelRefusal.MODEL_UNDECODABLE, "field", field, f"one of {' '.join(sorted(known))}")
+    wanted = f"a number from {bounds.low:g} to {bounds.high:g}"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        _refuse(ModelRefusal.MODEL_UNDECODABLE, field, value, wanted)
+    if not bounds.low <= value <= bounds.high:
+        _refuse(ModelRefusal.OUT_OF_RANGE, field, value, wanted)
+    return float(value)
+
+
+def in_order(found: Numbers, section: str, own: Mapping[str, float], names: tuple[str, str]) -> None:
+    """Check that the first of two numbers is below the second; what is left out counts with the detector's own value.
+
+    Raises:
+        ModelRefusedError: it is not.
+    """
+    low, high = ({**own, **found.get(section, {})}[name] for name in names)
+    if low >= high:
+        _refuse(ModelRefusal.OUT_OF_RANGE, f"{section}.{names[0]}", low, f"below {section}.{names[1]}, {high:g}")
+
+
+def write_numbers(numbers: Numbers) -> bytes:
+    """Return the payload of a model of numbers, always the same bytes."""
+    return json.dumps(numbers, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _refuse(reason: ModelRefusal, field: str, value: object, must: str) -> NoReturn:
+    shown = repr(value)
+    shown = shown if len(shown) <= 120 else shown[:117] + "..."
+    raise ModelRefusedError(reason.value, f"{field} = {shown}: must be {must}")
+
+
+# -- the detectors ---------------------------------------------------------------------------------
+
+_SHARE: Final = Bounds(0.01, 1.0)
+_SUMS: Final = {
+    "max_sigmas": Bounds(1.0, 100.0),
+    "drift_sigmas": Bounds(0.5, 50.0),
+    "alarm_sum": Bounds(1.0, 1000.0),
+    "limit_ratio": Bounds(1.0, 10.0),
+    "keep_ratio": Bounds(0.05, 1.0),
+}
+_OWN_SUMS: Final = {"max_sigmas": 9.0, "drift_sigmas": 3.0}
+PEERS_SECTIONS: Final[Sections] = {
+    "comparison": {
+        "suspicious_sigmas": Bounds(1.0, 50.0),
+        "suspicious_rate_ratio": Bounds(0.0, 1.0),
+        "relative_floor_ratio": Bounds(0.0001, 1.0),
+        "idle_ratio": Bounds(0.01, 0.95),
+    },
+    "working": _SUMS,
+    "standing": _SUMS,
+    "lines": {"standing_share_ratio": _SHARE, "lone_standing_share_ratio": _SHARE, "lone_gpu_ratio": _SHARE},
+    "floors": {metric.name: Bounds(1e-9, 1e12) for metric in (*BUILTIN_TABLE.gpu, *BUILTIN_TABLE.host)},
+}
+"""Peers: ``comparison`` of ``PeerConfig``, ``working`` and ``standing`` of ``SumConfig``, ``lines`` of
+``PeersConfig``; ``floors``: by built-in metric, no spread is below this (in its unit, packet rates as logarithms).
+Users' own metrics bring their limits with them."""
+
+STEPS_SECTIONS: Final[Sections] = {
+    "slow": {
+        "min_excess_seconds": Bounds(0.0001, 60.0),
+        "min_strength_ratio": Bounds(0.005, 10.0),
+        "spread_factor": Bounds(1.0, 100.0),
+        "min_share_ratio": Bounds(0.1, 1.0),
+        "min_wait_ratio": Bounds(0.0, 1.0),
+        "max_suspect_ratio": Bounds(0.01, 0.5),
+    },
+    "lines": {
+        "min_lasting_seconds": Bounds(0.5, 600.0),
+        "max_lasting_seconds": Bounds(1.0, 3600.0),
+        "lasting_scale_seconds": Bounds(0.01, 60.0),
+        "from_start_factor": Bounds(1.0, 100.0),
+        "from_start_seconds": Bounds(0.0, 3600.0),
+        "early_ratio": Bounds(0.01, 1.0),
+        "job_strength_ratio": Bounds(0.01, 10.0),
+        "max_volatility_ratio": Bounds(0.01, 10.0),
+        "max_host_ratio": Bounds(0.001, 0.5),
+    },
+}
+"""Steps: ``slow`` of ``SlowConfig``, ``lines`` of ``StepsConfig``."""
+
+
+def _read_peers(payload: bytes) -> Numbers:
+    found = read_numbers(payload, PEERS_SECTIONS)
+    for section in ("working", "standing"):
+        in_order(found, section, _OWN_SUMS, ("drift_sigmas", "max_sigmas"))
+    return found
+
+
+def _read_steps(payload: bytes) -> Numbers:
+    found = read_numbers(payload, STEPS_SECTIONS)
+    own = {"min_lasting_seconds": 1.5, "max_lasting_seconds": 60.0}
+    in_order(found, "lines", own, ("min_lasting_seconds", "max_lasting_seconds"))
+    return found
+
+
+FORMATS: Final[Mapping[str, ModelFormat]] = {
+    "peers": ModelFormat(1, _read_peers),
+    "steps": ModelFormat(1, _read_steps),
+}
+"""Detector -> how its models are written."""
