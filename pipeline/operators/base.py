@@ -14,14 +14,17 @@ No operator reads a clock: the slice's end is the time.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
 from tocsin.schemas.errors import SnapshotError
 from tocsin.schemas.records import Slice
 
-STATE_VERSION = 1
+STATE_VERSION = 2
+"""2: arrays without their zeros, dataclasses as one table."""
 Out_co = TypeVar("Out_co", covariant=True)
+T = TypeVar("T")
 
 
 class Operator(Protocol[Out_co]):
@@ -47,6 +50,19 @@ class Operator(Protocol[Out_co]):
 def shallow(value: Any) -> dict[str, Any]:
     """A dataclass as a dict of its own values: ``asdict`` copies them deeply, a second for 10,000 hosts."""
     return {name: getattr(value, name) for name in value.__dataclass_fields__}
+
+
+def rows_of(kind: Any, values: Iterable[object], without: str = "") -> list[Any]:
+    """Dataclasses of one kind as [field names, a row each]: half of what a dict each takes, in size and time."""
+    names = [name for name in kind.__dataclass_fields__ if name != without]
+    return [names, list(map(attrgetter(*names), values))]
+
+
+def from_rows(kind: type[T], state: Sequence[Any]) -> Iterator[T]:
+    """Take back what ``rows_of`` gave."""
+    names, rows = state
+    for row in rows:
+        yield kind(**dict(zip(names, row, strict=True)))
 
 
 def pack_state(state: object) -> bytes:

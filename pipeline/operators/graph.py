@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tocsin.pipeline.operators.base import shallow
+from tocsin.pipeline.operators.base import from_rows, rows_of, shallow
 from tocsin.schemas import events
 from tocsin.schemas.event_payloads import number
 from tocsin.schemas.kinds import LEFT_DUMP, Severity
@@ -333,14 +333,13 @@ class JobGraph:
 
     def to_state(self) -> dict[str, Any]:
         """JSON-able state."""
+        ranks, hosts = sorted(self.ranks), sorted(self.hosts)
         return {
-            "places": [shallow(place) for _, place in sorted(self.places.items())],
+            "places": rows_of(RankPlace, (place for _, place in sorted(self.places.items()))),
             "groups": [[g.comm_id, g.kind.value, list(g.ranks)] for _, g in sorted(self.groups.items())],
-            "ranks": [
-                [rank, {**shallow(facts), "exit": None if facts.exit is None else shallow(facts.exit)}]
-                for rank, facts in sorted(self.ranks.items())
-            ],
-            "hosts": [[host, shallow(facts)] for host, facts in sorted(self.hosts.items())],
+            "ranks": [ranks, rows_of(RankFacts, map(self.ranks.__getitem__, ranks), "exit")],
+            "exits": [[rank, shallow(left)] for rank in ranks if (left := self.ranks[rank].exit) is not None],
+            "hosts": [hosts, rows_of(HostFacts, map(self.hosts.__getitem__, hosts))],
             "phases": self.phases,
             "phase_spans": self.phase_spans,
             "max_step": self.max_step,
@@ -350,16 +349,17 @@ class JobGraph:
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Take back what ``to_state`` gave."""
-        self.places = {place["rank"]: RankPlace(**place) for place in state["places"]}
+        self.places = {place.rank: place for place in from_rows(RankPlace, state["places"])}
         self.groups = {
             comm_id: CommGroup(comm_id, GroupKind(kind), tuple(ranks)) for comm_id, kind, ranks in state["groups"]
         }
-        self.ranks = {}
-        for rank, facts in state["ranks"]:
-            leaving = facts.pop("exit")
-            self.ranks[rank] = RankFacts(**facts, exit=None if leaving is None else ExitFact(**leaving))
+        ranks, rows = state["ranks"]
+        self.ranks = dict(zip(ranks, from_rows(RankFacts, rows), strict=True))
+        for rank, left in state["exits"]:
+            self.ranks[rank].exit = ExitFact(**left)
         self._leaving = {rank for rank, facts in self.ranks.items() if facts.exit is not None or facts.bye_ns}
-        self.hosts = {host: HostFacts(**facts) for host, facts in state["hosts"]}
+        hosts, rows = state["hosts"]
+        self.hosts = dict(zip(hosts, from_rows(HostFacts, rows), strict=True))
         self.phases = [list(entry) for entry in state["phases"]]
         self.phase_spans = [list(span) for span in state["phase_spans"]]
         self.max_step, self.max_step_ns = state["max_step"], state["max_step_ns"]

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tocsin.pipeline.operators.arrays import array_from, array_state
+
 FloatArray = NDArray[np.float64]
 
 COLUMNS = ("duration", "communication", "data", "forward", "backward", "optimizer")
@@ -41,12 +43,12 @@ class StepRows:
 
     def to_state(self) -> list[Any]:
         """JSON-able state."""
-        return [self.end_ns, list(self.ranks), self.values.tolist()]
+        return [self.end_ns, array_state(np.array(self.ranks, np.int64)), array_state(self.values)]
 
     @classmethod
     def from_state(cls, state: Sequence[Any]) -> StepRows:
         """Take back what ``to_state`` gave."""
-        return cls(state[0], tuple(state[1]), np.array(state[2], np.float64).reshape(len(state[1]), len(COLUMNS)))
+        return cls(state[0], tuple(array_from(state[1]).tolist()), array_from(state[2]))
 
 
 def table_of(steps: Sequence[StepRows]) -> tuple[tuple[int, ...], FloatArray]:

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from tocsin.cli.cluster.broker import Broker, BrokerConfig
 from tocsin.cli.cluster.clickhouse import ClickHouseEndpoint, EndpointConfig
 from tocsin.cli.cluster.flink import Flink
-from tocsin.cli.cluster.flink_conf import FlinkConfig
+from tocsin.cli.cluster.flink_conf import FlinkConfig, parse_settings
 from tocsin.cli.cluster.process import Child, Program
 from tocsin.cli.cluster.submit import Submission, submit, wait_running
 from tocsin.pipeline.flink.options import JobOptions
@@ -36,6 +37,8 @@ PREFIX = "bench"
 GOAL_SECONDS = 5.0
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _DRAIN_SECONDS = 30.0
+_THREADS_COUNT = 16
+_DEFAULTS = JobOptions(StreamOptions(servers=""))
 
 
 @dataclass
@@ -43,23 +46,45 @@ class Usage:
     """CPU and memory of the processes of one component, sampled while they live."""
 
     children: list[Child]
+    program: str = ""
     cpu_seconds: dict[int, float] = field(default_factory=dict)
     peak_bytes: int = 0
 
     def sample(self) -> None:
         resident = 0
-        for child in self.children:
-            for pid in child.members():
-                try:
-                    parts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-                except OSError:  # it ended meanwhile
-                    continue
-                self.cpu_seconds[pid] = (int(parts[11]) + int(parts[12])) / _TICKS_PER_SECOND
-                resident += int(parts[21]) * os.sysconf("SC_PAGE_SIZE")
+        for pid in self._members():
+            name, seconds, pages = _stat(Path(f"/proc/{pid}"))
+            if self.program in name:
+                self.cpu_seconds[pid] = seconds
+                resident += pages * os.sysconf("SC_PAGE_SIZE")
         self.peak_bytes = max(self.peak_bytes, resident)
+
+    def threads(self) -> Counter[str]:
+        """CPU seconds by thread name."""
+        found: Counter[str] = Counter()
+        for pid in self._members():
+            program = _stat(Path(f"/proc/{pid}"))[0]
+            if self.program in program:
+                for folder in Path(f"/proc/{pid}/task").iterdir():
+                    name, seconds, _ = _stat(folder)
+                    found[name] += seconds  # type: ignore[assignment]  # a counter counts what it is given
+        return found
+
+    def _members(self) -> list[int]:
+        return [pid for child in self.children for pid in child.members()]
 
     def total_seconds(self) -> float:
         return sum(self.cpu_seconds.values())
+
+
+def _stat(folder: Path) -> tuple[str, float, int]:
+    """Name, CPU seconds and resident pages; of a process or thread that ended meanwhile: nothing."""
+    try:
+        head, _, tail = (folder / "stat").read_text().rpartition(")")
+    except OSError:
+        return "", 0.0, 0
+    parts = tail.split()
+    return head.partition("(")[2], (int(parts[11]) + int(parts[12])) / _TICKS_PER_SECOND, int(parts[21])
 
 
 def main() -> None:
@@ -69,6 +94,10 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--seconds", type=int, default=180)
     parser.add_argument("--parallelism", type=int, default=1)
+    parser.add_argument("--threads", action="store_true", help="print which threads used the time")
+    parser.add_argument("--flink", action="append", default=[], metavar="NAME=VALUE", help="a setting of Flink")
+    parser.add_argument("--checkpoint-seconds", type=float, default=_DEFAULTS.checkpoint_seconds)
+    parser.add_argument("--snapshot-seconds", type=int, default=_DEFAULTS.snapshot_seconds)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tocsin-stream-") as folder:
         _Chain(Path(folder), args).run()
@@ -78,7 +107,8 @@ class _Chain:
     def __init__(self, folder: Path, args: argparse.Namespace) -> None:
         self._args = args
         self._broker = Broker(BrokerConfig(folder / "kafka"))
-        self._flink = Flink(FlinkConfig(folder / "flink", slot_count=args.parallelism))
+        settings = parse_settings(args.flink)
+        self._flink = Flink(FlinkConfig(folder / "flink", slot_count=args.parallelism, settings=settings))
         self._endpoint = ClickHouseEndpoint(EndpointConfig(folder / "clickhouse"))
         self._consumer: Child | None = None
         self._folder = folder
@@ -102,7 +132,13 @@ class _Chain:
         self._command("migrate", "--clickhouse", self._endpoint.url)
         self._flink.start()
         stream = StreamOptions(servers=self._broker.address, prefix=PREFIX, start="latest")
-        options = JobOptions(stream, slot_count=self._args.parallelism, canary_seconds=5)
+        options = JobOptions(
+            stream,
+            slot_count=self._args.parallelism,
+            checkpoint_seconds=self._args.checkpoint_seconds,
+            snapshot_seconds=self._args.snapshot_seconds,
+            canary_seconds=5,
+        )
         job_id = submit(Submission(options.to_json(), self._flink.url))
         wait_running(self._flink.rest, job_id)
         self._job_id = job_id
@@ -121,7 +157,8 @@ class _Chain:
         parts = {
             "broker": Usage([self._broker.child]),
             "Flink JobManager": Usage([self._flink.job_manager]),
-            "Flink TaskManager and Python": Usage(self._flink.task_managers),
+            "Flink TaskManager": Usage(self._flink.task_managers, "java"),
+            "Flink's Python workers": Usage(self._flink.task_managers, "python"),
             "ClickHouse endpoint": Usage([self._endpoint.child]),
             "consumer": Usage([self._consumer]),
         }
@@ -134,6 +171,7 @@ class _Chain:
         for part in parts.values():
             part.sample()
         before = {name: part.total_seconds() for name, part in parts.items()}
+        threads = {name: part.threads() for name, part in parts.items()}
         ended = threading.Event()
         sampler = threading.Thread(target=_sample, args=(parts, ended), daemon=True)
         sampler.start()
@@ -148,6 +186,8 @@ class _Chain:
         sampler.join()
         used = {name: part.total_seconds() - before[name] for name, part in parts.items()}
         self._print(begun, told, rows, wanted, used, parts)
+        if self._args.threads:
+            _print_threads(parts, threads)
 
     def _print(
         self,
@@ -182,6 +222,16 @@ class _Chain:
             print(f"{name:30} {row} {parts[name].peak_bytes / 1e6:8.0f}")
         checkpoints = self._flink.rest.checkpoints(self._job_id)
         print(f"checkpoints: {checkpoints}")
+
+
+def _print_threads(parts: dict[str, Usage], before: dict[str, Counter[str]]) -> None:
+    spent = [
+        (seconds - before[name][thread], name, thread)
+        for name, part in parts.items()
+        for thread, seconds in part.threads().items()
+    ]
+    for seconds, name, thread in sorted(spent, reverse=True)[:_THREADS_COUNT]:
+        print(f"{seconds:8.1f} s  {name}: {thread}")
 
 
 def _sample(parts: dict[str, Usage], ended: threading.Event) -> None:

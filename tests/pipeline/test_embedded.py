@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.operators.base import STATE_VERSION
 from tocsin.pipeline.testing import FakeJob, JobShape
 from tocsin.schemas.codec import encode
 from tocsin.schemas.errors import ClockAheadError, DecodeError, SchemaError, SnapshotError
@@ -191,7 +192,7 @@ class TestBadInput:
         engine.tick(self.NOW + 3 * NS_PER_SECOND)
         parts = engine.snapshot()
         name = next(name for name in parts if name.endswith("/steps"))
-        parts[name] = parts[name].replace(b'"version":1', b'"version":9')
+        parts[name] = parts[name].replace(b'"version":%d' % STATE_VERSION, b'"version":9')
 
-        with pytest.raises(SnapshotError, match=r"'steps' has version 9.*reads version 1"):
+        with pytest.raises(SnapshotError, match=r"'steps' has version 9.*reads version \d"):
             EmbeddedEngine(EngineConfig()).restore(parts)

@@ -52,6 +52,15 @@ class TestArrays:
     def test_every_bit_of_any_float(self, values: FloatArray) -> None:
         assert array_from(array_state(values)).tobytes() == values.tobytes()
 
+    def test_mostly_zeros_take_little_room(self) -> None:
+        values = np.zeros((2, 1000, 20), np.int64)
+        values[1, 7, 3], values[0, 0, 0] = 1 << 62, -1
+        state = array_state(values)
+
+        assert len(json.dumps(state)) < 200
+        assert array_from(state).tobytes() == values.tobytes()
+        assert array_from(state).flags.writeable
+
     def test_columns_that_do_not_lie_together(self) -> None:
         values = np.arange(12.0).reshape(3, 4).T
 
