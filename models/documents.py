@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final, NamedTuple, NoReturn
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
 from tocsin.schemas.errors import ModelRefusedError, SchemaError
 from tocsin.schemas.metrics import BUILTIN_TABLE
@@ -28,6 +28,10 @@ from tocsin.schemas.model_announcement import (
 from tocsin.schemas.reasons import ModelRefusal
 from tocsin.schemas.validate import load_json
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+ConfigT = TypeVar("ConfigT", bound="DataclassInstance")
 Numbers = Mapping[str, Mapping[str, float]]
 """Section -> name -> value."""
 
@@ -48,6 +52,12 @@ class Model:
 def numbers_of(model: Model | None) -> Numbers:
     """Return the numbers that differ from the detector's own."""
     return {} if model is None or model.fitted is None else model.fitted
+
+
+def with_numbers(config: ConfigT, model: Model | None, section: str) -> ConfigT:
+    """Return a detector's settings with a section of a model's numbers in their place."""
+    changes: dict[str, Any] = dict(numbers_of(model).get(section, {}))
+    return replace(config, **changes) if changes else config
 
 
 def version_of(model: Model | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -113,7 +113,7 @@ class JobPipeline:
         self.job = job
         self._models = ModelBook() if models is None else models
         self._in_use: dict[str, Model | None] = {}
-        self.seconds: Counter[str] = Counter()
+        self.seconds: dict[str, float] = defaultdict(float)
         """Detector -> time that it took, since the start of this process (no state: it decides nothing)."""
         self.graph = JobGraph()
         self.steps = StepDetector(config.steps, self.graph)

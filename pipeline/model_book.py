@@ -142,9 +142,7 @@ class ModelBook:
 def _check_in_time(announcement: ModelAnnouncement, newest_tick_ns: int) -> None:
     if newest_tick_ns >= announcement.effective_ns:
         behind = (newest_tick_ns - announcement.effective_ns) / NS_PER_SECOND
-        text = (
-            f"effective_ns = {announcement.effective_ns}: must be ahead of the stream, which is {behind:g} s beyond it"
-        )
+        text = f"effective_ns = {announcement.effective_ns}: must be ahead of the stream, which is {behind:g} s beyond"
         raise ModelRefusedError(ModelRefusal.TOO_LATE.value, text)
 
 

@@ -23,7 +23,18 @@ from tocsin.pipeline.simulation.case import draw_case
 from tocsin.schemas.cloudevents import encode_verdict
 from tocsin.schemas.codec import encode
 from tocsin.schemas.records import NS_PER_SECOND, Tick
-from tocsin.schemas.topics import INPUTS, STEPS, VERDICTS, headers_of, key_of, timestamp_ms, topic_name, topic_of
+from tocsin.schemas.topics import (
+    MODELS,
+    STEPS,
+    TICKED,
+    VERDICTS,
+    headers_of,
+    key_of,
+    tick_key,
+    timestamp_ms,
+    topic_name,
+    topic_of,
+)
 
 PARTITIONS = 2
 _NS_PER_MS = 1_000_000
@@ -183,11 +194,12 @@ class Stream:
         while self._tick_ns + NS_PER_SECOND <= now_ns:
             self._tick_ns += NS_PER_SECOND
             value = encode(Tick(self._tick_ns))
-            for name in INPUTS:
-                for number in range(PARTITIONS):
+            for name in TICKED:
+                for number in range(1 if name == MODELS else PARTITIONS):
                     self._producer.send(
                         topic_name(name, self.prefix),
                         value,
+                        key=tick_key(name),
                         headers=[("kind", b"tick")],
                         timestamp_ms=self._tick_ns // _NS_PER_MS,
                         partition=number,

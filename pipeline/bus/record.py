@@ -19,7 +19,7 @@ from tocsin.schemas.codec import decode
 from tocsin.schemas.errors import EngineError, FieldError, SchemaError
 from tocsin.schemas.kafka_settings import KafkaSettings
 from tocsin.schemas.metric_groups import GROUP_OF_TABLE, join_frames
-from tocsin.schemas.records import Frame, JobKey, JobRecord, Slice, Tick
+from tocsin.schemas.records import Frame, JobKey, JobRecord, ModelAnnouncement, Slice, Tick
 from tocsin.schemas.topics import INPUTS, KIND_HEADER, KIND_TICK, parse_key, topic_name
 
 _LOG = logging.getLogger("tocsin.recorder")
@@ -172,7 +172,7 @@ class _Run:
         except SchemaError as error:
             self.told.undecodable[str(error)] += 1
             return
-        if not isinstance(record, Tick) and record.job.job_id == self._wanted.job_id:
+        if not isinstance(record, Tick | ModelAnnouncement) and record.job.job_id == self._wanted.job_id:
             self._add(place, record, message.value)
 
     def _is_wanted(self, message: Any) -> bool:

@@ -28,6 +28,7 @@ from typing import NamedTuple, Protocol
 
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.flink.packing import unpack
+from tocsin.pipeline.model_book import ModelBook
 from tocsin.schemas.cloudevents import encode_verdict
 from tocsin.schemas.errors import SchemaError, SnapshotError
 from tocsin.schemas.reasons import Reason
@@ -104,8 +105,14 @@ class DriverConfig:
 class JobDriver:
     """The operators of one job (all its attempts), their windows and timers."""
 
-    def __init__(self, config: DriverConfig, key: bytes, state: DriverState) -> None:
+    def __init__(self, config: DriverConfig, key: bytes, state: DriverState, models: ModelBook | None = None) -> None:
         """Take up what the state holds.
+
+        Args:
+            config: settings.
+            key: which job.
+            state: its keyed state.
+            models: what is announced to all jobs; it holds at least what it held when the journal was written.
 
         Raises:
             SnapshotError: it was written by another version.
@@ -114,6 +121,7 @@ class JobDriver:
         self._config = replace(config, engine=replace(config.engine, slices=slices, history=None))
         self._key = key
         self._state = state
+        self._models = ModelBook() if models is None else models
         self._digests: dict[str, bytes] = {}
         self._since_snapshot_count = 0
         self._held: deque[tuple[int, bytes]] = deque()
@@ -125,7 +133,7 @@ class JobDriver:
         self._resume()
 
     def _new_engine(self) -> EmbeddedEngine:
-        return EmbeddedEngine(self._config.engine)
+        return EmbeddedEngine(self._config.engine, models=self._models)
 
     def _resume(self) -> None:
         parts = self._state.parts()

@@ -13,6 +13,7 @@ from pyflink.table.udf import udf
 
 from tocsin.pipeline.flink.driver import DriverConfig, JobDriver, Output
 from tocsin.pipeline.flink.packing import pack
+from tocsin.pipeline.model_book import ModelBook
 
 BYTES = Types.PRIMITIVE_ARRAY(Types.BYTE())
 OUTPUT_NAMES = ["topic", "k", "v", "h"]
@@ -64,6 +65,8 @@ class DriveJob(KeyedProcessFunction):  # type: ignore[misc]  # pyflink has no ty
         """Keep the settings; a worker opens its own copy."""
         self._config = config
         self._drivers: dict[str, JobDriver] = {}
+        self.models: ModelBook | None = None
+        """What is announced to all jobs; set before the first element."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Begin in a worker: drivers come from the state as their jobs' windows do."""
@@ -98,7 +101,7 @@ class DriveJob(KeyedProcessFunction):  # type: ignore[misc]  # pyflink has no ty
     def _driver(self, key: str) -> JobDriver:
         driver = self._drivers.get(key)
         if driver is None:
-            driver = self._drivers[key] = JobDriver(self._config, key.encode(), self._state)
+            driver = self._drivers[key] = JobDriver(self._config, key.encode(), self._state, self.models)
             driver.counters.clear()  # what was worked off again was counted before
         return driver
 

@@ -14,8 +14,9 @@ from pyflink.datastream import StreamExecutionEnvironment
 from pyflink.table import DataTypes, Schema, StreamTableEnvironment
 
 from tocsin.pipeline.flink import sql
+from tocsin.pipeline.flink.announced import drive, models_stream
 from tocsin.pipeline.flink.driver import DriverConfig
-from tocsin.pipeline.flink.functions import OUTPUT_TYPE, DriveJob, pack_records
+from tocsin.pipeline.flink.functions import pack_records
 from tocsin.pipeline.flink.options import JARS_VARIABLE, OPTIONS_VARIABLE, PARAMETER, JobOptions, options_from
 from tocsin.schemas.topics import DEAD_LETTER, LATE, VERDICTS
 
@@ -41,6 +42,7 @@ def build(options: JobOptions) -> StreamExecutionEnvironment:
     tables.create_temporary_system_function("pack_records", pack_records)
     for statement in (
         sql.input_table(options.stream),
+        sql.models_table(options.stream),
         sql.CLASSIFIED,
         *(sql.output_table(options.stream, name) for name in sql.OUTPUTS),
     ):
@@ -65,8 +67,7 @@ def _drive(tables: StreamTableEnvironment, driver: DriverConfig) -> None:
     """Hand each job's windows to its operators; what they say becomes a view."""
     windows = tables.to_data_stream(tables.sql_query(sql.PACKED))
     said = (
-        windows.key_by(lambda row: row[0], key_type=Types.STRING())
-        .process(DriveJob(driver), output_type=OUTPUT_TYPE)
+        drive(windows.key_by(lambda row: row[0], key_type=Types.STRING()), models_stream(tables), driver)
         .uid("operators")
         .name("operators")
     )

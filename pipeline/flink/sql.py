@@ -24,6 +24,7 @@ from tocsin.schemas.topics import (
     KIND_STEPS,
     KIND_TICK,
     LATE,
+    MODELS,
     VERDICTS,
     check_prefix,
     topic_name,
@@ -89,6 +90,31 @@ def input_table(options: StreamOptions) -> str:
   'scan.topic-partition-discovery.interval' = '10 s'
 )"""
 
+
+def models_table(options: StreamOptions) -> str:
+    """The topic of models, always from its beginning: it holds the newest announcement of each."""
+    return f"""CREATE TABLE tocsin_models (
+  k BYTES,
+  v BYTES,
+  ats TIMESTAMP_LTZ(3) METADATA FROM 'timestamp',
+  h MAP<STRING, BYTES> METADATA FROM 'headers',
+  topic STRING METADATA FROM 'topic' VIRTUAL,
+  part INT METADATA FROM 'partition' VIRTUAL,
+  off BIGINT METADATA FROM 'offset' VIRTUAL,
+  WATERMARK FOR ats AS ats - INTERVAL '{options.lateness_seconds}' SECOND
+) WITH (
+{_with(options, topic_name(MODELS, options.prefix))},
+  'properties.group.id' = {_quoted(options.group)},
+  'scan.startup.mode' = 'earliest-offset',
+  'scan.topic-partition-discovery.interval' = '10 s'
+)"""
+
+
+MODEL_ROWS = """SELECT h['kind'] AS kind, k, v,
+  UNIX_TIMESTAMP(DATE_FORMAT(ats, 'yyyy-MM-dd HH:mm:ss')) AS at_second,
+  topic || ':' || CAST(part AS STRING) || ':' || CAST(off AS STRING) AS origin
+FROM tocsin_models"""
+"""Ticks too: what stands behind the tick of its effective time came too late."""
 
 CLASSIFIED = f"""CREATE VIEW tocsin_classified AS
 SELECT *,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tocsin.models.documents import Model, numbers_of, version_of
+from tocsin.models.documents import Model, numbers_of, version_of, with_numbers
 from tocsin.models.frames import FrameStack, GpuRow, Grid, stack_frames
 from tocsin.models.peers import PeerConfig, plain
 from tocsin.models.robust import median
@@ -108,15 +108,13 @@ class PeerDetector:
     def on_model(self, model: Model | None) -> None:
         """Judge with these numbers from the next slice on, None: with its own; what was learned stays."""
         self._model = model
-        fitted = numbers_of(model)
-        own = self._own
-        self._config = replace(
-            own,
-            peers=replace(own.peers, **fitted.get("comparison", {})),
-            sums=replace(own.sums, **fitted.get("working", {})),
-            standing=replace(own.standing, **fitted.get("standing", {})),
-            **fitted.get("lines", {}),
+        own = replace(
+            self._own,
+            peers=with_numbers(self._own.peers, model, "comparison"),
+            sums=with_numbers(self._own.sums, model, "working"),
+            standing=with_numbers(self._own.standing, model, "standing"),
         )
+        self._config = with_numbers(own, model, "lines")
         self._peers = self._config.peers
         self._working.configure(self._config.sums)
         self._standing.configure(self._config.standing)

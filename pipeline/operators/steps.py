@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
-from tocsin.models.documents import Model, numbers_of, version_of
+from tocsin.models.documents import Model, version_of, with_numbers
 from tocsin.models.pace import Slowdown, find_slowdown
 from tocsin.models.robust import median, spread
 from tocsin.models.steps import (
@@ -171,8 +171,8 @@ class StepDetector:
     def on_model(self, model: Model | None) -> None:
         """Judge with these numbers from the next slice on, None: with its own; what was learned stays."""
         self._model = model
-        slow = replace(self._own.slow, **numbers_of(model).get("slow", {}))
-        self._config = replace(self._own, slow=slow, **numbers_of(model).get("lines", {}))
+        own = replace(self._own, slow=with_numbers(self._own.slow, model, "slow"))
+        self._config = with_numbers(own, model, "lines")
 
     def on_slice(self, data: Slice) -> Sequence[Anomaly]:
         """Take the steps of one second and return what looks wrong at its end."""
