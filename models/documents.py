@@ -199,7 +199,8 @@ _SUMS: Final = {
     "limit_ratio": Bounds(1.0, 10.0),
     "keep_ratio": Bounds(0.05, 1.0),
 }
-_OWN_SUMS: Final = {"max_sigmas": 9.0, "drift_sigmas": 3.0}
+OWN_SUMS: Final = {"max_sigmas": 9.0, "drift_sigmas": 3.0}
+OWN_LASTING: Final = {"min_lasting_seconds": 1.5, "max_lasting_seconds": 60.0}
 PEERS_SECTIONS: Final[Sections] = {
     "comparison": {
         "suspicious_sigmas": Bounds(1.0, 50.0),
@@ -243,14 +244,13 @@ STEPS_SECTIONS: Final[Sections] = {
 def _read_peers(payload: bytes) -> Numbers:
     found = read_numbers(payload, PEERS_SECTIONS)
     for section in ("working", "standing"):
-        in_order(found, section, _OWN_SUMS, ("drift_sigmas", "max_sigmas"))
+        in_order(found, section, OWN_SUMS, ("drift_sigmas", "max_sigmas"))
     return found
 
 
 def _read_steps(payload: bytes) -> Numbers:
     found = read_numbers(payload, STEPS_SECTIONS)
-    own = {"min_lasting_seconds": 1.5, "max_lasting_seconds": 60.0}
-    in_order(found, "lines", own, ("min_lasting_seconds", "max_lasting_seconds"))
+    in_order(found, "lines", OWN_LASTING, ("min_lasting_seconds", "max_lasting_seconds"))
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -161,7 +161,18 @@ class EmbeddedEngine:
             for verdict in verdicts:
                 self.verdicts_by_reason[verdict.state.value, verdict.reason] += 1
             self.counters["turns"] += len(turns)
+            self.counters["metric_slices"] += sum(len(turn.metrics) for turn in turns)
             return EngineOutput(tuple(verdicts), tuple(health), tuple(anomalies), len(turns))
+
+    def take_detector_seconds(self) -> dict[str, float]:
+        """Detector -> how long it worked, since the last call."""
+        with self._lock:
+            found: dict[str, float] = defaultdict(float)
+            for pipeline in self._pipelines.values():
+                for name, seconds in pipeline.seconds.items():
+                    found[name] += seconds
+                pipeline.seconds.clear()
+        return found
 
     def _pipeline(self, job: JobKey, now_ns: int, verdicts: list[Verdict]) -> JobPipeline:
         pipeline = self._pipelines.get(job)

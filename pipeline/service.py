@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,6 +82,7 @@ class EngineService:
         self._dropped_lines = 0
         self._spoken = threading.Condition()
         self._minutes = HealthMinutes()
+        self._detector_seconds: dict[str, float] = defaultdict(float)
         self._proposed: dict[str, tuple[Action, ...]] = {}
         self._again: list[tuple[int, Verdict]] = []
         self._stopping = threading.Event()
@@ -150,6 +152,8 @@ class EngineService:
         The ticker calls this once a second; a test or a replay may call it instead.
         """
         output = self.engine.tick(tick_ns)
+        for name, seconds in self.engine.take_detector_seconds().items():
+            self._detector_seconds[name] += seconds
         for verdict in output.verdicts:
             self._speak(verdict)
         self._writer.put(self._write_of(output, tick_ns))
@@ -241,7 +245,7 @@ class EngineService:
 
     def families(self) -> list[Family]:
         """The engine's metrics, for ``/metrics``."""
-        engine, server = self.engine.counters, self.server.counters
+        engine, server, models = self.engine.counters, self.server.counters, self.engine.models.counters
         return [
             _counter("tocsin_engine_records_total", "Records by what became of them.", "outcome", engine, "records_"),
             _counter("tocsin_engine_dead_letters_total", "Dead letters by reason.", "reason", server, "dead_letters_"),
@@ -256,6 +260,19 @@ class EngineService:
                     for (state, reason), count in sorted(self.engine.verdicts_by_reason.items())
                 ),
             ),
+            Family(
+                "tocsin_engine_slices_total",
+                "counter",
+                "Slices worked off: of a second, and of metrics.",
+                (Sample({"kind": "second"}, engine["turns"]), Sample({"kind": "metrics"}, engine["metric_slices"])),
+            ),
+            Family(
+                "tocsin_engine_detector_seconds_total",
+                "counter",
+                "Time that each detector worked.",
+                tuple(Sample({"detector": name}, seconds) for name, seconds in sorted(self._detector_seconds.items())),
+            ),
+            _counter("tocsin_engine_models_total", "Announced models by what became of them.", "outcome", models, ""),
             _gauge("tocsin_engine_jobs", "Jobs that have a turn each second.", len(self.engine.jobs())),
             _gauge("tocsin_engine_agents", "Connected agents.", len(self.server.connected_hosts)),
             _gauge("tocsin_engine_tick_seconds", "Time the last tick took.", self._tick_seconds),

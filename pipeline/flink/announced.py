@@ -16,6 +16,7 @@ from tocsin.pipeline.flink.functions import BYTES, OUTPUT_TYPE, DriveJob
 from tocsin.pipeline.flink.model_log import ModelLog, ModelRow
 
 _STATE: Final = MapStateDescriptor("models", Types.STRING(), BYTES)
+_NS_PER_MS: Final = 1_000_000
 _PARALLELISM: Final = "table.exec.resource.default-parallelism"
 
 
@@ -44,14 +45,14 @@ class DriveAnnounced(KeyedBroadcastProcessFunction):  # type: ignore[misc]  # py
 
     def __init__(self, config: DriverConfig) -> None:
         """Keep the settings; a worker opens its own copy."""
+        self._config = config
         self._jobs = DriveJob(config)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Begin in a worker; the state of the models is read with the first element."""
-        self._log = ModelLog()
+        self._log = ModelLog(self._config.snapshot_seconds)
         self._written: dict[str, bytes] | None = None
         self._speaks = runtime_context.get_index_of_this_subtask() == 0
-        self._group = runtime_context.get_metrics_group().add_group("tocsin")
         self._counted: dict[str, int] = {}
         self._jobs.open(runtime_context)
         self._jobs.models = self._log.book
@@ -71,6 +72,7 @@ class DriveAnnounced(KeyedBroadcastProcessFunction):  # type: ignore[misc]  # py
         written = self._load(ctx)
         kind, key, data = (None if one is None else bytes(one) for one in (value[0], value[1], value[2]))
         letter = self._log.take(ModelRow(kind, key, data, int(value[3]), value[4]))
+        self._log.forget(ctx.current_watermark() * _NS_PER_MS)
         state, now = ctx.get_broadcast_state(_STATE), self._log.state()
         for name in written.keys() - now.keys():
             state.remove(name)
@@ -94,5 +96,4 @@ class DriveAnnounced(KeyedBroadcastProcessFunction):  # type: ignore[misc]  # py
             more = count - self._counted.get(name, 0)
             self._counted[name] = count
             if more and self._speaks:  # every slot takes every announcement: one counts
-                group = self._group if name == "accepted" else self._group.add_group("reason", name)
-                group.counter("models_accepted" if name == "accepted" else "models_refused").inc(more)
+                self._jobs.metrics.add(("models", "outcome", name), more)

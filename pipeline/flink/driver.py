@@ -44,6 +44,7 @@ _TIME = struct.Struct("<q")
 _STEPS_COUNT = 60
 """Seconds that one timer works off at most: a checkpoint waits for it."""
 OPERATOR_FAILED = "operator_failed"
+COUNTERS = ("records", "dead_letters", OPERATOR_FAILED, "slices", "verdicts", "snapshots", "snapshot_bytes")
 
 
 class Output(NamedTuple):
@@ -129,6 +130,9 @@ class JobDriver:
         # Snapshots of many jobs do not fall on the same second.
         self._first_count = int.from_bytes(hashlib.blake2b(key, digest_size=2).digest(), "big")
         self.counters: Counter[str] = Counter()
+        """By ``COUNTERS``, since whoever reads them cleared them."""
+        self.labelled: Counter[tuple[str, str, str]] = Counter()
+        """So, too: (name, label, its value)."""
         self._engine = self._new_engine()
         self._resume()
 
@@ -230,8 +234,11 @@ class JobDriver:
             yield self._dead_letter(b"", OPERATOR_FAILED, text, f"::{end_ns // NS_PER_SECOND}")
             return
         self.counters["slices"] += output.turn_count
+        for name, seconds in self._engine.take_detector_seconds().items():
+            self.labelled["detector_microseconds", "detector", name] += round(seconds * 1e6)
         for verdict in output.verdicts:
             self.counters["verdicts"] += 1
+            self.labelled["verdict_lines", "reason", verdict.reason] += 1
             yield verdict_output(verdict)
         every_ns = self._config.canary_seconds * NS_PER_SECOND
         if every_ns and end_ns % every_ns == 0:

@@ -12,6 +12,7 @@ from pyflink.table import DataTypes
 from pyflink.table.udf import udf
 
 from tocsin.pipeline.flink.driver import DriverConfig, JobDriver, Output
+from tocsin.pipeline.flink.job_metrics import JobMetrics
 from tocsin.pipeline.flink.packing import pack
 from tocsin.pipeline.model_book import ModelBook
 
@@ -72,12 +73,7 @@ class DriveJob(KeyedProcessFunction):  # type: ignore[misc]  # pyflink has no ty
         """Begin in a worker: drivers come from the state as their jobs' windows do."""
         self._drivers = {}
         self._state = FlinkState(runtime_context)
-        group = runtime_context.get_metrics_group().add_group("tocsin")
-        self._counters = {
-            name: group.counter(name)
-            for name in ("records", "dead_letters", "slices", "verdicts", "snapshots", "snapshot_bytes")
-        }
-        group.gauge("jobs", lambda: len(self._drivers))
+        self.metrics = JobMetrics(runtime_context.get_metrics_group(), lambda: len(self._drivers))
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Row]:
         """Take one window of one job."""
@@ -103,12 +99,10 @@ class DriveJob(KeyedProcessFunction):  # type: ignore[misc]  # pyflink has no ty
         if driver is None:
             driver = self._drivers[key] = JobDriver(self._config, key.encode(), self._state, self.models)
             driver.counters.clear()  # what was worked off again was counted before
+            driver.labelled.clear()
         return driver
 
     def _rows(self, driver: JobDriver, outputs: Sequence[Output]) -> Iterator[Row]:
-        for name, count in driver.counters.items():
-            if name in self._counters:
-                self._counters[name].inc(count)
-        driver.counters.clear()
+        self.metrics.take(driver)
         for output in outputs:
             yield Row(output.topic, output.key, output.value, output.headers)

@@ -44,9 +44,14 @@ class ModelRow(NamedTuple):
 class ModelLog:
     """What the topic of models has said so far."""
 
-    def __init__(self) -> None:
-        """Nothing yet."""
+    def __init__(self, journal_seconds: int) -> None:
+        """Nothing yet.
+
+        Args:
+            journal_seconds: what a restart works off again.
+        """
         self.book = ModelBook()
+        self._keep_ns = KEEP_NS + journal_seconds * NS_PER_SECOND
         self._newest_ns: dict[str, int] = {}
         """Partition -> its newest tick."""
 
@@ -75,10 +80,11 @@ class ModelLog:
         record = decode(value or b"")
         if not isinstance(record, Tick):
             raise DecodeError(f"a {type(record).__name__} that says it is a tick")
-        newest_ns = max(record.ts_ns, self._newest_ns.get(partition, 0))
-        self._newest_ns[partition] = newest_ns
-        if newest_ns % (60 * NS_PER_SECOND) == 0:
-            self.book.forget(min(self._newest_ns.values()) - KEEP_NS)
+        self._newest_ns[partition] = max(record.ts_ns, self._newest_ns.get(partition, 0))
+
+    def forget(self, watermark_ns: int) -> None:
+        """Drop what no slice can use that is worked off from this watermark on, or again after a restart."""
+        self.book.forget(watermark_ns - self._keep_ns)
 
     def state(self) -> dict[str, bytes]:
         """What a restart needs, by name."""

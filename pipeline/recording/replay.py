@@ -11,7 +11,7 @@ import heapq
 import json
 import logging
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,7 @@ from tocsin.pipeline.recording.reader import read_recording
 from tocsin.pipeline.recording.stream import records_of
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.schemas.errors import SchemaError
-from tocsin.schemas.records import NS_PER_SECOND, JobRecord
+from tocsin.schemas.records import NS_PER_SECOND, JobRecord, ModelAnnouncement
 from tocsin.schemas.verdicts import Verdict
 
 _LOG = logging.getLogger("tocsin.replay")
@@ -37,11 +37,13 @@ class ReplayConfig:
         engine: settings of the engine and its operators.
         shuffle_seed: deliver in an order shuffled within the lateness; None: in order.
         repeat_count: how often each record is delivered.
+        announcements: models that are announced while it plays, each at its own time.
     """
 
     engine: EngineConfig = field(default_factory=lambda: EngineConfig(history=None))
     shuffle_seed: int | None = None
     repeat_count: int = 1
+    announcements: tuple[ModelAnnouncement, ...] = ()
 
 
 def replay_folder(
@@ -101,7 +103,7 @@ def drive(
         _LOG.warning("records are left out", extra={"error": text, "count": count})
 
 
-def seconds_of(recording: Recording, config: ReplayConfig) -> Iterator[tuple[int, list[JobRecord]]]:
+def seconds_of(recording: Recording, config: ReplayConfig) -> Iterator[tuple[int, list[JobRecord | ModelAnnouncement]]]:
     """A recording in recording time: (tick, the records that arrive before it), a second each.
 
     Whoever feeds these to an engine, in this order, replays the recording; the last tick lies one
@@ -116,8 +118,11 @@ def seconds_of(recording: Recording, config: ReplayConfig) -> Iterator[tuple[int
         return
     last_ns = -(-recording.manifest.end_ns // NS_PER_SECOND) * NS_PER_SECOND + lateness_ns
     tick_ns = (max(recording.manifest.start_ns, held[0]) // NS_PER_SECOND + 1) * NS_PER_SECOND
+    announced = deque(sorted(config.announcements, key=lambda one: one.ts_ns))
     while tick_ns <= last_ns:
-        records: list[JobRecord] = []
+        records: list[JobRecord | ModelAnnouncement] = []
+        while announced and announced[0].ts_ns < tick_ns:
+            records.append(announced.popleft())
         while held is not None and held[0] < tick_ns:
             records.append(held[1])
             held = next(arrivals, None)

@@ -1,0 +1,23 @@
+"""A model onto its topic: every Flink job that reads there uses it from its time on."""
+
+from __future__ import annotations
+
+from tocsin.pipeline.bus.client import Writer, producer, ticked_partitions
+from tocsin.schemas.codec import encode
+from tocsin.schemas.kafka_settings import KafkaSettings
+from tocsin.schemas.model_announcement import ModelAnnouncement
+from tocsin.schemas.topics import topic_of
+
+
+def announce(settings: KafkaSettings, prefix: str, announcement: ModelAnnouncement) -> None:
+    """Send an announcement; returns when the broker has it. What a job makes of it is not known here.
+
+    Raises:
+        EngineError: a topic is missing, or the broker refuses.
+    """
+    data = encode(announcement)
+    with producer(settings, linger_ms=0) as client:
+        ticked_partitions(client, prefix)  # a topic that is missing is told before all else
+        writer = Writer(client)
+        writer.send(topic_of(announcement, prefix), announcement, data)
+        writer.finish()
