@@ -15,6 +15,9 @@ from tocsin.schemas.records import NS_PER_SECOND, JobRecord, Tick
 from tocsin.schemas.topics import topic_of
 from tocsin.schemas.verdicts import Verdict
 
+MOST_PLAYS = 24
+"""Jobs of one stream: more take longer than one likes to wait for the first result."""
+
 
 @dataclass(frozen=True)
 class Play:
@@ -58,7 +61,7 @@ def streams(plays: Iterable[Play]) -> list[list[Play]]:
     found: dict[int, list[Play]] = {}
     for play in plays:
         found.setdefault(-(-play.recording.manifest.end_ns // NS_PER_SECOND), []).append(play)
-    return list(found.values())
+    return [part[at : at + MOST_PLAYS] for part in found.values() for at in range(0, len(part), MOST_PLAYS)]
 
 
 def merged(plays: Sequence[Play]) -> Iterator[tuple[int, list[JobRecord]]]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from tests.conftest import ROOT
 from tests.pipeline.recording.kit import good_tables, manifest, write_folder
@@ -16,12 +18,15 @@ from tests.pipeline.recording.test_dumps import REAL_SETS, model_dumps, real_rec
 from tocsin.pipeline.recording.reader import read_recording
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.pipeline.simulation.case import KINDS, draw_case
+from tocsin.pipeline.simulation.draw import Draw
+from tocsin.pipeline.simulation.faults import draw_fault
+from tocsin.pipeline.simulation.plan import merged
 from tocsin.schemas.records import NS_PER_SECOND
 
 Named = Iterator[tuple[str, Recording]]
 START_NS = 1_750_000_200 * NS_PER_SECOND
 """Where simulated jobs begin: on a boundary of all slices, and in the past."""
-SEEDS = (1, 2)
+SEED = 1
 LARGE_HOSTS_COUNT = 32
 DRILLS = ("kill", "freeze", "slow_compute")
 _DRILL_SECONDS = 300.0
@@ -36,8 +41,7 @@ def simulated(kind: str, seed: int, hosts: int = 4, seconds: float = 600.0) -> R
 def _simulated(folder: Path) -> Named:
     """Each fault, and each innocent disturbance."""
     for kind in KINDS:
-        for seed in SEEDS:
-            yield f"{kind}-{seed}", simulated(kind, seed)
+        yield kind, simulated(kind, SEED)
     yield "large", simulated("nic_dropout", 3, LARGE_HOSTS_COUNT)
 
 
@@ -92,3 +96,12 @@ SETS: Mapping[str, Callable[[Path], Named]] = {
     "dumps": _dumps,
     "drills": _drills,
 }
+
+
+def several_faults(seed: int, kinds: Sequence[str], hosts: int = 6, seconds: float = 900.0) -> Recording:
+    """A drawn job that is struck by each of these, one after the other or at once."""
+    case = draw_case(seed, hosts, kinds[0], duration_seconds=seconds)
+    draw = Draw(np.random.SeedSequence([seed, 77]), "fit")
+    more = [draw_fault(draw, case.shape, kind, seconds) for kind in kinds[1:]]
+    shape = replace(case.shape, start_ns=START_NS)
+    return replace(case, shape=shape, plan=merged([case.plan, *more])).recording()
