@@ -6,12 +6,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tocsin.cli.cluster.flink_conf import FlinkConfig, parse_settings, settings_of, write_conf
-from tocsin.cli.cluster.process import free_port, is_free
+from tocsin.cli.cluster.process import Child, Program, free_port, is_free
 from tocsin.cli.cluster.state import ClusterState, alone, is_held, last_state, read_state, write_state
 from tocsin.cli.cluster.steps import Steps
 from tocsin.schemas.errors import ConfigError, EngineError
@@ -100,6 +101,27 @@ def test_a_port_that_is_taken_is_not_free() -> None:
         one.listen()
         assert not is_free(one.getsockname()[1])
     assert is_free(free_port())
+
+
+def test_a_child_is_ended_once_however_many_end_it(tmp_path: Path) -> None:
+    """Who ends a cluster that starts meets the thread that waits for a part of it: both kill the same child."""
+    for _ in range(5):
+        child = Child(Program("a sleeper", ["sleep", "100"], tmp_path / "log"))
+        child.start()
+        together = threading.Barrier(5)
+
+        def end(child: Child = child, together: threading.Barrier = together) -> None:
+            together.wait()
+            child.kill()
+
+        with ThreadPoolExecutor(4) as pool:
+            ends = [pool.submit(end) for _ in range(4)]
+            together.wait()
+            with pytest.raises(EngineError, match="before it was ready"):
+                child.wait_ready(lambda: False, 30)
+            for one in ends:
+                one.result()
+        assert not child.is_running()
 
 
 @pytest.fixture

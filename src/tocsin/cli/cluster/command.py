@@ -143,11 +143,13 @@ def _run_until_told(folder: Path, args: argparse.Namespace, begun: float) -> int
 
     cluster = Cluster(_config(folder, args))
     addresses: dict[str, str] = {}
+    telling = threading.Lock()  # parts that start side by side tell of themselves
 
     def tell(phase: str) -> None:
-        addresses.update(cluster.addresses)
-        logs = {**cluster.logs(), "cluster": str(folder / "logs" / "cluster.log")}
-        write_state(folder, ClusterState(os.getpid(), phase, addresses, logs, cluster.processes()))
+        with telling:
+            addresses.update(cluster.addresses)
+            logs = {**cluster.logs(), "cluster": str(folder / "logs" / "cluster.log")}
+            write_state(folder, ClusterState(os.getpid(), phase, addresses, logs, cluster.processes()))
 
     def on_done(name: str, seconds: float) -> None:
         print(f"  {name:<12} {seconds:5.1f} s", file=sys.stderr, flush=True)

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -76,6 +77,8 @@ class Child:
         self._watchdog: subprocess.Popen[bytes] | None = None
         self._pipe = -1
         self._log_start_bytes = 0
+        # whoever ends a cluster meets those who still wait for its parts, and both end the same child
+        self._lock = threading.RLock()
 
     @property
     def pid(self) -> int:
@@ -93,7 +96,11 @@ class Child:
 
     def start(self) -> None:
         """Start it; what an earlier run left behind is ended first."""
-        self.kill()
+        with self._lock:
+            self.kill()
+            self._start()
+
+    def _start(self) -> None:
         program = self.program
         read_end, self._pipe = os.pipe()
         self._watchdog = subprocess.Popen(
@@ -172,7 +179,11 @@ class Child:
             self._process.wait(_REAP_SECONDS)
 
     def kill(self) -> None:
-        """End the program and all that it started, with -9. Idempotent."""
+        """End the program and all that it started, with -9. Idempotent, also from several threads."""
+        with self._lock:
+            self._kill()
+
+    def _kill(self) -> None:
         if self._watchdog is None:
             return
         until = time.monotonic() + _REAP_SECONDS

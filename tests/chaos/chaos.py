@@ -1,0 +1,135 @@
+"""``make chaos``: rounds of kills until each part was killed often enough; the incident tables must not show it.
+
+``python -m tests.chaos.chaos [--kills 20] [--mode both] [--seed S] [--tally FILE]``: round after round, modes in turn.
+``--rounds N`` ends after so many; ``--tally`` adds to what earlier runs did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.chaos.agent_round import AGENT, AgentConfig, run_agent_round
+from tests.chaos.outcome import table_text
+from tests.chaos.rounds import RoundConfig, Told, run_round
+from tests.chaos.up import COMPONENTS
+
+ALL = (*COMPONENTS, AGENT)
+MODES = {"at-least-once": (False,), "exactly-once": (True,), "both": (False, True)}
+
+
+@dataclass
+class Tally:
+    """What all rounds did, by component.
+
+    Attributes:
+        kills: how often it was killed.
+        rounds: in how many rounds.
+        unequal: rounds that ended with another table.
+        recovery_seconds: longest until the whole cluster worked again.
+        seeds: of the rounds, with their mode.
+    """
+
+    kills: Counter[str] = field(default_factory=Counter)
+    rounds: Counter[str] = field(default_factory=Counter)
+    unequal: Counter[str] = field(default_factory=Counter)
+    recovery_seconds: dict[str, float] = field(default_factory=dict)
+    seeds: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, path: Path | None) -> Tally:
+        if path is None or not path.exists():
+            return cls()
+        found = json.loads(path.read_text())
+        return cls(
+            Counter(found["kills"]),
+            Counter(found["rounds"]),
+            Counter(found["unequal"]),
+            found["recovery_seconds"],
+            found["seeds"],
+        )
+
+    def write(self, path: Path | None) -> None:
+        if path is not None:
+            path.write_text(json.dumps(vars(self), indent=1) + "\n")
+
+    def add(self, told: Told, seed: str) -> None:
+        """Count a round."""
+        self.seeds.append(seed)
+        self.kills += told.counts
+        for component in told.counts:
+            self.rounds[component] += 1
+            self.unequal[component] += not told.is_equal
+        for component, seconds in told.recovery_seconds.items():
+            self.recovery_seconds[component] = max(self.recovery_seconds.get(component, 0.0), seconds)
+
+    def text(self) -> str:
+        """The table."""
+        head = f"{'component':14} {'kills':>6} {'rounds':>7} {'longest recovery':>17}  tables"
+        lines = []
+        for name in ALL:
+            longest = f"{self.recovery_seconds[name]:.0f} s" if name in self.recovery_seconds else "-"
+            verdict = f"{self.unequal[name]} rounds differ" if self.unequal[name] else "equal"
+            lines.append(f"{name:14} {self.kills[name]:6} {self.rounds[name]:7} {longest:>17}  {verdict}")
+        return "\n".join([head, *lines])
+
+
+def main() -> int:
+    """Do rounds; 1 where a table differs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=20, help="of each component, over all rounds")
+    parser.add_argument("--kills-each-round", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=0, help="end after so many (default: when --kills is reached)")
+    parser.add_argument("--mode", choices=tuple(MODES), default="both")
+    parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000, help="of the first round")
+    parser.add_argument("--seconds", type=float, default=1000.0, help="of recording a round")
+    parser.add_argument("--agent", action="store_true", help="only rounds that kill an agent's sink")
+    parser.add_argument("--tally", type=Path, help="a file that adds up runs")
+    parser.add_argument("--folder", type=Path, help="keep all that is written there")
+    args = parser.parse_args()
+    tally, done = Tally.read(args.tally), 0
+    modes = MODES[args.mode]
+    while done < args.rounds if args.rounds else min(tally.kills[name] for name in ALL) < args.kills:
+        seed, is_exactly_once = args.seed + done, modes[done % len(modes)]
+        is_agent = args.agent or min(tally.kills[name] for name in COMPONENTS) >= args.kills
+        print(f"round with seed {seed}{', exactly-once' if is_exactly_once else ''}", flush=True)
+        folder = Path(tempfile.mkdtemp(prefix="tocsin-chaos-", dir=args.folder))
+        begun = time.monotonic()
+        told = _agent(seed, folder, is_exactly_once) if is_agent else _round(args, seed, folder, is_exactly_once)
+        _print(told, time.monotonic() - begun, folder, is_kept=args.folder is not None)
+        tally.add(told, f"{seed}{' exactly-once' if is_exactly_once else ''}{' agent' if is_agent else ''}")
+        tally.write(args.tally)
+        done += 1
+    print(tally.text())
+    return 1 if tally.unequal.total() else 0
+
+
+def _round(args: argparse.Namespace, seed: int, folder: Path, is_exactly_once: bool) -> Told:
+    config = RoundConfig(seed, is_exactly_once, kills_each_count=args.kills_each_round, stream_seconds=args.seconds)
+    return run_round(config, folder)
+
+
+def _agent(seed: int, folder: Path, is_exactly_once: bool) -> Told:
+    return run_agent_round(AgentConfig(seed, is_exactly_once), folder)
+
+
+def _print(told: Told, seconds: float, folder: Path, *, is_kept: bool) -> None:
+    print(table_text(told.outcomes))
+    for problem in told.problems:
+        print(f"  {problem}")
+    print(f"  {told.counts.total()} kills in {seconds:.0f} s, {'equal' if told.is_equal else 'DIFFERS'}", flush=True)
+    if told.is_equal and not is_kept:
+        shutil.rmtree(folder)
+    else:
+        print(f"  all that it wrote: {folder}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""The distributed engine on one set of topics: a Flink job, and the consumer that fills the tables."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.chaos.outcome import Outcome, embedded, outcome, read_tables
+from tests.chaos.plays import Play, play_together
+from tests.chaos.settle import Chain
+from tocsin.cli.cluster.broker import Broker
+from tocsin.cli.cluster.clickhouse import ClickHouseEndpoint
+from tocsin.cli.cluster.flink import Flink
+from tocsin.cli.cluster.process import Child, Program
+from tocsin.cli.main import main
+from tocsin.pipeline.stores.clickhouse_address import parse_address
+from tocsin.schemas.errors import EngineError
+from tocsin.schemas.kafka_settings import kafka_settings
+
+PARTITIONS = 2
+SETTLE_SECONDS = 240.0
+
+
+class Distributed:
+    """Runs plays through Kafka, Flink, the consumer and the endpoint, and compares."""
+
+    def __init__(self, broker: Broker, flink: Flink, endpoint: ClickHouseEndpoint, folder: Path) -> None:
+        """Use servers that run already; ``folder`` is for what is written beside them."""
+        self._broker, self._flink, self._endpoint, self._folder = broker, flink, endpoint, folder
+
+    def compare(self, plays: Sequence[Play], prefix: str) -> list[Outcome]:
+        """Play them as one stream, and say of each whether it is as the embedded engine says."""
+        data = self._folder / f"{prefix}-data"
+        said = embedded(plays, data)
+        self._run(["topics", "apply", f"--partitions={PARTITIONS}", "--for-replays", *self._kafka(prefix)])
+        job = [f"--rest={self._flink.url}", f"--name={prefix}"]
+        flags = ["--start=earliest", "--checkpoint-seconds=1"]
+        self._run(["flink", "submit", *job, *flags, *self._kafka(prefix)])
+        consumer = self._consumer(prefix)
+        try:
+            consumer.start()
+            settings = kafka_settings(self._broker.address)
+            play_together(plays, settings, prefix)
+            chain = Chain(settings, prefix, self._flink.rest, prefix, f"{prefix}.flink")
+            is_settled = chain.wait_settled(SETTLE_SECONDS)
+            lines = chain.lines()
+        finally:
+            consumer.stop()
+            self._run(["flink", "cancel", *job])
+        wanted, found = read_tables(data), read_tables(data, parse_address(self._endpoint.url))
+        outcomes = [
+            outcome(play, said[play.job_id], [line for job, line in lines if job == play.job_id], wanted, found)
+            for play in plays
+        ]
+        if not is_settled and not any(one.differs for one in outcomes):
+            raise EngineError(f"{prefix}: equal, but not settled within {SETTLE_SECONDS:.0f} s")
+        return outcomes
+
+    def _kafka(self, prefix: str) -> list[str]:
+        return [f"--kafka={self._broker.address}", f"--topic-prefix={prefix}"]
+
+    def _consumer(self, prefix: str) -> Child:
+        command = [sys.executable, "-m", "tocsin", "sink", "clickhouse", *self._kafka(prefix)]
+        log = self._folder / f"{prefix}-sink.log"
+        return Child(Program("the consumer", [*command, f"--clickhouse={self._endpoint.url}"], log))
+
+    def _run(self, command: list[str]) -> None:
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            status = main(command)
+        if status:
+            raise EngineError(f"tocsin {' '.join(command[:2])} ended with {status}: {said.getvalue()}")

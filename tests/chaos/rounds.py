@@ -1,0 +1,104 @@
+"""One round of chaos: a cluster, a stream with several faults at ten times its speed, and kills meanwhile."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.chaos.kills import Reaper, schedule
+from tests.chaos.outcome import Outcome, embedded, outcome, read_tables
+from tests.chaos.plays import Pace, Play, as_job, play_together
+from tests.chaos.recordings import several_faults
+from tests.chaos.settle import Chain
+from tests.chaos.up import JOB, cluster_up
+from tocsin.pipeline.recording.replay import ReplayConfig
+from tocsin.pipeline.simulation.faults import FAULTS
+from tocsin.pipeline.stores.clickhouse_address import parse_address
+from tocsin.schemas.kafka_settings import kafka_settings
+
+SPEED = 10.0
+SETTLE_SECONDS = 240.0
+PREFIX = "chaos"
+
+
+@dataclass(frozen=True)
+class RoundConfig:
+    """How a round goes.
+
+    Attributes:
+        seed: of faults and kills.
+        is_exactly_once: verdicts leave in transactions.
+        kills_each_count: how often each component is killed.
+        gap_seconds: between two kills, from and to.
+        jobs_count: jobs in the stream.
+        faults_count: faults of each.
+        stream_seconds: length of the recording; kills go on for as long as they take.
+    """
+
+    seed: int
+    is_exactly_once: bool = False
+    kills_each_count: int = 4
+    gap_seconds: tuple[float, float] = (2.0, 9.0)
+    jobs_count: int = 3
+    faults_count: int = 3
+    stream_seconds: float = 1500.0
+
+
+@dataclass
+class Told:
+    """What came of a round."""
+
+    outcomes: list[Outcome]
+    counts: Counter[str] = field(default_factory=Counter)
+    recovery_seconds: dict[str, float] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def is_equal(self) -> bool:
+        return not self.problems and not any(one.differs for one in self.outcomes)
+
+
+def plays_of(config: RoundConfig) -> list[Play]:
+    """The stream of a round."""
+    order = random.Random(config.seed)
+    plays = []
+    for number in range(config.jobs_count):
+        kinds = order.sample(sorted(FAULTS), config.faults_count)
+        recording = several_faults(order.randrange(1 << 30), kinds, seconds=config.stream_seconds)
+        plays.append(Play("+".join(kinds), as_job(recording, f"job-{config.seed}-{number}"), ReplayConfig()))
+    return plays
+
+
+def run_round(config: RoundConfig, folder: Path) -> Told:
+    """Play, kill, wait until all is judged, compare."""
+    plays, data = plays_of(config), folder / "data"
+    said = embedded(plays, data)
+    flags = ["--exactly-once"] if config.is_exactly_once else []
+    with cluster_up(folder, PREFIX, *flags) as cluster:
+        reaper = Reaper(cluster, schedule(config.seed, config.kills_each_count, config.gap_seconds))
+        reaper.start()
+        settings = kafka_settings(cluster.state.addresses["kafka"])
+        play_together(plays, settings, PREFIX, Pace(SPEED).on_second)
+        reaper.join()
+        cluster.check()
+        chain = Chain(settings, PREFIX, cluster.rest, JOB, f"{PREFIX}.flink")
+        told = Told([], reaper.counts, reaper.recovery_seconds, [reaper.error] if reaper.error else [])
+        if not chain.wait_settled(SETTLE_SECONDS):
+            told.problems.append(f"not settled within {SETTLE_SECONDS:.0f} s")
+        lines = chain.lines()
+        wanted, found = read_tables(data), read_tables(data, parse_address(cluster.state.addresses["clickhouse"]))
+    told.outcomes = [
+        outcome(play, said[play.job_id], [line for job, line in lines if job == play.job_id], wanted, found)
+        for play in plays
+    ]
+    told.problems += _doubled(told.outcomes) if config.is_exactly_once else []
+    return told
+
+
+def _doubled(outcomes: Sequence[Outcome]) -> list[str]:
+    return [
+        f"{one.name}: {one.repeated_count} lines stand twice on the topic" for one in outcomes if one.repeated_count
+    ]

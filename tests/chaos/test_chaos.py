@@ -1,0 +1,28 @@
+"""Killed with -9, each part once: the tables are those of an undisturbed run. A short form of ``make chaos``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.outcome import table_text
+from tests.chaos.rounds import RoundConfig, run_round
+from tests.chaos.up import COMPONENTS
+from tests.kafka_fixtures import need_java
+
+
+@pytest.mark.timeout(400)
+def test_each_part_killed_once_while_a_stream_is_played(tmp_path: Path) -> None:
+    need_java()
+    pytest.importorskip("pyflink", reason="no pyflink: pip install 'tocsin[flink]'")
+    config = RoundConfig(
+        seed=1, kills_each_count=1, gap_seconds=(1.0, 5.0), jobs_count=2, faults_count=2, stream_seconds=300.0
+    )
+    told = run_round(config, tmp_path)
+
+    print(table_text(told.outcomes), told.recovery_seconds)
+    assert told.problems == []
+    assert [one.differs for one in told.outcomes] == [""] * config.jobs_count
+    assert all(one.line_count for one in told.outcomes)
+    assert told.counts == dict.fromkeys(COMPONENTS, 1)
