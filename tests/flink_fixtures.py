@@ -220,7 +220,7 @@ class Stream:
                     self._producer.send(
                         topic_name(name, self.prefix),
                         value,
-                        key=tick_key(name),
+                        key=tick_key(topic_name(name, self.prefix)),
                         headers=[("kind", b"tick")],
                         timestamp_ms=self._tick_ns // _NS_PER_MS,
                         partition=number,
