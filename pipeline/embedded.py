@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tocsin.pipeline.frame_blocks import FrameBlock
 from tocsin.pipeline.history import HistoryConfig, JobHistory
 from tocsin.pipeline.job import JobConfig, JobPipeline
 from tocsin.pipeline.model_book import KEEP_NS, ModelBook
@@ -127,6 +128,18 @@ class EmbeddedEngine:
             if taken is Taken.AHEAD:
                 raise ClockAheadError(record.ts_ns - (self._now_ns or record.ts_ns))
         return taken
+
+    def take_block(self, block: FrameBlock, data: bytes) -> Taken:
+        """Take frames that were reduced before.
+
+        Args:
+            block: the frames.
+            data: its bytes.
+        """
+        with self._lock:
+            taken = self._buffer.add(block, data)
+            self.counters[f"blocks_{taken.value}"] += 1
+            return taken
 
     def _take_model(self, announcement: ModelAnnouncement, now_ns: int | None) -> Taken:
         if not self._has_own_models:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tocsin.models.documents import Model, version_of
 from tocsin.models.pace import Slowdown
+from tocsin.pipeline.frame_blocks import BUILTIN_TABLES, MetricSlice, join_blocks, slice_blocks
 from tocsin.pipeline.model_book import ModelBook
 from tocsin.pipeline.operators.align import Align, AlignedHealth
 from tocsin.pipeline.operators.base import pack_state, unpack_state
@@ -23,6 +24,7 @@ from tocsin.pipeline.operators.peers import PeerDetector, PeersConfig
 from tocsin.pipeline.operators.steps import DETECTOR as STEPS
 from tocsin.pipeline.operators.steps import StepDetector, StepsConfig
 from tocsin.pipeline.slices import Turn
+from tocsin.schemas.metrics import BUILTIN_TABLE_ID
 from tocsin.schemas.model_announcement import DEFAULT_VERSION
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import IDLE_JOB_ID, JobKey, Slice, TableAnnouncement
@@ -138,12 +140,7 @@ class JobPipeline:
             if isinstance(record, TableAnnouncement):
                 self.peers.take_table(record.table)
         for metrics in turn.metrics:
-            self.graph.take(metrics.records)
-            health.extend(self.align.on_slice(metrics))
-            if self._judges:
-                self._choose_model(PEERS, self.peers, metrics)
-                with self._timed(PEERS):
-                    self._metric_anomalies = tuple(self.peers.on_slice(metrics, self.steps.median_step_ns))
+            health.extend(self._take_metrics(metrics))
         self.graph.take(turn.fast.records)
         if not self._judges:
             return TurnResult((), tuple(health))
@@ -158,6 +155,21 @@ class JobPipeline:
             self._ended = True
             verdicts.extend(self.decide.close_all(turn.end_ns, Reason.JOB_ENDED))
         return TurnResult(tuple(verdicts), tuple(health), tuple(anomalies))
+
+    def _take_metrics(self, data: MetricSlice) -> Sequence[AlignedHealth]:
+        self.graph.take(data.records)
+        with self._timed("blocks"):
+            blocks = slice_blocks(data, {**BUILTIN_TABLES, self.peers.table.table_id: self.peers.table})
+            means = join_blocks(blocks, self.peers.table)
+        for block in data.blocks:
+            self.graph.see_hosts(block.means.hosts, block.means.seen_ns, block.means.tick_ns)
+        if self._judges:
+            self._choose_model(PEERS, self.peers, data)
+            with self._timed(PEERS):
+                self._metric_anomalies = tuple(self.peers.on_means(data, means, self.steps.median_step_ns))
+        whole = [(self.peers.table.table_id, means)] if means is not None else []
+        others = [(b.table_id, b.means) for b in blocks if b.table_id == BUILTIN_TABLE_ID != self.peers.table.table_id]
+        return self.align.on_means(data, [*others, *whole])
 
     def _choose_model(self, name: str, detector: PeerDetector | StepDetector, data: Slice) -> None:
         """Give a detector the model of this slice, where that is another one than before."""

@@ -8,10 +8,11 @@ Only ticks move the watermark here: ``watermark = newest tick - lateness``.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from tocsin.pipeline.frame_blocks import MAGIC, FrameBlock, MetricSlice, decode_block, encode_block
 from tocsin.pipeline.operators.base import pack_state, unpack_state
 from tocsin.schemas.codec import decode, encode
 from tocsin.schemas.records import (
@@ -43,7 +44,9 @@ _KIND_ORDER: dict[type, int] = {
     StepBatch: 6,
     ProbeAnswer: 7,
     Frame: 8,
+    FrameBlock: 8,
 }
+Held = JobRecord | FrameBlock
 
 
 class Taken(StrEnum):
@@ -88,7 +91,7 @@ class Turn:
     job: JobKey
     end_ns: int
     fast: Slice
-    metrics: tuple[Slice, ...]
+    metrics: tuple[MetricSlice, ...]
 
 
 @dataclass(slots=True)
@@ -97,8 +100,8 @@ class _JobBuffer:
 
     next_end_ns: int
     last_ts_ns: int
-    fast: dict[int, dict[bytes, JobRecord]] = field(default_factory=dict)
-    metrics: dict[tuple[int, int], dict[bytes, JobRecord]] = field(default_factory=dict)
+    fast: dict[int, dict[bytes, Held]] = field(default_factory=dict)
+    metrics: dict[tuple[int, int], dict[bytes, Held]] = field(default_factory=dict)
 
 
 class SliceBuffer:
@@ -124,21 +127,25 @@ class SliceBuffer:
         """The jobs that have a turn each second."""
         return tuple(sorted(self._jobs))
 
-    def slice_end_ns(self, record: JobRecord) -> int:
+    def slice_end_ns(self, record: Held) -> int:
         """End of the slice that the record belongs to."""
+        if isinstance(record, FrameBlock):
+            return record.end_ns
         length = self._length_ns(record)
         return (record.ts_ns // length + 1) * length
 
-    def _length_ns(self, record: JobRecord) -> int:
+    def _length_ns(self, record: Held) -> int:
+        if isinstance(record, FrameBlock):
+            return record.end_ns - record.start_ns
         if isinstance(record, Frame):
             return metric_slice_ns(record.tick_ns, self._config.metric_slice_ns)
         return self._config.fast_slice_ns
 
-    def add(self, record: JobRecord, data: bytes | None = None) -> Taken:
+    def add(self, record: Held, data: bytes | None = None) -> Taken:
         """Take one record.
 
         Args:
-            record: the decoded record.
+            record: the decoded record, or a block of frames (its bytes are needed).
             data: its bytes as received, where there are any: they decide what a duplicate is.
         """
         end_ns = self.slice_end_ns(record)
@@ -156,10 +163,11 @@ class SliceBuffer:
             buffer = self._jobs[record.job] = _JobBuffer(first, record.ts_ns)
         buffer.last_ts_ns = max(buffer.last_ts_ns, record.ts_ns)
         # A job's first records may arrive in any order: its first turn is its earliest slice.
-        if end_ns < buffer.next_end_ns and not isinstance(record, Frame):
+        is_metrics = isinstance(record, Frame | FrameBlock)
+        if end_ns < buffer.next_end_ns and not is_metrics:
             buffer.next_end_ns = end_ns
-        key = encode(record) if data is None else bytes(data)
-        if isinstance(record, Frame):
+        key = _bytes_of(record) if data is None else bytes(data)
+        if is_metrics:
             held = buffer.metrics.setdefault((end_ns, self._length_ns(record)), {})
         else:
             held = buffer.fast.setdefault(end_ns, {})
@@ -187,9 +195,9 @@ class SliceBuffer:
         step = self._config.fast_slice_ns
         while buffer.next_end_ns <= watermark:
             end = buffer.next_end_ns
-            fast = Slice(job, end - step, end, _canonical(buffer.fast.pop(end, {})))
+            fast = Slice(job, end - step, end, _records(_canonical(buffer.fast.pop(end, {}))))
             ending = sorted(key for key in buffer.metrics if key[0] <= end)
-            metrics = tuple(Slice(job, key[0] - key[1], key[0], _canonical(buffer.metrics.pop(key))) for key in ending)
+            metrics = tuple(_metric_slice(job, key, buffer.metrics.pop(key)) for key in ending)
             turns.append(Turn(job, end, fast, metrics))
             buffer.next_end_ns = end + step
         return turns
@@ -220,7 +228,7 @@ class SliceBuffer:
             job = JobKey(*state["job"])
             for text in state["records"]:
                 data = base64.b64decode(text)
-                record = decode(data)
+                record = decode_block(data) if data.startswith(MAGIC) else decode(data)
                 if not hasattr(record, "job"):
                     continue
                 self.add(record, data)  # type: ignore[arg-type]  # ticks are never held
@@ -230,11 +238,26 @@ class SliceBuffer:
         self._tick_ns = unpack_state(parts, "time")["tick_ns"]
 
 
-def _rank_of(record: JobRecord) -> int:
+def _bytes_of(record: Held) -> bytes:
+    return encode_block(record) if isinstance(record, FrameBlock) else encode(record)
+
+
+def _metric_slice(job: JobKey, key: tuple[int, int], held: Mapping[bytes, Held]) -> MetricSlice:
+    end_ns, length_ns = key
+    ordered = _canonical(held)
+    blocks = tuple(record for record in ordered if isinstance(record, FrameBlock))
+    return MetricSlice(job, end_ns - length_ns, end_ns, _records(ordered), blocks)
+
+
+def _records(ordered: Iterable[Held]) -> tuple[JobRecord, ...]:
+    return tuple(record for record in ordered if not isinstance(record, FrameBlock))
+
+
+def _rank_of(record: Held) -> int:
     return record.rank if isinstance(record, Event | ProbeAnswer) else -1
 
 
-def _canonical(held: Mapping[bytes, JobRecord]) -> tuple[JobRecord, ...]:
+def _canonical(held: Mapping[bytes, Held]) -> tuple[Held, ...]:
     """Order by (kind, ts_ns, host, rank, bytes): independent of arrival."""
     ordered = sorted(
         held.items(),

@@ -13,6 +13,7 @@ from typing import Any, Final
 from kafka import TopicPartition
 
 from tocsin.pipeline.bus.client import consumer
+from tocsin.pipeline.frame_blocks import MetricSlice
 from tocsin.pipeline.recording.recorder import Recorder
 from tocsin.pipeline.slices import SliceBuffer, SliceConfig, Taken, Turn
 from tocsin.schemas.codec import decode
@@ -240,7 +241,7 @@ class _Run:
         for (job, end_ns), records in sorted(slices.items()):
             start_ns = min(record.ts_ns for record in records)
             fast = Slice(job, start_ns, end_ns, tuple(r for r in records if not isinstance(r, Frame)))
-            metrics = Slice(job, start_ns, end_ns, tuple(r for r in records if isinstance(r, Frame)))
+            metrics = MetricSlice(job, start_ns, end_ns, tuple(r for r in records if isinstance(r, Frame)))
             yield Turn(job, end_ns, fast, (metrics,))
 
     def _hand_on(self, turns: Iterator[Turn] | list[Turn]) -> None:
@@ -248,7 +249,7 @@ class _Run:
             self._recorder.on_turn(replace(turn, metrics=tuple(map(_whole, turn.metrics))))
 
 
-def _whole(metrics: Slice) -> Slice:
+def _whole(metrics: MetricSlice) -> MetricSlice:
     """Put frames that were cut by metric group together again."""
     records: list[JobRecord] = []
     cut: dict[object, list[Frame]] = {}

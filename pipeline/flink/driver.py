@@ -18,16 +18,19 @@ its second is worked off, and seconds are worked off one after the other, each o
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import logging
 import struct
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.flink.packing import unpack
+from tocsin.pipeline.frame_blocks import MAGIC, decode_block
 from tocsin.pipeline.model_book import ModelBook
 from tocsin.schemas.cloudevents import encode_verdict
 from tocsin.schemas.errors import SchemaError, SnapshotError
@@ -125,7 +128,7 @@ class JobDriver:
         self._models = ModelBook() if models is None else models
         self._digests: dict[str, bytes] = {}
         self._since_snapshot_count = 0
-        self._held: deque[tuple[int, bytes]] = deque()
+        self._held: list[tuple[int, bytes]] = []
         self._done_ns: int | None = None
         # Snapshots of many jobs do not fall on the same second.
         self._first_count = int.from_bytes(hashlib.blake2b(key, digest_size=2).digest(), "big")
@@ -154,7 +157,7 @@ class JobDriver:
         for entry in self._state.journal():
             at_ns, body = _TIME.unpack_from(entry, 1)[0], entry[1 + _TIME.size :]
             if entry[:1] == _WINDOW:
-                self._held.append((at_ns, body))
+                self._hold(at_ns, body)
                 continue
             for _ in self._work_off(at_ns):
                 pass  # it was said before
@@ -165,9 +168,15 @@ class JobDriver:
         return not self._held and not self._engine.jobs()
 
     def on_window(self, end_ns: int, data: bytes) -> None:
-        """Take the packed records of the second that ends there; windows come in the order of their ends."""
+        """Take packed records of the second that ends there.
+
+        A second has a window for each metric group; each group's come in the order of their ends.
+        """
         self._state.append(_WINDOW + _TIME.pack(end_ns) + data)
-        self._held.append((end_ns, data))
+        self._hold(end_ns, data)
+
+    def _hold(self, end_ns: int, data: bytes) -> None:
+        bisect.insort(self._held, (end_ns, data), key=itemgetter(0))
 
     def on_time(self, watermark_ns: int) -> list[Output]:
         """Work off the seconds that end by this time; no window of theirs comes any more.
@@ -198,7 +207,7 @@ class JobDriver:
     def _work_off(self, until_ns: int) -> Iterator[Output]:
         for end_ns in range(self.next_ns, until_ns + 1, NS_PER_SECOND):
             while self._held and self._held[0][0] <= end_ns:
-                yield from self._take(self._held.popleft()[1])
+                yield from self._take(self._held.pop(0)[1])
             yield from self._tick(end_ns)
             self._done_ns = end_ns
             self._since_snapshot_count += 1
@@ -213,7 +222,12 @@ class JobDriver:
         for origin, record in unpack(data):
             self.counters["records"] += 1
             try:
-                self._engine.take(record)
+                if record.startswith(MAGIC):
+                    block = decode_block(record)
+                    self.counters["records"] += len(block.means.hosts) - 1
+                    self._engine.take_block(block, record)
+                else:
+                    self._engine.take(record)
             except SchemaError as error:
                 self.counters["dead_letters"] += 1
                 yield self._dead_letter(record, error.reason, str(error), origin)

@@ -13,7 +13,7 @@ from pyflink.table.udf import udf
 
 from tocsin.pipeline.flink.driver import DriverConfig, JobDriver, Output
 from tocsin.pipeline.flink.job_metrics import JobMetrics
-from tocsin.pipeline.flink.packing import pack
+from tocsin.pipeline.flink.reduce import reduce_and_pack
 from tocsin.pipeline.model_book import ModelBook
 
 BYTES = Types.PRIMITIVE_ARRAY(Types.BYTE())
@@ -21,8 +21,8 @@ OUTPUT_NAMES = ["topic", "k", "v", "h"]
 OUTPUT_TYPE = Types.ROW_NAMED(OUTPUT_NAMES, [Types.STRING(), BYTES, BYTES, Types.MAP(Types.STRING(), BYTES)])
 _NS_PER_MS = 1_000_000
 
-pack_records = udf(pack, result_type=DataTypes.BYTES())
-"""SQL: ``pack_records(ARRAY_AGG(v), ARRAY_AGG(origin))``."""
+pack_records = udf(reduce_and_pack, result_type=DataTypes.BYTES())
+"""SQL: ``pack_records(ARRAY_AGG(v), ARRAY_AGG(origin), metric group)``."""
 
 
 class FlinkState:

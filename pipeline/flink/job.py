@@ -91,6 +91,7 @@ def _tell_apart(tables: StreamTableEnvironment) -> None:
         .column("job", DataTypes.STRING())
         .column("v", DataTypes.BYTES())
         .column("origin", DataTypes.STRING())
+        .column("metric_group", DataTypes.STRING())
         .column("k", DataTypes.BYTES())
         .column("detail", DataTypes.STRING())
         .watermark("ats", "SOURCE_WATERMARK()")

@@ -131,7 +131,7 @@ FROM tocsin_input
 WHERE kind IS NULL OR kind <> '{KIND_TICK.decode()}'"""
 """Ticks have moved the watermark already: the source does that."""
 
-ROWS = """SELECT ats, class, job, v, origin,
+ROWS = """SELECT ats, class, job, v, origin, COALESCE(SPLIT_INDEX(name, '/', 2), '') AS metric_group,
   CASE WHEN class = 'ok' THEN CAST(NULL AS BYTES) ELSE k END AS k,
   CASE WHEN class = 'ok' THEN CAST(NULL AS STRING)
     ELSE COALESCE('kind ' || kind || ', key ' || name, 'no kind or no key') END AS detail
@@ -144,14 +144,15 @@ TOLD_APART = "tocsin_rows"
 """View of that stream."""
 
 WINDOWS = f"""CREATE VIEW tocsin_windows AS
-SELECT job, window_end, ARRAY_AGG(v) AS vs, ARRAY_AGG(origin) AS origins
+SELECT job, metric_group, window_end, ARRAY_AGG(v) AS vs, ARRAY_AGG(origin) AS origins
 FROM TABLE(TUMBLE(TABLE {TOLD_APART}, DESCRIPTOR(ats), INTERVAL '1' SECOND))
 WHERE class = 'ok'
-GROUP BY job, window_start, window_end"""
+GROUP BY job, metric_group, window_start, window_end"""
+"""Keyed by metric group too: frames are reduced in a slot of their own."""
 
 PACKED = """SELECT job,
   UNIX_TIMESTAMP(DATE_FORMAT(window_end, 'yyyy-MM-dd HH:mm:ss')) * 1000 AS end_ms,
-  pack_records(vs, origins) AS records
+  pack_records(vs, origins, metric_group) AS records
 FROM tocsin_windows"""
 
 

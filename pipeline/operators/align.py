@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tocsin.models.metric_means import MetricMeans
 from tocsin.pipeline.operators.base import pack_state, unpack_state
-from tocsin.schemas.records import Frame, Slice
+from tocsin.schemas.records import Slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +43,24 @@ class Align:
         """Expect nobody yet."""
         self._expected_ticks: dict[str, int] = {}
 
-    def on_slice(self, data: Slice) -> Sequence[AlignedHealth]:
-        """One entry per host that is expected or present, by name."""
+    def on_means(self, data: Slice, told: Sequence[tuple[int, MetricMeans]]) -> Sequence[AlignedHealth]:
+        """One entry per host that is expected or present, by name.
+
+        Args:
+            data: the metric slice: its span.
+            told: (table id, means), at most one a table; a host in several: the last counts.
+        """
         seen: dict[str, AlignedHealth] = {}
-        for record in data.records:
-            if not isinstance(record, Frame):
-                continue
-            ticks = max(1, round((data.end_ns - data.start_ns) / record.tick_ns))
-            self._expected_ticks[record.host] = ticks
-            seen[record.host] = _health(record, data.end_ns, ticks)
-        for host, ticks in self._expected_ticks.items():
+        for table_id, means in told:
+            ticks = np.maximum(1, np.rint((data.end_ns - data.start_ns) / means.tick_ns)).astype(np.int64)
+            self._expected_ticks.update(zip(means.hosts, ticks.tolist(), strict=True))
+            gaps = np.maximum(0, ticks - means.sample_counts).tolist()
+            columns = (means.sample_counts.tolist(), gaps, means.host_values.tolist())
+            for host, count, gap, values in zip(means.hosts, *columns, strict=True):
+                seen[host] = AlignedHealth(host, data.end_ns, count, gap, tuple(values), table_id)
+        for host, expected in self._expected_ticks.items():
             if host not in seen:
-                seen[host] = AlignedHealth(host, data.end_ns, 0, ticks, (), 0)
+                seen[host] = AlignedHealth(host, data.end_ns, 0, expected, (), 0)
         return [seen[host] for host in sorted(seen)]
 
     def snapshot(self) -> dict[str, bytes]:
@@ -63,13 +70,3 @@ class Align:
     def restore(self, parts: Mapping[str, bytes]) -> None:
         """Take back what ``snapshot`` gave."""
         self._expected_ticks = dict(map(tuple, unpack_state(parts, "align")))
-
-
-def _health(frame: Frame, end_ns: int, ticks: int) -> AlignedHealth:
-    matrix = np.frombuffer(frame.host_matrix, dtype="<f4").reshape(-1, max(1, frame.tick_count))
-    finite = np.isfinite(matrix)
-    present = int(finite.any(axis=0).sum()) if matrix.size else 0
-    counts = finite.sum(axis=1)
-    totals = np.where(finite, matrix, 0).sum(axis=1, dtype=np.float64)
-    means = np.where(counts > 0, totals / np.maximum(counts, 1), np.nan)
-    return AlignedHealth(frame.host, end_ns, present, max(0, ticks - present), tuple(means.tolist()), frame.table_id)

@@ -7,9 +7,12 @@ that events state. It only keeps facts; it judges nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tocsin.pipeline.operators.base import from_rows, rows_of, shallow
 from tocsin.schemas import events
@@ -241,6 +244,15 @@ class JobGraph:
         facts.last_seen_ns = max(facts.last_seen_ns, record.ts_ns)
         if isinstance(record, Frame):
             facts.beat_ns = metric_slice_ns(record.tick_ns)
+
+    def see_hosts(self, hosts: Sequence[str], seen_ns: NDArray[np.int64], tick_ns: NDArray[np.int64]) -> None:
+        """These hosts sent frames: the newest stamp and the distance of samples of each."""
+        for host, newest_ns, distance_ns in zip(hosts, seen_ns.tolist(), tick_ns.tolist(), strict=True):
+            facts = self.hosts.get(host)
+            if facts is None:
+                facts = self.hosts[host] = HostFacts(newest_ns, newest_ns)
+            facts.last_seen_ns = max(facts.last_seen_ns, newest_ns)
+            facts.beat_ns = metric_slice_ns(distance_ns)
 
     def _rank(self, rank: int, host: str, ts_ns: int) -> RankFacts:
         facts = self.ranks.get(rank)

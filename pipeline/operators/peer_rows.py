@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tocsin.models.frames import FrameStack
+from tocsin.models.frames import GpuRow
+from tocsin.models.metric_means import MetricMeans
 from tocsin.models.peers import PeerConfig, PeerState, PeerWindow, Scale, compare, scale_of, transform
 from tocsin.pipeline.operators.arrays import array_from, array_state
 from tocsin.schemas.metrics import Metric, MetricTable
@@ -68,18 +69,62 @@ class Block:
         self.state = PeerState(*(array_from(state[key]) for key in ("level", "own_spread", "seen_count", "spread")))
 
 
-def mean_over_ticks(values: FloatArray) -> FloatArray:
-    """Mean without the missing ticks, shape (rows, metrics)."""
-    known = np.isfinite(values)
-    count = known.sum(axis=2)
-    total = np.where(known, values, 0).sum(axis=2, dtype=np.float64)
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan).astype(np.float32)
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One slice's means, a row for each known host and GPU.
+
+    Attributes:
+        hosts: row keys, ascending.
+        gpus: row keys, ascending.
+        of_host: for each GPU row the row of its host.
+        host_values: float32, shape (hosts, metrics), NaN = no sample.
+        gpu_values: float32, shape (GPUs, metrics), NaN = no sample.
+    """
+
+    hosts: list[str]
+    gpus: list[GpuRow]
+    of_host: IntArray
+    host_values: FloatArray
+    gpu_values: FloatArray
 
 
-def host_rows(stack: FrameStack) -> IntArray:
-    """For each GPU row the row of its host."""
-    place = {host: row for row, host in enumerate(stack.hosts)}
-    return np.array([place[host] for host, _ in stack.gpu_rows], np.intp)
+@dataclass(frozen=True, slots=True)
+class MeanRows:
+    """Where the rows of a slice's means lie among all that are known: the same from slice to slice."""
+
+    told_hosts: tuple[str, ...]
+    told_gpus: tuple[GpuRow, ...]
+    hosts: list[str]
+    gpus: list[GpuRow]
+    host_rows: IntArray
+    gpu_rows: IntArray
+    of_host: IntArray
+
+    @classmethod
+    def of(cls, means: MetricMeans, hosts: Sequence[str], gpus: Sequence[GpuRow]) -> MeanRows:
+        """For means whose hosts and GPUs are all known."""
+        host_row = {host: row for row, host in enumerate(hosts)}
+        gpu_row = {name: row for row, name in enumerate(gpus)}
+        return cls(
+            means.hosts,
+            means.gpu_rows,
+            list(hosts),
+            list(gpus),
+            np.array([host_row[host] for host in means.hosts], np.intp),
+            np.array([gpu_row[name] for name in means.gpu_rows], np.intp),
+            np.array([host_row[host] for host, _ in gpus], np.intp),
+        )
+
+    def are_of(self, means: MetricMeans) -> bool:
+        """Whether these means have the same rows."""
+        return means.hosts == self.told_hosts and means.gpu_rows == self.told_gpus
+
+    def told(self, means: MetricMeans) -> Told:
+        """Lay them out."""
+        host_values = np.full((len(self.hosts), means.host_values.shape[1]), np.nan, np.float32)
+        gpu_values = np.full((len(self.gpus), means.gpu_values.shape[1]), np.nan, np.float32)
+        host_values[self.host_rows], gpu_values[self.gpu_rows] = means.host_values, means.gpu_values
+        return Told(self.hosts, self.gpus, self.of_host, host_values, gpu_values)
 
 
 def mean_by_host(values: FloatArray, of_host: IntArray, host_count: int) -> FloatArray:

@@ -17,18 +17,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.models.documents import Model, numbers_of, version_of, with_numbers
-from tocsin.models.frames import FrameStack, GpuRow, Grid, stack_frames
+from tocsin.models.frames import GpuRow
+from tocsin.models.metric_means import MetricMeans
 from tocsin.models.peers import PeerConfig, plain
 from tocsin.models.robust import median
+from tocsin.pipeline.frame_blocks import BUILTIN_TABLES, join_blocks, slice_blocks
 from tocsin.pipeline.operators.base import pack_state, unpack_state
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.pipeline.operators.peer_rows import (
     Block,
+    MeanRows,
+    Told,
     directed,
-    host_rows,
     largest_by_host,
     mean_by_host,
-    mean_over_ticks,
     table_from,
     table_state,
 )
@@ -37,7 +39,7 @@ from tocsin.pipeline.operators.peer_sums import LOW, Entry, SumConfig, Sums
 from tocsin.pipeline.operators.peer_work import WorkConfig, WorkTracker
 from tocsin.schemas.metrics import BUILTIN_TABLE, Metric, MetricTable
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import NS_PER_SECOND, Frame, Slice, TableAnnouncement
+from tocsin.schemas.records import NS_PER_SECOND, Slice, TableAnnouncement
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
 DETECTOR = "peers"
@@ -93,6 +95,8 @@ class PeerDetector:
         """host -> the pipeline stages that it carries; None: it is spare."""
         self.work = WorkTracker(config.work)
         self.abstained: dict[str, int] = {}
+        self._rows: MeanRows | None = None
+        """Where the last slice's rows lie among the known ones."""
         self._begin_with(BUILTIN_TABLE)
 
     def _begin_with(self, table: MetricTable) -> None:
@@ -134,30 +138,44 @@ class PeerDetector:
         for record in data.records:
             if isinstance(record, TableAnnouncement):
                 self.take_table(record.table)
-        table_id = self._table.table_id
-        frames = [record for record in data.records if isinstance(record, Frame) and record.table_id == table_id]
-        if not frames:
+        tables = {**BUILTIN_TABLES, self._table.table_id: self._table}
+        return self.on_means(data, join_blocks(slice_blocks(data, tables), self._table), step_ns)
+
+    def on_means(self, data: Slice, means: MetricMeans | None, step_ns: int = 0) -> Sequence[Anomaly]:
+        """Take what one metric slice told, None: nothing; as ``on_slice``."""
+        if means is None:
             return []
-        self._know(frames)
-        tick_ns = frames[0].tick_ns
+        rows = self._know(means)
         is_long = data.end_ns - data.start_ns >= self._config.long_window_ns
         warmup_count = self._config.long_warmup_count if is_long else self._config.peers.warmup_count
         self._peers = replace(self._config.peers, warmup_count=warmup_count)
-        grid = Grid(data.start_ns, tick_ns, max(1, (data.end_ns - data.start_ns) // tick_ns))
-        stack = stack_frames(frames, self._table, grid, hosts=self._hosts, gpu_rows=sorted(self._gpus))
-        return self._judge(data, stack, step_ns)
+        return self._judge(data, rows.told(means), step_ns)
+
+    @property
+    def table(self) -> MetricTable:
+        """What is compared."""
+        return self._table
 
     def take_table(self, table: MetricTable) -> None:
         """The job has metrics of its own: start with them (a table is announced before its frames)."""
         if table != self._table:
             self._begin_with(table)
 
-    def _know(self, frames: Sequence[Frame]) -> None:
-        for frame in frames:
-            self._know_gpus(frame)
-        new = {frame.host for frame in frames}.difference(self._hosts)
-        if not new:
-            return
+    def _know(self, means: MetricMeans) -> MeanRows:
+        if self._rows is not None and self._rows.are_of(means):
+            return self._rows  # nearly always so: all are known
+        of_host: dict[str, set[GpuRow]] = {host: set() for host in means.hosts}
+        for row in means.gpu_rows:
+            of_host[row[0]].add(row)
+        for host, rows in of_host.items():
+            self._know_gpus(host, rows)
+        new = set(means.hosts).difference(self._hosts)
+        if new:
+            self._know_hosts(new)
+        self._rows = MeanRows.of(means, self._hosts, sorted(self._gpus))
+        return self._rows
+
+    def _know_hosts(self, new: set[str]) -> None:
         hosts = sorted(new.union(self._hosts))
         place = {host: row for row, host in enumerate(hosts)}
         rows = [place[host] for host in self._hosts]
@@ -165,17 +183,16 @@ class PeerDetector:
             sums.grow(rows, len(hosts))
         self._hosts = hosts
 
-    def _know_gpus(self, frame: Frame) -> None:
-        rows = {(frame.host, uuid) for uuid in frame.gpu_uuids}
+    def _know_gpus(self, host: str, rows: set[GpuRow]) -> None:
         if rows - self._gpus:
             # A card that is new took the place of those that are gone: they are not lost.
-            self._retired.update(row for row in self._gpus if row[0] == frame.host and row not in rows)
+            self._retired.update(row for row in self._gpus if row[0] == host and row not in rows)
             self._gpus.update(rows)
         self._retired -= rows
 
-    def _judge(self, data: Slice, stack: FrameStack, step_ns: int) -> list[Anomaly]:
-        groups = self._groups(stack)
-        seen = self._compare(stack, groups)
+    def _judge(self, data: Slice, told: Told, step_ns: int) -> list[Anomaly]:
+        groups = self._groups(told.hosts)
+        seen = self._compare(told, groups)
         if (groups < 0).all():
             self._abstain(Reason.TOO_FEW_PEERS)
             return []
@@ -207,12 +224,10 @@ class PeerDetector:
             found += [replace(anomaly, detail={**anomaly.detail, "leaning": True}) for anomaly in leaning]
         return found
 
-    def _compare(self, stack: FrameStack, groups: IntArray) -> Seen:
-        hosts, gpus = list(stack.hosts), list(stack.gpu_rows)
-        of_host = host_rows(stack)
-        gpu_means = mean_over_ticks(stack.gpu_values)
+    def _compare(self, told: Told, groups: IntArray) -> Seen:
+        hosts, gpus, of_host, gpu_means = told.hosts, told.gpus, told.of_host, told.gpu_values
         values = {
-            "host": mean_over_ticks(stack.host_values),
+            "host": told.host_values,
             "mean": mean_by_host(gpu_means, of_host, len(hosts)),
             "gpu": gpu_means,
         }
@@ -242,22 +257,22 @@ class PeerDetector:
         shares = np.where(there_count > 0, there_count / np.maximum(known_count, 1), np.nan)
         return shares.astype(np.float32)
 
-    def _groups(self, stack: FrameStack) -> IntArray:
+    def _groups(self, hosts: Sequence[str]) -> IntArray:
         """Which hosts are compared with each other: those of the same pipeline stages, where they are enough."""
         least = self._peers.min_peer_count
-        count = len(stack.hosts)
+        count = len(hosts)
         if count < least:
             return np.full(count, -1, np.intp)
         roles, spare = self._graph.roles_of_hosts(), self._graph.spare_hosts()
-        self._follow_tasks({host: None if host in spare else roles.get(host, ()) for host in stack.hosts})
-        keys = [roles.get(host, ()) for host in stack.hosts]
-        carrying = [key for host, key in zip(stack.hosts, keys, strict=True) if host not in spare]
+        self._follow_tasks({host: None if host in spare else roles.get(host, ()) for host in hosts})
+        keys = [roles.get(host, ()) for host in hosts]
+        carrying = [key for host, key in zip(hosts, keys, strict=True) if host not in spare]
         different = sorted(set(carrying))
         if len(carrying) < least:
             return np.full(count, -1, np.intp)
         few = min(carrying.count(key) for key in different) < least
         index = {key: 0 if few else number for number, key in enumerate(different)}
-        groups = [-1 if host in spare else index[key] for host, key in zip(stack.hosts, keys, strict=True)]
+        groups = [-1 if host in spare else index[key] for host, key in zip(hosts, keys, strict=True)]
         return np.array(groups, np.intp)
 
     def _follow_tasks(self, tasks: dict[str, tuple[int, ...] | None]) -> None:
@@ -356,6 +371,7 @@ class PeerDetector:
         self._gpus = {(host, uuid) for host, uuid in state["gpus"]}
         self._retired = {(host, uuid) for host, uuid in state["retired"]}
         self._tasks = {host: None if task is None else tuple(task) for host, task in state["tasks"]}
+        self._rows = None
         self._begin_with(table_from(state["table"]))
         self._working.load_state(state["working"])
         self._standing.load_state(state["standing"])

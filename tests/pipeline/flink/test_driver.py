@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import pytest
 from hypothesis import given, settings
@@ -14,11 +15,14 @@ from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.flink.driver import OPERATOR_FAILED, DriverConfig, JobDriver, Output
 from tocsin.pipeline.flink.memory_state import MemoryState
 from tocsin.pipeline.flink.packing import pack
+from tocsin.pipeline.flink.reduce import reduce_and_pack
+from tocsin.pipeline.operators.base import STATE_VERSION
 from tocsin.pipeline.testing import JobShape, MachineShape, MetricsJob
 from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
-from tocsin.schemas.codec import encode
+from tocsin.schemas.codec import decode, encode
 from tocsin.schemas.errors import SnapshotError
-from tocsin.schemas.records import NS_PER_SECOND, JobRecord
+from tocsin.schemas.metric_groups import group_of, split_frame
+from tocsin.schemas.records import NS_PER_SECOND, Frame, JobRecord
 from tocsin.schemas.topics import DEAD_LETTER, VERDICTS
 
 CONFIG = DriverConfig(snapshot_seconds=20)
@@ -45,6 +49,7 @@ class Stream:
     records: list[JobRecord]
     shuffle_seed: int | None = None
     repeat_count: int = 1
+    is_cut: bool = False
     outputs: list[Output] = field(default_factory=list)
     state: MemoryState = field(default_factory=MemoryState)
 
@@ -58,7 +63,8 @@ class Stream:
         """
         windows: dict[int, list[bytes]] = defaultdict(list)
         for record in self.records:
-            windows[record.ts_ns // NS_PER_SECOND + 1].append(encode(record))
+            parts = split_frame(record) if self.is_cut and isinstance(record, Frame) else (record,)
+            windows[record.ts_ns // NS_PER_SECOND + 1].extend(map(encode, parts))
         first, last = min(windows), max(windows) + 3
         order = random.Random(self.shuffle_seed)
         driver, saved, saved_second = JobDriver(CONFIG, KEY, self.state), self.state.saved(), first
@@ -70,18 +76,33 @@ class Stream:
                 driver, second = JobDriver(CONFIG, KEY, self.state), saved_second
                 continue
             beyond = min(last + 1, second + stride)
-            for one in range(second, beyond):
-                held = windows[one] * self.repeat_count
-                if self.shuffle_seed is not None:
-                    order.shuffle(held)
-                if held:
-                    driver.on_window(one * NS_PER_SECOND, pack(held, ["t:0:0"] * len(held)))
+            for end_ns, data in self._windows(windows, range(second, beyond), order):
+                driver.on_window(end_ns, data)
             while driver.next_ns < beyond * NS_PER_SECOND:
                 self.outputs += driver.on_time((beyond - 1) * NS_PER_SECOND + 1)
             if (beyond - saved_second) >= save_every:
                 saved, saved_second = self.state.saved(), beyond
             second = beyond
         return self
+
+    def _windows(
+        self, windows: dict[int, list[bytes]], seconds: range, order: random.Random
+    ) -> list[tuple[int, bytes]]:
+        """A window for each second and metric group: in order of time, or in each group's."""
+        found: list[tuple[str, int, bytes]] = []
+        for second in seconds:
+            held = windows[second] * self.repeat_count
+            if self.shuffle_seed is not None:
+                order.shuffle(held)
+            groups: dict[str, list[bytes]] = defaultdict(list)
+            for data in held:
+                groups[group_of_bytes(data)].append(data)
+            for group, own in groups.items():
+                packed = reduce_and_pack(own, ["t:0:0"] * len(own), group)
+                found.append((group, second * NS_PER_SECOND, packed))
+        if self.shuffle_seed is not None:
+            found.sort(key=itemgetter(0))
+        return [(end_ns, data) for _, end_ns, data in found]
 
     def verdicts(self) -> list[bytes]:
         """What consumers keep: the first of each (id, update), in order."""
@@ -92,6 +113,12 @@ class Stream:
                 seen.add(name)
                 kept.append(output.value)
         return kept
+
+
+def group_of_bytes(data: bytes) -> str:
+    """Metric group of a frame, "" of another record: it is part of the key."""
+    record = decode(data)
+    return group_of(record) if isinstance(record, Frame) else ""
 
 
 def second_of(record: JobRecord) -> int:
@@ -120,6 +147,14 @@ def test_it_says_what_the_embedded_engine_says(records: list[JobRecord], wanted:
 
 def test_shuffled_and_twice(records: list[JobRecord], wanted: list[bytes]) -> None:
     assert Stream(records, shuffle_seed=1, repeat_count=2).run().verdicts() == wanted
+
+
+def test_cut_by_metric_groups(records: list[JobRecord], wanted: list[bytes]) -> None:
+    assert Stream(records, is_cut=True).run(kill_at=(70, 110), stride=3).verdicts() == wanted
+
+
+def test_groups_whose_windows_come_in_any_order(records: list[JobRecord], wanted: list[bytes]) -> None:
+    assert Stream(records, shuffle_seed=3, is_cut=True).run(stride=7).verdicts() == wanted
 
 
 def test_a_backlog_is_judged_as_it_would_have_been_live(records: list[JobRecord], wanted: list[bytes]) -> None:
@@ -209,7 +244,7 @@ def test_a_state_of_another_version_is_refused_in_a_sentence(records: list[JobRe
     stream = Stream(records).run()
     parts = stream.state.parts()
     name = next(iter(parts))
-    stream.state.replace({name: parts[name].replace(b'"version":1', b'"version":99')}, [])
+    stream.state.replace({name: parts[name].replace(b'"version":%d' % STATE_VERSION, b'"version":99')}, [])
 
     with pytest.raises(SnapshotError, match=r"job c/j .* version 99.*without a savepoint"):
         JobDriver(CONFIG, KEY, stream.state)

@@ -13,16 +13,15 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 from tests.strategies import tables
-from tocsin.models.frames import FrameStack
+from tocsin.models.metric_means import MetricMeans, mean_over_ticks
 from tocsin.models.peers import PeerConfig
 from tocsin.pipeline.operators.arrays import array_from, array_state
 from tocsin.pipeline.operators.peer_rows import (
     Block,
+    MeanRows,
     directed,
-    host_rows,
     largest_by_host,
     mean_by_host,
-    mean_over_ticks,
     table_from,
     table_state,
 )
@@ -70,9 +69,10 @@ class TestArrays:
 class TestMeans:
     @given(series)
     def test_missing_ticks_do_not_count(self, values: FloatArray) -> None:
-        found = mean_over_ticks(values)
+        found, counts = mean_over_ticks(values)
         for row, metric in np.ndindex(3, 2):
             known = [float(value) for value in values[row, metric] if not math.isnan(value)]
+            assert counts[row, metric] == len(known)
             if known:
                 assert found[row, metric] == pytest.approx(sum(known) / len(known), rel=1e-4, abs=0.2)
             else:
@@ -99,9 +99,15 @@ class TestMeans:
         )
 
     def test_gpus_know_their_hosts(self) -> None:
-        stack = FrameStack(("a", "b"), (("a", "G1"), ("b", "G1"), ("b", "G2")), f32([]), f32([]))
+        no_longs, nothing = np.zeros(1, np.int64), np.zeros((1, 1), np.uint16)
+        told = (("b", "G1"),)
+        means = MetricMeans(("b",), no_longs, no_longs, no_longs, told, f32([[0.5]]), nothing, f32([[0.7]]), nothing)
+        rows = MeanRows.of(means, ["a", "b"], [("a", "G1"), ("b", "G1"), ("b", "G2")])
+        found = rows.told(means)
 
-        assert host_rows(stack).tolist() == [0, 1, 1]
+        assert found.of_host.tolist() == [0, 1, 1]
+        np.testing.assert_array_equal(found.host_values, f32([[NAN], [0.5]]))
+        np.testing.assert_array_equal(found.gpu_values, f32([[NAN], [0.7], [NAN]]))
 
 
 class TestBlock:

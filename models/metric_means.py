@@ -1,0 +1,174 @@
+"""What one slice's frames tell, as means: a row per host and one per GPU.
+
+Peers are compared by their means over a slice, so that is all that has to travel to where a job's
+hosts meet. A large job's frames are reduced where they arrive, group by group, and joined after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tocsin.models.frames import FloatArray, GpuRow, Grid, stack_frames
+from tocsin.schemas.metrics import MetricTable
+from tocsin.schemas.records import Frame
+
+LongArray = NDArray[np.int64]
+CountArray = NDArray[np.uint16]
+_WIRE_FLOAT = np.dtype("<f4")
+Name = TypeVar("Name")
+_MAX_COUNT = np.iinfo(np.uint16).max
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MetricMeans:
+    """Means over one slice.
+
+    Attributes:
+        hosts: row keys, ascending.
+        seen_ns: newest stamp of each host's frames, Unix nanoseconds, shape (hosts,).
+        tick_ns: distance of its samples, shape (hosts,).
+        sample_counts: its ticks with at least one host metric, shape (hosts,).
+        gpu_rows: row keys (host, GPU uuid), by host, then by uuid.
+        host_values: float32, shape (hosts, host metrics), NaN = no sample.
+        host_counts: samples behind each mean, same shape.
+        gpu_values: float32, shape (GPU rows, GPU metrics), NaN = no sample.
+        gpu_counts: samples behind each mean, same shape.
+    """
+
+    hosts: tuple[str, ...]
+    seen_ns: LongArray
+    tick_ns: LongArray
+    sample_counts: LongArray
+    gpu_rows: tuple[GpuRow, ...]
+    host_values: FloatArray
+    host_counts: CountArray
+    gpu_values: FloatArray
+    gpu_counts: CountArray
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Where the columns of one metric group lie in the whole table.
+
+    Attributes:
+        gpu_column: the first one among the GPU columns.
+        host_column: the first one among the host columns.
+    """
+
+    gpu_column: int = 0
+    host_column: int = 0
+
+
+def fits(frame: Frame, table: MetricTable) -> bool:
+    """Whether a frame's matrices have the sizes that its table asks for (the codec knows only the built-in ones)."""
+    row_bytes = frame.tick_count * _WIRE_FLOAT.itemsize
+    return (
+        len(frame.host_matrix) == len(table.host) * row_bytes
+        and len(frame.gpu_matrix) == len(frame.gpu_uuids) * len(table.gpu) * row_bytes
+    )
+
+
+def means_of(frames: Sequence[Frame], table: MetricTable, start_ns: int, end_ns: int) -> MetricMeans:
+    """Reduce the frames of one table.
+
+    Args:
+        frames: in canonical order, at least one; all fit the table.
+        table: what their columns are.
+        start_ns: begin of the slice: samples outside do not count.
+        end_ns: its end.
+    """
+    tick_ns = frames[0].tick_ns
+    stack = stack_frames(frames, table, Grid(start_ns, tick_ns, max(1, (end_ns - start_ns) // tick_ns)))
+    rows = {host: row for row, host in enumerate(stack.hosts)}
+    place = np.array([rows[frame.host] for frame in frames], np.intp)
+    seen_ns, ticks_ns, counts = (np.zeros(len(rows), np.int64) for _ in range(3))
+    np.maximum.at(seen_ns, place, np.array([frame.ts_ns for frame in frames], np.int64))
+    ticks_ns[place] = [frame.tick_ns for frame in frames]
+    counts[place] = _samples(frames, len(table.host))
+    host_values, host_counts = mean_over_ticks(stack.host_values)
+    gpu_values, gpu_counts = mean_over_ticks(stack.gpu_values)
+    return MetricMeans(
+        stack.hosts, seen_ns, ticks_ns, counts, stack.gpu_rows, host_values, host_counts, gpu_values, gpu_counts
+    )
+
+
+def _samples(frames: Sequence[Frame], metric_count: int) -> LongArray:
+    """Per frame its ticks with at least one host metric."""
+    found = np.zeros(len(frames), np.int64)
+    by_length: dict[int, list[int]] = {}
+    for index, frame in enumerate(frames):
+        by_length.setdefault(frame.tick_count, []).append(index)
+    for tick_count, members in by_length.items():
+        values = np.frombuffer(b"".join([frames[index].host_matrix for index in members]), _WIRE_FLOAT)
+        known = np.isfinite(values.reshape(len(members), metric_count, tick_count))
+        found[members] = known.any(axis=1).sum(axis=1)
+    return found
+
+
+def mean_over_ticks(values: FloatArray) -> tuple[FloatArray, CountArray]:
+    """Mean and count over the last axis, without the missing ticks; shape (rows, metrics) each."""
+    known = np.isfinite(values)
+    count = known.sum(axis=2)
+    total = np.where(known, values, 0).sum(axis=2, dtype=np.float64)
+    mean = np.where(count > 0, total / np.maximum(count, 1), np.nan).astype(np.float32)
+    return mean, np.minimum(count, _MAX_COUNT).astype(np.uint16)
+
+
+def join_means(parts: Sequence[tuple[MetricMeans, Columns]], table: MetricTable) -> MetricMeans:
+    """Put the means of several groups, or of several parts of a slice, together.
+
+    Where parts hold the same host and metric, all their samples count alike.
+
+    Args:
+        parts: means and where their columns lie.
+        table: the whole table.
+    """
+    if len(parts) == 1 and _is_whole(parts[0][0], table):
+        return parts[0][0]
+    hosts = tuple(sorted({host for means, _ in parts for host in means.hosts}))
+    host_row = {host: row for row, host in enumerate(hosts)}
+    gpu_rows = tuple(sorted({name for means, _ in parts for name in means.gpu_rows}))
+    gpu_row = {name: row for row, name in enumerate(gpu_rows)}
+    seen_ns, ticks_ns, samples = (np.zeros(len(hosts), np.int64) for _ in range(3))
+    host_sum, gpu_sum = _Sum(len(hosts), len(table.host)), _Sum(len(gpu_rows), len(table.gpu))
+    for means, columns in parts:
+        rows = _rows(means.hosts, hosts, host_row)
+        seen_ns[rows] = np.maximum(seen_ns[rows], means.seen_ns)
+        ticks_ns[rows] = np.maximum(ticks_ns[rows], means.tick_ns)
+        samples[rows] = np.maximum(samples[rows], means.sample_counts)
+        host_sum.add(rows, columns.host_column, means.host_values, means.host_counts)
+        rows = _rows(means.gpu_rows, gpu_rows, gpu_row)
+        gpu_sum.add(rows, columns.gpu_column, means.gpu_values, means.gpu_counts)
+    return MetricMeans(hosts, seen_ns, ticks_ns, samples, gpu_rows, *host_sum.mean(), *gpu_sum.mean())
+
+
+def _is_whole(means: MetricMeans, table: MetricTable) -> bool:
+    return (means.host_values.shape[1], means.gpu_values.shape[1]) == (len(table.host), len(table.gpu))
+
+
+def _rows(names: Sequence[Name], known: Sequence[Name], place: Mapping[Name, int]) -> NDArray[np.intp]:
+    if names == known:
+        return np.arange(len(names), dtype=np.intp)
+    return np.array([place[name] for name in names], np.intp)
+
+
+class _Sum:
+    """Samples and their sum, shape (rows, metrics)."""
+
+    def __init__(self, row_count: int, metric_count: int) -> None:
+        self._total = np.zeros((row_count, metric_count))
+        self._count = np.zeros((row_count, metric_count), np.int64)
+
+    def add(self, rows: NDArray[np.intp], column: int, values: FloatArray, counts: CountArray) -> None:
+        place = slice(column, column + values.shape[1])
+        self._total[rows, place] += np.where(counts > 0, values.astype(np.float64) * counts, 0.0)
+        self._count[rows, place] += counts
+
+    def mean(self) -> tuple[FloatArray, CountArray]:
+        mean = np.where(self._count > 0, self._total / np.maximum(self._count, 1), np.nan).astype(np.float32)
+        return mean, np.minimum(self._count, _MAX_COUNT).astype(np.uint16)

@@ -1,0 +1,50 @@
+"""A window's frames become blocks before they meet the job's other records.
+
+Runs in the slot of the window, which is that of (job, metric group): a large job's groups are
+reduced side by side, and what travels on and is kept in the journal is a fifth of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tocsin.models.metric_means import fits
+from tocsin.pipeline.flink.packing import pack
+from tocsin.pipeline.frame_blocks import BUILTIN_TABLES, blocks_of, encode_block
+from tocsin.schemas.codec import decode
+from tocsin.schemas.errors import SchemaError
+from tocsin.schemas.records import Frame
+
+
+def reduce_and_pack(values: Sequence[bytes | None], origins: Sequence[str | None], group: str | None) -> bytes:
+    """Join the payloads of one window.
+
+    Args:
+        values: payloads.
+        origins: where each stood.
+        group: metric group of the window's frames; empty: they are no frames, and nothing is decoded. What is no
+            frame, or one of a table that must be announced, goes on as it came: the operators know what to do.
+    """
+    if not group:
+        return pack(values, origins)
+    frames: dict[bytes, Frame] = {}
+    rest: list[bytes | None] = []
+    rest_origins: list[str | None] = []
+    for value, origin in zip(values, origins, strict=True):
+        frame = _frame_of(value)
+        if frame is None or value is None:
+            rest.append(value)
+            rest_origins.append(origin)
+        else:
+            frames[value] = frame
+    blocks = [encode_block(block) for block in blocks_of(frames.values(), BUILTIN_TABLES)]
+    return pack([*rest, *blocks], [*rest_origins, *[""] * len(blocks)])
+
+
+def _frame_of(value: bytes | None) -> Frame | None:
+    try:
+        record = decode(value or b"")
+    except SchemaError:
+        return None
+    table = BUILTIN_TABLES.get(record.table_id) if isinstance(record, Frame) else None
+    return record if isinstance(record, Frame) and table is not None and fits(record, table) else None

@@ -1,0 +1,180 @@
+"""Frames of many hosts, reduced to one block: what a metric slice's operators are fed with.
+
+Both runtimes reduce the same way: frames of one job, table, slice and **second of their stamps** make
+one block. The Flink job does it where a window of frames arrives, before they meet the job's other
+records (``flink/functions.py``); the embedded engine at the slice's end. A block takes a fifth of its
+frames' bytes, and a large job's metric groups are reduced in slots of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tocsin.models.metric_means import Columns, MetricMeans, fits, join_means, means_of
+from tocsin.schemas.errors import DecodeError
+from tocsin.schemas.metric_groups import GROUP_OF_TABLE
+from tocsin.schemas.metrics import BUILTIN_TABLE, MetricTable
+from tocsin.schemas.records import METRIC_SLICE_NS, NS_PER_SECOND, Frame, JobKey, Slice, metric_slice_ns
+
+MAGIC: Final = b"TCFB\x01"
+_LENGTH: Final = struct.Struct("<I")
+_ARRAYS: Final = ("seen_ns", "tick_ns", "sample_counts", "host_values", "host_counts", "gpu_values", "gpu_counts")
+
+BUILTIN_TABLES: Final[Mapping[int, MetricTable]] = {
+    BUILTIN_TABLE.table_id: BUILTIN_TABLE,
+    **{table_id: group.table for table_id, group in GROUP_OF_TABLE.items()},
+}
+"""Tables that nobody has to announce."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameBlock:
+    """The frames of one job, table, slice and second.
+
+    Attributes:
+        job: whose.
+        table_id: metric table of the columns.
+        start_ns: begin of the slice.
+        end_ns: its end.
+        ts_ns: newest stamp.
+        means: what they told.
+    """
+
+    job: JobKey
+    table_id: int
+    start_ns: int
+    end_ns: int
+    ts_ns: int
+    means: MetricMeans
+
+    @property
+    def host(self) -> str:
+        """A block has the frames of many hosts: the first one's, for order."""
+        return self.means.hosts[0]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSlice(Slice):
+    """A metric slice; a runtime that reduced frames before hands in blocks.
+
+    Attributes:
+        blocks: ordered by (ts_ns, first host, bytes), exact duplicates dropped.
+    """
+
+    blocks: tuple[FrameBlock, ...] = ()
+
+
+def blocks_of(
+    frames: Iterable[Frame], tables: Mapping[int, MetricTable], slice_ns: int = METRIC_SLICE_NS
+) -> list[FrameBlock]:
+    """Reduce frames; those of an unknown table, and those that do not fit theirs, are left out.
+
+    Args:
+        frames: of any jobs, each frame once, in any order.
+        tables: what is known, by id.
+        slice_ns: least length of a metric slice.
+    """
+    groups: dict[tuple[JobKey, int, int, int, int], list[Frame]] = {}
+    for frame in frames:
+        table = tables.get(frame.table_id)
+        if table is None or not fits(frame, table):
+            continue
+        length = metric_slice_ns(frame.tick_ns, slice_ns)
+        end_ns = (frame.ts_ns // length + 1) * length
+        key = (frame.job, frame.table_id, end_ns - length, end_ns, frame.ts_ns // NS_PER_SECOND)
+        groups.setdefault(key, []).append(frame)
+    found = []
+    for (job, table_id, start_ns, end_ns, _), members in sorted(groups.items(), key=lambda item: item[0]):
+        members.sort(key=lambda frame: (frame.ts_ns, frame.host, frame.gpu_matrix, frame.host_matrix))
+        means = means_of(members, tables[table_id], start_ns, end_ns)
+        found.append(FrameBlock(job, table_id, start_ns, end_ns, int(means.seen_ns.max()), means))
+    return found
+
+
+def slice_blocks(data: Slice, tables: Mapping[int, MetricTable]) -> list[FrameBlock]:
+    """All blocks of a metric slice: those that came as such, and what its frames are reduced to."""
+    frames = (record for record in data.records if isinstance(record, Frame))
+    came = data.blocks if isinstance(data, MetricSlice) else ()
+    return [*came, *blocks_of(frames, tables, data.end_ns - data.start_ns)]
+
+
+def join_blocks(blocks: Sequence[FrameBlock], table: MetricTable) -> MetricMeans | None:
+    """Put a slice's blocks of one table, or of its metric groups, together; None: there is none of them."""
+    parts = []
+    for block in sorted(blocks, key=lambda block: (block.ts_ns, block.table_id)):
+        group = GROUP_OF_TABLE.get(block.table_id)
+        if block.table_id == table.table_id:
+            parts.append((block.means, Columns()))
+        elif group is not None and table == BUILTIN_TABLE:
+            parts.append((block.means, Columns(group.gpu_column, group.host_column)))
+    return join_means(parts, table) if parts else None
+
+
+def encode_block(block: FrameBlock) -> bytes:
+    """Write a block: magic, length of the head, head (JSON), arrays."""
+    means, arrays, bodies = block.means, [], []
+    for name in _ARRAYS:
+        values = getattr(means, name)
+        arrays.append([values.dtype.str, list(values.shape)])
+        if values.size and (values == values.flat[0]).all():
+            arrays[-1].append(values.flat[0].item())  # nearly always so: counts, distances of samples
+        else:
+            bodies.append(values.tobytes())
+    gpu_counts = dict.fromkeys(means.hosts, 0)
+    for host, _ in means.gpu_rows:
+        gpu_counts[host] += 1
+    head = json.dumps(
+        {
+            "job": [block.job.cluster, block.job.job_id, block.job.attempt],
+            "table_id": block.table_id,
+            "start_ns": block.start_ns,
+            "end_ns": block.end_ns,
+            "ts_ns": block.ts_ns,
+            "hosts": means.hosts,
+            "gpu_counts": list(gpu_counts.values()),
+            "gpus": [uuid for _, uuid in means.gpu_rows],
+            "arrays": arrays,
+        },
+        separators=(",", ":"),
+    ).encode()
+    return b"".join((MAGIC, _LENGTH.pack(len(head)), head, *bodies))
+
+
+def decode_block(data: bytes) -> FrameBlock:
+    """Read what ``encode_block`` wrote.
+
+    Raises:
+        DecodeError: it is damaged.
+    """
+    try:
+        begin = len(MAGIC) + _LENGTH.size
+        (length,) = _LENGTH.unpack_from(data, len(MAGIC))
+        head = json.loads(data[begin : begin + length])
+        arrays = dict(zip(_ARRAYS, _arrays(data, begin + length, head["arrays"]), strict=True))
+        uuids = iter(head["gpus"])
+        counts = zip(head["hosts"], head["gpu_counts"], strict=True)
+        rows = [(host, next(uuids)) for host, count in counts for _ in range(count)]
+        means = MetricMeans(hosts=tuple(head["hosts"]), gpu_rows=tuple(rows), **arrays)
+        return FrameBlock(
+            JobKey(*head["job"]), head["table_id"], head["start_ns"], head["end_ns"], head["ts_ns"], means
+        )
+    except (ValueError, KeyError, TypeError, struct.error, RuntimeError) as error:
+        raise DecodeError(f"frame block: {error}") from error
+
+
+def _arrays(data: bytes, place: int, described: Sequence[Sequence[Any]]) -> Iterator[NDArray[Any]]:
+    for kind, shape, *same in described:
+        if same:
+            yield np.full(shape, same[0], np.dtype(kind))
+            continue
+        count = int(np.prod(shape))
+        values = np.frombuffer(data, np.dtype(kind), count, place)
+        place += values.nbytes
+        yield values.reshape(shape)
