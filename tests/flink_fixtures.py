@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
@@ -15,6 +17,7 @@ from tests.kafka_fixtures import need_java
 from tocsin.cli.cluster.broker import Broker
 from tocsin.cli.cluster.flink import Flink
 from tocsin.cli.cluster.flink_conf import FlinkConfig
+from tocsin.cli.cluster.process import free_port
 from tocsin.cli.main import main
 from tocsin.pipeline.recording.replay import ReplayConfig, replay
 from tocsin.pipeline.recording.stream import records_of
@@ -22,7 +25,7 @@ from tocsin.pipeline.recording.tables import Recording
 from tocsin.pipeline.simulation.case import draw_case
 from tocsin.schemas.cloudevents import encode_verdict
 from tocsin.schemas.codec import encode
-from tocsin.schemas.records import NS_PER_SECOND, Tick
+from tocsin.schemas.records import NS_PER_SECOND, ModelAnnouncement, Tick
 from tocsin.schemas.topics import (
     MODELS,
     STEPS,
@@ -45,7 +48,10 @@ def flink_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flink]:
     """The session's Flink. Whoever stops a part of it must start it again."""
     need_java()
     pytest.importorskip("pyflink", reason="no pyflink: pip install 'tocsin[flink]'")
-    flink = Flink(FlinkConfig(tmp_path_factory.mktemp("flink"), slot_count=2))
+    # Flink serves metrics on all interfaces; there is no setting for it.
+    first = free_port()
+    ports = f"{first}-{min(first + 20, 65535)}"
+    flink = Flink(FlinkConfig(tmp_path_factory.mktemp("flink"), slot_count=2, metrics_ports=ports))
     flink.start()
     yield flink
     flink.stop()
@@ -60,12 +66,14 @@ class Stream:
         flink: where the job runs.
         prefix: of the topics, and the job's name.
         recording: what is played.
+        announcements: models that are announced meanwhile, each at its own time.
     """
 
     broker: Broker
     flink: Flink
     prefix: str
     recording: Recording
+    announcements: Sequence[ModelAnnouncement] = ()
     _producer: Any = field(init=False)
     _tick_ns: int = field(init=False, default=0)
 
@@ -167,6 +175,18 @@ class Stream:
             consumer.close()
         return found
 
+    def metrics(self) -> str:
+        """The pages of the Prometheus reporters of the whole cluster."""
+        first, _, last = self.flink.config.metrics_ports.partition("-")
+        found = []
+        for port in range(int(first), int(last) + 1):
+            try:
+                with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+                    found.append(page.read().decode())
+            except URLError:  # JobManager and TaskManagers have taken some ports of the range
+                continue
+        return "\n".join(found)
+
     def wait_checkpoints(self, count: int) -> None:
         """Wait for so many more checkpoints."""
         rest = self.flink.rest
@@ -182,11 +202,12 @@ class Stream:
 
     def _arrivals(self, shuffle_seed: int | None, repeat_count: int) -> list[tuple[int, Any]]:
         order = random.Random(shuffle_seed)
-        found = []
+        found: list[tuple[int, Any]] = []
         for record in records_of(self.recording):
             for _ in range(repeat_count):
                 delay_ns = order.randrange(NS_PER_SECOND // 2) if shuffle_seed is not None else 0
                 found.append((record.ts_ns + delay_ns, record))
+        found += [(announcement.ts_ns, announcement) for announcement in self.announcements]
         return sorted(found, key=lambda one: one[0])
 
     def _tick_until(self, now_ns: int) -> None:
@@ -199,7 +220,7 @@ class Stream:
                     self._producer.send(
                         topic_name(name, self.prefix),
                         value,
-                        key=tick_key(name),
+                        key=tick_key(topic_name(name, self.prefix)),
                         headers=[("kind", b"tick")],
                         timestamp_ms=self._tick_ns // _NS_PER_MS,
                         partition=number,
@@ -216,9 +237,9 @@ def case_of(seed: int, host_count: int = 4) -> Recording:
     return draw_case(seed, host_count).recording()
 
 
-def wanted_lines(recording: Recording) -> list[bytes]:
-    """What the embedded engine says of it."""
-    return [encode_verdict(verdict) for verdict in replay(recording, ReplayConfig())]
+def wanted_lines(recording: Recording, *announcements: ModelAnnouncement) -> list[bytes]:
+    """What the embedded engine says of it, with models announced meanwhile."""
+    return [encode_verdict(verdict) for verdict in replay(recording, ReplayConfig(announcements=announcements))]
 
 
 @pytest.fixture
@@ -229,8 +250,8 @@ def stream(flink_cluster: Flink, kafka_broker: Broker, topic_prefix: str) -> Ite
         flink_cluster.stop()
         flink_cluster.start()
 
-    def make(recording: Recording) -> Stream:
-        made.append(Stream(kafka_broker, flink_cluster, topic_prefix, recording))
+    def make(recording: Recording, *announcements: ModelAnnouncement) -> Stream:
+        made.append(Stream(kafka_broker, flink_cluster, topic_prefix, recording, announcements))
         return made[-1]
 
     yield make

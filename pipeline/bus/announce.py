@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tocsin.pipeline.bus.client import Writer, producer, ticked_partitions
+from tocsin.pipeline.bus.client import Writer, input_partitions, producer
 from tocsin.schemas.codec import encode
 from tocsin.schemas.kafka_settings import KafkaSettings
 from tocsin.schemas.model_announcement import ModelAnnouncement
@@ -17,7 +17,7 @@ def announce(settings: KafkaSettings, prefix: str, announcement: ModelAnnounceme
     """
     data = encode(announcement)
     with producer(settings, linger_ms=0) as client:
-        ticked_partitions(client, prefix)  # a topic that is missing is told before all else
+        input_partitions(client, prefix)  # a topic that is missing is told before all else
         writer = Writer(client)
         writer.send(topic_of(announcement, prefix), announcement, data)
         writer.finish()

@@ -167,7 +167,7 @@ class Writer:
         self._on_done(size_bytes, None)
 
 
-def ticked_partitions(client: Any, prefix: str) -> list[tuple[str, int]]:
+def input_partitions(client: Any, prefix: str) -> list[tuple[str, int]]:
     """Return the partitions that ticks go to, as (topic, number): of all input topics, and of the models.
 
     Raises:

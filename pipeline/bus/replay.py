@@ -12,9 +12,9 @@ from typing import Any, Final
 from kafka import TopicPartition
 from kafka.admin import OffsetSpec
 
-from tocsin.pipeline.bus.client import Writer, admin, producer, ticked_partitions
+from tocsin.pipeline.bus.client import Writer, admin, input_partitions, producer
 from tocsin.pipeline.bus.topics import settings_of_topics
-from tocsin.pipeline.recording.replay import ReplayConfig, seconds_of
+from tocsin.pipeline.recording.replay import ReplayConfig, seconds_with_models
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.schemas.codec import encode
 from tocsin.schemas.errors import EngineError, SchemaError
@@ -67,9 +67,9 @@ def play(
     left_out = Counter[str]()
     record_count = tick_count = 0
     with producer(settings, linger_ms=50) as client:
-        partitions = ticked_partitions(client, prefix)
+        partitions = input_partitions(client, prefix)
         writer = Writer(client)
-        for tick_ns, records in seconds_of(recording, config or ReplayConfig()):
+        for tick_ns, records in seconds_with_models(recording, config or ReplayConfig()):
             for record in records:
                 try:
                     data = encode(record)

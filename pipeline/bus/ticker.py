@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from kafka.errors import AuthorizationError, KafkaError
 
-from tocsin.pipeline.bus.client import Writer, producer, ticked_partitions
+from tocsin.pipeline.bus.client import Writer, input_partitions, producer
 from tocsin.schemas.codec import encode
 from tocsin.schemas.errors import EngineError
 from tocsin.schemas.kafka_settings import KafkaSettings
@@ -121,7 +121,7 @@ class Ticker:
         patience = {"request_timeout_ms": 5_000, "delivery_timeout_ms": 10_000}
         with producer(self._settings, **options, **patience) as client:
             writer, known, last_ns = Writer(client), [("", 0)], 0
-            ticked_partitions(client, self._prefix)  # a topic that is missing is told before all else
+            input_partitions(client, self._prefix)  # a topic that is missing is told before all else
             while not self._stop.is_set():
                 self._clock.look(client)
                 now_ns = self._clock.now_ns()
@@ -131,7 +131,7 @@ class Ticker:
                     continue
                 if self._stop.wait((tick_ns - now_ns) / NS_PER_SECOND):
                     return
-                partitions = ticked_partitions(client, self._prefix)
+                partitions = input_partitions(client, self._prefix)
                 if partitions != known:
                     known = partitions
                     _LOG.info("ticking", extra={"prefix": self._prefix, "partitions": len(partitions)})

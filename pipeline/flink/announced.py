@@ -6,7 +6,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from pyflink.common import Row, Types
-from pyflink.datastream import DataStream, KeyedBroadcastProcessFunction, KeyedStream, RuntimeContext
+from pyflink.datastream import (
+    DataStream,
+    KeyedBroadcastProcessFunction,
+    KeyedStream,
+    RuntimeContext,
+    StreamExecutionEnvironment,
+)
 from pyflink.datastream.state import MapStateDescriptor
 from pyflink.table import StreamTableEnvironment
 
@@ -17,23 +23,22 @@ from tocsin.pipeline.flink.model_log import ModelLog, ModelRow
 
 _STATE: Final = MapStateDescriptor("models", Types.STRING(), BYTES)
 _NS_PER_MS: Final = 1_000_000
-_PARALLELISM: Final = "table.exec.resource.default-parallelism"
 
 
-def models_stream(tables: StreamTableEnvironment) -> DataStream:
-    """Read the topic of models, in its order: one reader, whatever the job's other operators have."""
-    config = tables.get_config()
-    before = config.get(_PARALLELISM, "-1")
-    config.set(_PARALLELISM, "1")  # taken up when the query becomes a stream: here
-    stream = tables.to_data_stream(tables.sql_query(sql.MODEL_ROWS))
-    config.set(_PARALLELISM, before)
-    return stream
-
-
-def drive(windows: KeyedStream, models: DataStream, driver: DriverConfig) -> DataStream:
+def drive(windows: KeyedStream, tables: StreamTableEnvironment, driver: DriverConfig) -> DataStream:
     """Hand each job's windows, and to every slot the models, to the operators."""
+    models = _models(windows.get_execution_environment(), tables)
     connected = windows.connect(models.broadcast(_STATE))
     return connected.process(DriveAnnounced(driver), output_type=OUTPUT_TYPE)
+
+
+def _models(env: StreamExecutionEnvironment, tables: StreamTableEnvironment) -> DataStream:
+    """Read the topic of models in its order: by one reader, whatever the job's other operators have."""
+    slot_count = env.get_parallelism()
+    env.set_parallelism(1)  # taken up when the query becomes a stream: here
+    stream = tables.to_data_stream(tables.sql_query(sql.MODEL_ROWS))
+    env.set_parallelism(slot_count)
+    return stream
 
 
 class DriveAnnounced(KeyedBroadcastProcessFunction):  # type: ignore[misc]  # pyflink has no types
@@ -82,6 +87,7 @@ class DriveAnnounced(KeyedBroadcastProcessFunction):  # type: ignore[misc]  # py
         self._written = now
         self._count()
         if letter is not None and self._speaks:
+            self._jobs.metrics.count("dead_letters")
             yield Row(letter.topic, letter.key, letter.value, letter.headers)
 
     def _load(self, ctx: Any) -> dict[str, bytes]:

@@ -14,7 +14,7 @@ from pyflink.datastream import StreamExecutionEnvironment
 from pyflink.table import DataTypes, Schema, StreamTableEnvironment
 
 from tocsin.pipeline.flink import sql
-from tocsin.pipeline.flink.announced import drive, models_stream
+from tocsin.pipeline.flink.announced import drive
 from tocsin.pipeline.flink.driver import DriverConfig
 from tocsin.pipeline.flink.functions import pack_records
 from tocsin.pipeline.flink.options import JARS_VARIABLE, OPTIONS_VARIABLE, PARAMETER, JobOptions, options_from
@@ -67,7 +67,7 @@ def _drive(tables: StreamTableEnvironment, driver: DriverConfig) -> None:
     """Hand each job's windows to its operators; what they say becomes a view."""
     windows = tables.to_data_stream(tables.sql_query(sql.PACKED))
     said = (
-        drive(windows.key_by(lambda row: row[0], key_type=Types.STRING()), models_stream(tables), driver)
+        drive(windows.key_by(lambda row: row[0], key_type=Types.STRING()), tables, driver)
         .uid("operators")
         .name("operators")
     )

@@ -27,11 +27,14 @@ class JobMetrics:
         self._labelled: dict[tuple[str, str, str], Any] = {}
         self._group.gauge("jobs", job_count)
 
+    def count(self, name: str) -> None:
+        """Count one of ``COUNTERS``."""
+        self._counters[name].inc()
+
     def take(self, driver: JobDriver) -> None:
         """Add what a driver has counted, and let it begin anew."""
-        for name, count in driver.counters.items():
-            if name in self._counters:
-                self._counters[name].inc(count)
+        for name, counter in self._counters.items():
+            counter.inc(driver.counters[name])  # 0, too: Flink shows a counter once it was counted up
         for key, count in driver.labelled.items():
             self.add(key, count)
         driver.counters.clear()

@@ -90,7 +90,7 @@ def drive(
         refused: counts the records that the engine did not take, by why; None: they are logged.
     """
     left_out = Counter[str]() if refused is None else refused
-    for tick_ns, records in seconds_of(recording, config):
+    for tick_ns, records in seconds_with_models(recording, config):
         for record in records:
             try:
                 engine.take_record(record)
@@ -103,7 +103,19 @@ def drive(
         _LOG.warning("records are left out", extra={"error": text, "count": count})
 
 
-def seconds_of(recording: Recording, config: ReplayConfig) -> Iterator[tuple[int, list[JobRecord | ModelAnnouncement]]]:
+def seconds_with_models(
+    recording: Recording, config: ReplayConfig
+) -> Iterator[tuple[int, list[JobRecord | ModelAnnouncement]]]:
+    """As ``seconds_of``, with the models that are announced meanwhile."""
+    announced = deque(sorted(config.announcements, key=lambda one: one.ts_ns))
+    for tick_ns, records in seconds_of(recording, config):
+        now: list[JobRecord | ModelAnnouncement] = []
+        while announced and announced[0].ts_ns < tick_ns:
+            now.append(announced.popleft())
+        yield tick_ns, [*now, *records]
+
+
+def seconds_of(recording: Recording, config: ReplayConfig) -> Iterator[tuple[int, list[JobRecord]]]:
     """A recording in recording time: (tick, the records that arrive before it), a second each.
 
     Whoever feeds these to an engine, in this order, replays the recording; the last tick lies one
@@ -118,11 +130,8 @@ def seconds_of(recording: Recording, config: ReplayConfig) -> Iterator[tuple[int
         return
     last_ns = -(-recording.manifest.end_ns // NS_PER_SECOND) * NS_PER_SECOND + lateness_ns
     tick_ns = (max(recording.manifest.start_ns, held[0]) // NS_PER_SECOND + 1) * NS_PER_SECOND
-    announced = deque(sorted(config.announcements, key=lambda one: one.ts_ns))
     while tick_ns <= last_ns:
-        records: list[JobRecord | ModelAnnouncement] = []
-        while announced and announced[0].ts_ns < tick_ns:
-            records.append(announced.popleft())
+        records: list[JobRecord] = []
         while held is not None and held[0] < tick_ns:
             records.append(held[1])
             held = next(arrivals, None)

@@ -33,7 +33,7 @@ from tocsin.schemas.records import (
     Tick,
     Topology,
 )
-from tocsin.schemas.topics import INPUTS, headers_of, key_of, timestamp_ms, topic_name, topic_of
+from tocsin.schemas.topics import TICKED, headers_of, key_of, tick_key, timestamp_ms, topic_name, topic_of
 
 SLICE_SECONDS, GPU_COUNT = 5, 8
 SLICE_NS = SLICE_SECONDS * NS_PER_SECOND
@@ -71,7 +71,7 @@ def main() -> None:
     producer = KafkaProducer(
         bootstrap_servers=args.kafka, acks="all", linger_ms=20, batch_size=1 << 20, compression_type="lz4"
     )
-    partitions = {name: len(producer.partitions_for(topic_name(name, load.prefix))) for name in INPUTS}
+    partitions = {name: len(producer.partitions_for(topic_name(name, load.prefix))) for name in TICKED}
     # The stamps lie in the future while the bytes are made: a slice costs some 30 us a host.
     lead_seconds = 5 + 60e-6 * load.host_count * load.slice_count
     start_ns = (int(time.time() + lead_seconds) // SLICE_SECONDS + 1) * SLICE_NS
@@ -116,6 +116,7 @@ def _tick(producer: KafkaProducer, prefix: str, now_ns: int, partitions: dict[st
         for partition in range(count):
             producer.send(
                 topic_name(name, prefix),
+                key=tick_key(topic_name(name, prefix)),
                 value=encode(tick),
                 headers=headers_of(tick),
                 timestamp_ms=timestamp_ms(tick),

@@ -29,7 +29,7 @@ from tocsin.pipeline.recording.stream import records_of
 from tocsin.pipeline.stores.clickhouse_address import parse_address
 from tocsin.schemas.codec import decode, encode
 from tocsin.schemas.kafka_settings import KafkaSettings, kafka_settings
-from tocsin.schemas.records import Record, Tick
+from tocsin.schemas.records import ModelAnnouncement, Record, Tick
 from tocsin.schemas.topics import INPUTS, LATE, topic_name
 from tocsin.schemas.verdicts import Verdict
 
@@ -138,7 +138,8 @@ def run_agent_round(config: AgentConfig, folder: Path) -> Told:
         wanted, found = read_tables(folder / "data"), read_tables(folder / "data", address)
     told.outcomes = [outcome(play, verdicts, lines, wanted, found)]
     told.problems += _against(verdicts, host)
-    sent_count = len({encode(record) for record in held if not isinstance(record, Tick) and record.host == host})
+    nobodys = Tick | ModelAnnouncement
+    sent_count = len({encode(record) for record in held if not isinstance(record, nobodys) and record.host == host})
     print(f"  {host}: {sent_count} of {count} records were in time")
     if sent_count == count:
         told.problems.append(f"{host} has no gap: nothing was tried")

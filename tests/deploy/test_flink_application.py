@@ -27,7 +27,7 @@ from tocsin.cli.cluster.process import Child, Program, free_port
 from tocsin.schemas.codec import encode
 from tocsin.schemas.kafka_settings import kafka_settings
 from tocsin.schemas.records import Tick
-from tocsin.schemas.topics import DEAD_LETTER, INPUTS, KIND_HEADER, topic_name
+from tocsin.schemas.topics import DEAD_LETTER, INPUTS, KIND_HEADER, TICKED, tick_key, topic_name
 
 PASSWORD = "pass word-of-tests"
 OF_THE_CLUSTER = ("high-availability.",)
@@ -162,8 +162,8 @@ def send(broker: Broker, tmp_path: Path, prefix: str) -> None:
         header = [(KIND_HEADER, kind)]
         producer.send(events, key=b"c/j", value=b"junk", headers=header, timestamp_ms=now_ms - 10_000, partition=0)
     tick: dict[str, Any] = {"value": encode(Tick(now_ms * 1_000_000)), "headers": [(KIND_HEADER, b"tick")]}
-    for name in INPUTS:
-        producer.send(topic_name(name, prefix), partition=0, timestamp_ms=now_ms, **tick)
+    for topic in (topic_name(name, prefix) for name in TICKED):
+        producer.send(topic, key=tick_key(topic), partition=0, timestamp_ms=now_ms, **tick)
     producer.close()
 
 

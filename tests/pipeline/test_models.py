@@ -17,7 +17,7 @@ from tocsin.pipeline.model_book import KEEP_NS, ModelBook
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.pipeline.operators.peers import PeerDetector, PeersConfig
 from tocsin.pipeline.operators.steps import StepDetector, StepsConfig
-from tocsin.pipeline.recording.replay import ReplayConfig, drive, replay, seconds_of
+from tocsin.pipeline.recording.replay import ReplayConfig, drive, replay, seconds_with_models
 from tocsin.pipeline.slices import Taken
 from tocsin.schemas.codec import encode
 from tocsin.schemas.errors import ClockAheadError, ModelRefusedError
@@ -114,7 +114,7 @@ def test_an_engine_restored_anywhere_says_what_one_that_ran_through_says(cut_sec
     wanted = list(replay(RECORDING, config))
     engine = EmbeddedEngine(config.engine)
     found: list[Verdict] = []
-    for tick_ns, records in seconds_of(RECORDING, config):
+    for tick_ns, records in seconds_with_models(RECORDING, config):
         for record in records:
             engine.take_record(record)
         found += engine.tick(tick_ns).verdicts
@@ -129,7 +129,7 @@ def test_anomalies_name_the_model_that_found_them() -> None:
     engine = EmbeddedEngine(EngineConfig(history=None))
     versions: dict[tuple[str, str], int] = {}
     keen = announced(START_NS, 60, 105, {"working": {"alarm_sum": 9.0}}, version="keen")
-    for tick_ns, records in seconds_of(RECORDING, ReplayConfig(announcements=(keen,))):
+    for tick_ns, records in seconds_with_models(RECORDING, ReplayConfig(announcements=(keen,))):
         for record in records:
             engine.take_record(record)
         for anomaly in engine.tick(tick_ns).anomalies:

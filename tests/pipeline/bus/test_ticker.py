@@ -16,7 +16,7 @@ from tocsin.pipeline.bus.topics import Wish, apply
 from tocsin.schemas.codec import decode
 from tocsin.schemas.kafka_settings import kafka_settings
 from tocsin.schemas.records import Tick
-from tocsin.schemas.topics import INPUTS
+from tocsin.schemas.topics import TICKED, tick_key
 
 Start = Callable[..., Ticker]
 
@@ -48,23 +48,23 @@ def ticks_of(address: str, prefix: str, enough: Callable[[dict[tuple[str, int], 
     def look(found: list[Any]) -> object:
         nonlocal seen
         for record in found[seen:]:
-            assert (record.key, headers(record)) == (None, {"kind": b"tick"})
+            assert (record.key, headers(record)) == (tick_key(record.topic), {"kind": b"tick"})
             assert decode(record.value) == Tick(record.timestamp * 1_000_000)
             ticks.setdefault((record.topic, record.partition), []).append(record.timestamp)
         seen = len(found)
         return enough(ticks)
 
-    read_until(address, [f"{prefix}.{name}" for name in INPUTS], look)
+    read_until(address, [f"{prefix}.{name}" for name in TICKED], look)
     return ticks
 
 
-def test_every_partition_of_every_input_topic_gets_the_same_tick_a_second(
+def test_every_partition_of_every_input_topic_and_of_the_models_gets_the_same_tick_a_second(
     kafka_broker: Broker, topic_prefix: str, start: Start
 ) -> None:
     make_topics(kafka_broker, topic_prefix, 2)
     start(kafka_broker.address, topic_prefix)
     ticks = ticks_of(
-        kafka_broker.address, topic_prefix, lambda found: len(found) == 8 and min(map(len, found.values())) >= 3
+        kafka_broker.address, topic_prefix, lambda found: len(found) == 9 and min(map(len, found.values())) >= 3
     )
     first = {tuple(times[:3]) for times in ticks.values()}
 
@@ -93,7 +93,7 @@ def test_partitions_that_are_new_get_ticks_without_a_restart(
     wait_until(lambda: ticker.tick_count, 30)
     apply(kafka_settings(kafka_broker.address), Wish(topic_prefix, 3, keep_seconds=0))
 
-    ticks_of(kafka_broker.address, topic_prefix, lambda found: len(found) == 12)
+    ticks_of(kafka_broker.address, topic_prefix, lambda found: len(found) == 13)
 
 
 def test_a_broker_that_was_killed_gets_ticks_again(

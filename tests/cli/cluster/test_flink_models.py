@@ -1,0 +1,76 @@
+"""Models announced to the real job on a real Flink cluster, and what the cluster's metrics say of it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+
+import pytest
+
+from tests.collectors.peer import wait_until
+from tests.flink_fixtures import Stream, case_of, wanted_lines
+from tests.model_announcements import announced
+from tocsin.pipeline.recording.stream import records_of
+from tocsin.schemas.cloudevents import decode_verdict
+from tocsin.schemas.codec import encode
+from tocsin.schemas.prometheus_page import parse_page
+from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.topics import DEAD_LETTER
+
+pytestmark = pytest.mark.timeout(400)
+RECORDING = case_of(11)
+START_NS = RECORDING.manifest.start_ns
+"""Four machines; the peers detector opens verdicts by the slices that end at 110 and at 125 s."""
+KEEN = announced(START_NS, 60, 70, {"working": {"alarm_sum": 9.0}}, version="keen")
+BAD = announced(START_NS, 84, 105, {"working": {"alarm_sum": 0.0}}, version="bad")
+DEAF = announced(START_NS, 100, 120)
+
+
+OURS = "flink_taskmanager_job_task_operator_tocsin_"
+WATERMARK = "flink_taskmanager_job_task_operator_currentInputWatermark"
+
+
+def test_a_model_is_swapped_at_its_slice_and_a_bad_one_is_refused(stream: Callable[..., Stream]) -> None:
+    wanted = wanted_lines(RECORDING, KEEN, BAD, DEAF)
+    assert wanted not in (wanted_lines(RECORDING), wanted_lines(RECORDING, KEEN), wanted_lines(RECORDING, DEAF))
+    job = stream(RECORDING, KEEN, BAD, DEAF)
+    job.submit("--parallelism=2")
+    job.play(0, 1)
+    found = job.wait_verdicts(len(wanted))
+    [letter] = job.read(DEAD_LETTER, bool)
+
+    assert found == wanted
+    assert letter.value == encode(BAD)
+    assert dict(letter.headers)["reason"] == b"out_of_range"
+    _look_at_metrics(job, wanted)
+
+
+def _look_at_metrics(job: Stream, wanted: list[bytes]) -> None:
+    """What the Prometheus reporters of the cluster say of the job."""
+    span_ns = RECORDING.manifest.end_ns - START_NS
+    wait_until(lambda: _values(job).get(("slices",), 0) >= span_ns // NS_PER_SECOND, 60)
+    found = _values(job)
+
+    assert found["verdicts",] == len(wanted)
+    assert found["records",] == sum(1 for _ in records_of(RECORDING))
+    assert (found["dead_letters",], found["operator_failed",], found["jobs",]) == (1, 0, 1)
+    assert (found["outcome_models", "accepted"], found["outcome_models", "out_of_range"]) == (2, 1)
+    lines = Counter(decode_verdict(line).reason for line in wanted)
+    assert {key[1]: count for key, count in found.items() if key[0] == "reason_verdict_lines"} == lines
+    assert {key[1] for key in found if key[0] == "detector_detector_microseconds"} == {"peers", "steps", "diagnose"}
+    assert min(count for key, count in found.items() if key[0] == "detector_detector_microseconds") > 0
+
+
+def _values(job: Stream) -> dict[tuple[str, ...], float]:
+    """(name, value of its label if it has one) -> sum over the slots."""
+    found: dict[tuple[str, ...], float] = defaultdict(float)
+    slots = set()
+    for sample in parse_page(job.metrics()).samples:
+        if sample.labels.get("job_name") == job.prefix and sample.name.startswith(OURS):
+            name = sample.name.removeprefix(OURS)
+            label = sample.labels.get(name.partition("_")[0])
+            found[(name,) if label is None else (name, label)] += sample.value
+        if sample.name == WATERMARK and sample.labels.get("operator_name") == "operators":
+            slots.add((sample.labels["job_name"], sample.labels["subtask_index"]))
+    assert {slot for name, slot in slots if name == job.prefix} == {"0", "1"}
+    return dict(found)
