@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.agent_round import AGENT, AgentConfig, run_agent_round
+from tests.chaos.engine import servers
 from tests.chaos.outcome import table_text
 from tests.chaos.rounds import RoundConfig, Told, run_round
 from tests.chaos.up import COMPONENTS
@@ -117,7 +118,8 @@ def _round(args: argparse.Namespace, seed: int, folder: Path, is_exactly_once: b
 
 
 def _agent(seed: int, folder: Path, is_exactly_once: bool) -> Told:
-    return run_agent_round(AgentConfig(seed, is_exactly_once), folder)
+    with servers(folder) as distributed:
+        return run_agent_round(AgentConfig(seed, is_exactly_once), distributed, "chaos")
 
 
 def _print(told: Told, seconds: float, folder: Path, *, is_kept: bool) -> None:

@@ -12,14 +12,10 @@ import time
 import uuid
 from pathlib import Path
 
-from tests.chaos.engine import Distributed
+from tests.chaos.engine import servers
 from tests.chaos.outcome import Outcome, table_text
 from tests.chaos.plays import both_orders, streams
 from tests.chaos.recordings import SETS, recordings_in
-from tocsin.cli.cluster.broker import Broker, BrokerConfig
-from tocsin.cli.cluster.clickhouse import ClickHouseEndpoint, EndpointConfig
-from tocsin.cli.cluster.flink import Flink
-from tocsin.cli.cluster.flink_conf import FlinkConfig
 
 
 def main() -> int:
@@ -47,20 +43,12 @@ def _compared(folder: Path, sets: list[str], also: list[Path], part: str) -> lis
     named += [one for place in also for one in recordings_in(place)]
     plays = [play for number, (name, recording) in enumerate(named) for play in both_orders(name, recording, number)]
     print(f"{len(plays) // 2} recordings", flush=True)
-    broker, flink = Broker(BrokerConfig(folder / "kafka")), Flink(FlinkConfig(folder / "flink", slot_count=1))
-    endpoint = ClickHouseEndpoint(EndpointConfig(folder / "clickhouse"))
     outcomes: list[Outcome] = []
-    try:
-        for server in (broker, endpoint, flink):
-            server.start()
-        distributed = Distributed(broker, flink, endpoint, folder)
+    with servers(folder) as distributed:
         for stream in streams(plays):
             begun = time.monotonic()
             outcomes += distributed.compare(stream, f"p{uuid.uuid4().hex[:8]}")
             print(f"{len(stream)} plays in {time.monotonic() - begun:.0f} s", flush=True)
-    finally:
-        for server in (flink, endpoint, broker):
-            server.stop()
     return outcomes
 
 
