@@ -114,7 +114,8 @@ class AgentServer:
     def probe(self, host: str, request: dict[str, Any]) -> None:
         """Ask the agent of a host something (it answers with a ``ProbeAnswer`` record)."""
         self._probes.append((host, {"t": "probe", **request}))
-        self._wake_out.send(b"p")
+        with contextlib.suppress(OSError):  # closed meanwhile: nobody is left to ask
+            self._wake_out.send(b"p")
 
     def _run(self) -> None:
         while not self._closing:

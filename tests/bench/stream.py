@@ -1,4 +1,4 @@
-"""The whole chain at full width: ``make bench-stream`` (``python -m tests.bench.stream --hosts 10000 --jobs 4``).
+"""The whole chain at full width: ``make bench-stream`` (``ARGS="--hosts 2500 --jobs 1"``).
 
 Broker, Flink, ClickHouse endpoint, consumer and the load, each a process of its own, all on this machine, in real
 time. Latency is taken from canaries: a verdict a job and slice, from the slice's end to the row in the table.
@@ -31,6 +31,7 @@ from tocsin.pipeline.flink.options import JobOptions
 from tocsin.pipeline.flink.sql import StreamOptions
 from tocsin.pipeline.stores.clickhouse_address import parse_address
 from tocsin.pipeline.stores.clickhouse_store import ClickHouseStore
+from tocsin.schemas.records import NS_PER_SECOND
 
 FloatArray = NDArray[np.float64]
 PREFIX = "bench"
@@ -91,17 +92,23 @@ def main() -> None:
     """Bring up the chain, play, print."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--hosts", type=int, default=10_000)
-    parser.add_argument("--jobs", type=int, default=4)
+    parser.add_argument("--jobs", type=int, nargs="+", default=[4, 1], help="one run for each (default: 4, then 1)")
     parser.add_argument("--seconds", type=int, default=180)
-    parser.add_argument("--parallelism", type=int, default=1)
-    parser.add_argument("--cut", action="store_true", help="agents cut frames by metric group")
+    text = "the same stream before, not counted: Java compiles what it runs often"
+    parser.add_argument("--warmup-seconds", type=int, default=40, help=text)
+    parser.add_argument("--parallelism", type=int, default=2, help="slots")
+    parser.add_argument(
+        "--cut", action="store_true", help="agents cut frames by metric group (always where there is one job)"
+    )
     parser.add_argument("--threads", action="store_true", help="print which threads used the time")
     parser.add_argument("--flink", action="append", default=[], metavar="NAME=VALUE", help="a setting of Flink")
     parser.add_argument("--checkpoint-seconds", type=float, default=_DEFAULTS.checkpoint_seconds)
     parser.add_argument("--snapshot-seconds", type=int, default=_DEFAULTS.snapshot_seconds)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="tocsin-stream-") as folder:
-        _Chain(Path(folder), args).run()
+    for job_count in args.jobs:
+        options = argparse.Namespace(**{**vars(args), "jobs": job_count, "cut": args.cut or job_count == 1})
+        with tempfile.TemporaryDirectory(prefix="tocsin-stream-") as folder:
+            _Chain(Path(folder), options).run()
 
 
 class _Chain:
@@ -165,10 +172,13 @@ class _Chain:
         }
         command = [sys.executable, "-m", "tests.bench.stream_load", "--kafka", self._broker.address]
         command += ["--prefix", PREFIX, "--hosts", str(self._args.hosts), "--jobs", str(self._args.jobs)]
-        command += ["--seconds", str(self._args.seconds), *(["--cut"] if self._args.cut else [])]
+        command += ["--seconds", str(self._args.warmup_seconds + self._args.seconds)]
+        command += ["--cut"] if self._args.cut else []
         load = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert load.stdout is not None
         begun = json.loads(load.stdout.readline())
+        counted_from = begun["start_ns"] / NS_PER_SECOND + self._args.warmup_seconds
+        time.sleep(max(0.0, counted_from - time.time()))
         for part in parts.values():
             part.sample()
         before = {name: part.total_seconds() for name, part in parts.items()}
@@ -181,7 +191,7 @@ class _Chain:
         store = ClickHouseStore(parse_address(self._endpoint.url))
         wanted = self._args.jobs * self._args.seconds
         until = time.monotonic() + _DRAIN_SECONDS
-        while (rows := _canaries(store)).size < wanted and time.monotonic() < until:
+        while len(rows := _canaries(store, counted_from)) < wanted and time.monotonic() < until:
             time.sleep(1.0)
         ended.set()
         sampler.join()
@@ -210,9 +220,7 @@ class _Chain:
         if rows.size:
             early = rows[:, 0] < np.median(rows[:, 0])
             first, second = np.median(rows[early, 1]), np.median(rows[~early, 1])
-            print(
-                f"canaries: {len(rows)} of {wanted}; median of the first half {first:.2f} s, of the second {second:.2f} s"
-            )
+            print(f"canaries: {len(rows)} of {wanted}; median of the first half {first:.2f} s, second {second:.2f} s")
             _print_delays("every second", rows)
             _print_delays("ends of metric slices", rows[rows[:, 0] % SLICE_SECONDS == 0])
         else:
@@ -247,14 +255,15 @@ def _sample(parts: dict[str, Usage], ended: threading.Event) -> None:
             part.sample()
 
 
-def _canaries(store: ClickHouseStore) -> FloatArray:
-    """Rows (slice end, seconds until the row was there)."""
+def _canaries(store: ClickHouseStore, since: float) -> FloatArray:
+    """Rows (slice end, seconds until the row was there), shape (canaries, 2)."""
     sql = (
         "SELECT toFloat64(detected) AS detected, toFloat64(updated) - toFloat64(detected) AS seconds "
         "FROM tocsin.incidents FINAL WHERE reason = 'canary'"
     )
-    lines = store.query(sql, "JSONEachRow").splitlines()
-    return np.array([[row["detected"], row["seconds"]] for row in map(json.loads, lines)], np.float64)
+    lines = map(json.loads, store.query(sql, "JSONEachRow").splitlines())
+    found = [[row["detected"], row["seconds"]] for row in lines if row["detected"] > since]
+    return np.array(found, np.float64).reshape(len(found), 2)
 
 
 if __name__ == "__main__":

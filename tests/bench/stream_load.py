@@ -76,7 +76,7 @@ def main() -> None:
     )
     partitions = {name: len(producer.partitions_for(topic_name(name, load.prefix))) for name in TICKED}
     # The stamps lie in the future while the bytes are made: a slice costs some 30 us a host.
-    lead_seconds = 5 + 60e-6 * load.host_count * load.slice_count
+    lead_seconds = 5 + (160e-6 if load.is_cut else 80e-6) * load.host_count * load.slice_count
     start_ns = (int(time.time() + lead_seconds) // SLICE_SECONDS + 1) * SLICE_NS
     slices = [_slice(load, start_ns, index) for index in range(load.slice_count)]
     late_seconds = time.time() - start_ns / NS_PER_SECOND
