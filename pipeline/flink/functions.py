@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from pyflink.table.udf import udf
 from tocsin.pipeline.flink.driver import DriverConfig, JobDriver, Output
 from tocsin.pipeline.flink.job_metrics import JobMetrics
 from tocsin.pipeline.flink.reduce import reduce_and_pack
+from tocsin.pipeline.garbage import GARBAGE_THRESHOLDS
 from tocsin.pipeline.model_book import ModelBook
 
 BYTES = Types.PRIMITIVE_ARRAY(Types.BYTE())
@@ -71,6 +73,9 @@ class DriveJob(KeyedProcessFunction):  # type: ignore[misc]  # pyflink has no ty
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Begin in a worker: drivers come from the state as their jobs' windows do."""
+        # A window brings some hundred thousand objects that live as long as their slice.
+        gc.freeze()
+        gc.set_threshold(*GARBAGE_THRESHOLDS)
         self._drivers = {}
         self._state = FlinkState(runtime_context)
         self.metrics = JobMetrics(runtime_context.get_metrics_group(), lambda: len(self._drivers))

@@ -41,7 +41,7 @@ class JobOptions:
 
     stream: StreamOptions
     name: str = "tocsin"
-    checkpoint_seconds: float = 5.0
+    checkpoint_seconds: float = 10.0
     slot_count: int = 1
     snapshot_seconds: int = 60
     canary_seconds: int = 0

@@ -103,6 +103,8 @@ class JobGraph:
     def __init__(self) -> None:
         """Know nothing."""
         self.places: dict[int, RankPlace] = {}
+        self._roles: dict[str, tuple[int, ...]] | None = None
+        """``roles_of_hosts``, None: to be made again."""
         self.groups: dict[str, CommGroup] = {}
         self.ranks: dict[int, RankFacts] = {}
         self.hosts: dict[str, HostFacts] = {}
@@ -142,10 +144,12 @@ class JobGraph:
 
     def roles_of_hosts(self) -> dict[str, tuple[int, ...]]:
         """Host -> the pipeline stages of its ranks: only hosts of equal role carry the same load."""
-        stages: dict[str, set[int]] = {}
-        for place in self.places.values():
-            stages.setdefault(place.host, set()).add(place.pp)
-        return {host: tuple(sorted(found)) for host, found in stages.items()}
+        if self._roles is None:
+            stages: dict[str, set[int]] = {}
+            for place in self.places.values():
+                stages.setdefault(place.host, set()).add(place.pp)
+            self._roles = {host: tuple(sorted(found)) for host, found in stages.items()}
+        return self._roles
 
     def spare_hosts(self) -> frozenset[str]:
         """Hosts that report and carry no rank, while most others do: replaced, or not yet needed."""
@@ -174,6 +178,8 @@ class JobGraph:
         """Whether any rank had announced a phase that overlaps [from, to]."""
         if any(begin <= to_ns for _, _, begin in self.phases):
             return True
+        if not self.phase_spans or self.phase_spans[-1][1] < from_ns:
+            return False
         return any(begin <= to_ns and end >= from_ns for begin, end in self.phase_spans)
 
     def ended(self) -> bool:
@@ -227,6 +233,7 @@ class JobGraph:
         for place in topology.places:
             before = self.places.get(place.rank)
             moved = moved or (before is not None and before.host != place.host)
+            self._roles = self._roles if before == place else None
             self.places[place.rank] = place
             self._rank(place.rank, place.host, topology.ts_ns).host = place.host
         if moved:
@@ -361,6 +368,7 @@ class JobGraph:
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Take back what ``to_state`` gave."""
+        self._roles = None
         self.places = {place.rank: place for place in from_rows(RankPlace, state["places"])}
         self.groups = {
             comm_id: CommGroup(comm_id, GroupKind(kind), tuple(ranks)) for comm_id, kind, ranks in state["groups"]

@@ -128,13 +128,22 @@ class MeanRows:
 
 
 def mean_by_host(values: FloatArray, of_host: IntArray, host_count: int) -> FloatArray:
-    """Mean over the GPUs of each host."""
+    """Mean over the GPUs of each host; ``of_host`` ascends."""
     known = np.isfinite(values)
-    total = np.zeros((host_count, values.shape[1]), np.float64)
-    count = np.zeros((host_count, values.shape[1]), np.float64)
-    np.add.at(total, of_host, np.where(known, values, 0))
-    np.add.at(count, of_host, known)
+    total = _by_host(np.add, np.where(known, values, 0).astype(np.float64), of_host, host_count, 0.0)
+    count = _by_host(np.add, known.astype(np.float64), of_host, host_count, 0.0)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan).astype(np.float32)
+
+
+def _by_host(
+    combine: np.ufunc, values: NDArray[Any], of_host: IntArray, host_count: int, nothing: float
+) -> NDArray[Any]:
+    """Combine each host's rows, which stand together; ``nothing`` where it has none."""
+    found = np.full((host_count, values.shape[1]), nothing, values.dtype)
+    if of_host.size:
+        first = np.flatnonzero(np.diff(of_host, prepend=-1))
+        found[of_host[first]] = combine.reduceat(values, first, axis=0)
+    return found
 
 
 def directed(sigmas: FloatArray, metrics: Sequence[Metric]) -> FloatArray:
@@ -146,10 +155,9 @@ def directed(sigmas: FloatArray, metrics: Sequence[Metric]) -> FloatArray:
 
 
 def largest_by_host(values: FloatArray, of_host: IntArray, host_count: int) -> FloatArray:
-    """Largest of each host's GPUs, shape (2, hosts, metrics), NaN where none has a sample."""
-    top = np.full((2, host_count, values.shape[2]), -1.0, np.float32)
-    for side in (0, 1):
-        np.maximum.at(top[side], of_host, np.nan_to_num(values[side], nan=-1.0))
+    """Largest of each host's GPUs, shape (2, hosts, metrics), NaN where none has a sample; ``of_host`` ascends."""
+    plain = np.nan_to_num(values, nan=-1.0)
+    top = np.stack([_by_host(np.maximum, side, of_host, host_count, -1.0) for side in plain])
     return np.where(top >= 0, top, np.nan).astype(np.float32)
 
 

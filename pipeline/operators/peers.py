@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,8 @@ class PeerDetector:
         self._peers = config.peers
         self._graph = graph
         self._hosts: list[str] = []
-        self._gpus: set[GpuRow] = set()
+        self._gpus: dict[str, set[GpuRow]] = {}
+        """host -> the rows of all its GPUs that were ever seen."""
         self._retired: set[GpuRow] = set()
         self._tasks: dict[str, tuple[int, ...] | None] = {}
         """host -> the pipeline stages that it carries; None: it is spare."""
@@ -172,7 +174,7 @@ class PeerDetector:
         new = set(means.hosts).difference(self._hosts)
         if new:
             self._know_hosts(new)
-        self._rows = MeanRows.of(means, self._hosts, sorted(self._gpus))
+        self._rows = MeanRows.of(means, self._hosts, sorted(chain.from_iterable(self._gpus.values())))
         return self._rows
 
     def _know_hosts(self, new: set[str]) -> None:
@@ -184,10 +186,11 @@ class PeerDetector:
         self._hosts = hosts
 
     def _know_gpus(self, host: str, rows: set[GpuRow]) -> None:
-        if rows - self._gpus:
+        known = self._gpus.setdefault(host, set())
+        if rows - known:
             # A card that is new took the place of those that are gone: they are not lost.
-            self._retired.update(row for row in self._gpus if row[0] == host and row not in rows)
-            self._gpus.update(rows)
+            self._retired.update(known - rows)
+            known.update(rows)
         self._retired -= rows
 
     def _judge(self, data: Slice, told: Told, step_ns: int) -> list[Anomaly]:
@@ -353,7 +356,7 @@ class PeerDetector:
             {
                 "table": table_state(self._table),
                 "hosts": self._hosts,
-                "gpus": sorted(map(list, self._gpus)),
+                "gpus": sorted(map(list, chain.from_iterable(self._gpus.values()))),
                 "retired": sorted(map(list, self._retired)),
                 "tasks": sorted(self._tasks.items()),
                 "working": self._working.to_state(),
@@ -368,7 +371,9 @@ class PeerDetector:
         """Take back what ``snapshot`` gave."""
         state = unpack_state(parts, "peers")
         self._hosts = state["hosts"]
-        self._gpus = {(host, uuid) for host, uuid in state["gpus"]}
+        self._gpus = {}
+        for host, uuid in state["gpus"]:
+            self._gpus.setdefault(host, set()).add((host, uuid))
         self._retired = {(host, uuid) for host, uuid in state["retired"]}
         self._tasks = {host: None if task is None else tuple(task) for host, task in state["tasks"]}
         self._rows = None

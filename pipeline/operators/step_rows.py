@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.pipeline.operators.arrays import array_from, array_state
+from tocsin.schemas.records import StepRecord
 
 FloatArray = NDArray[np.float64]
 
 COLUMNS = ("duration", "communication", "data", "forward", "backward", "optimizer")
+values_of = itemgetter(*(StepRecord._fields.index(f"{name}_seconds") for name in COLUMNS))
+"""The columns of a step record, in their order."""
 
 
 @dataclass(frozen=True, slots=True)

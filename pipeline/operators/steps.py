@@ -28,7 +28,7 @@ from tocsin.models.steps import (
 from tocsin.pipeline.operators.base import pack_state, unpack_state
 from tocsin.pipeline.operators.candidates import Candidate, Candidates, RotationConfig
 from tocsin.pipeline.operators.graph import JobGraph
-from tocsin.pipeline.operators.step_rows import StepRows, table_of
+from tocsin.pipeline.operators.step_rows import StepRows, table_of, values_of
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, GroupKind, Slice, StepBatch, StepRecord
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
@@ -201,15 +201,7 @@ class StepDetector:
         if self._graph.in_announced_phase(begin_ns, row.ts_ns):
             self._abstain(Reason.ANNOUNCED_PHASE)
             return
-        values = (
-            row.duration_seconds,
-            row.communication_seconds,
-            row.data_seconds,
-            row.forward_seconds,
-            row.backward_seconds,
-            row.optimizer_seconds,
-        )
-        numbers = [float("nan") if value is None else value for value in values]
+        numbers = [float("nan") if value is None else value for value in values_of(row)]
         self._pending.setdefault(row.step, {})[row.rank] = [*numbers, float(row.ts_ns)]
         self._pending_since_ns.setdefault(row.step, now_ns)
 
@@ -218,6 +210,8 @@ class StepDetector:
 
     def _take_ripe(self, now_ns: int) -> int:
         """Move steps that all active ranks have finished into the window; how many."""
+        if not self._pending:
+            return 0
         active = {rank for rank, ts in self._last_row_ns.items() if now_ns - ts <= self._config.active_ns}
         active = {rank for rank in active if self._seen_count[rank] > self._config.warmup_count}
         count = 0
@@ -228,6 +222,8 @@ class StepDetector:
                 break
             del self._pending[step], self._pending_since_ns[step]
             told = StepRows.of(rows)
+            if self._window and told.ranks == self._window[-1].ranks:
+                told = replace(told, ranks=self._window[-1].ranks)  # one tuple: equal at a glance
             self._window.append(told)
             self._judged_count += 1
             self._remember(told)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tocsin.schemas.codec import encode
 from tocsin.schemas.events import PHASE
 from tocsin.schemas.kinds import EventSource, Severity
+from tocsin.schemas.metric_groups import split_frame
 from tocsin.schemas.metrics import BUILTIN_TABLE
 from tocsin.schemas.records import (
     NS_PER_SECOND,
@@ -49,6 +50,7 @@ class Load:
     job_count: int
     slice_count: int
     prefix: str
+    is_cut: bool = False
 
     def job_of(self, host: int) -> JobKey:
         return JobKey("bench", f"job-{host % self.job_count}", 0)
@@ -66,8 +68,9 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, required=True)
     parser.add_argument("--jobs", type=int, required=True)
     parser.add_argument("--seconds", type=int, required=True)
+    parser.add_argument("--cut", action="store_true")
     args = parser.parse_args()
-    load = Load(args.hosts, args.jobs, args.seconds // SLICE_SECONDS, args.prefix)
+    load = Load(args.hosts, args.jobs, args.seconds // SLICE_SECONDS, args.prefix, args.cut)
     producer = KafkaProducer(
         bootstrap_servers=args.kafka, acks="all", linger_ms=20, batch_size=1 << 20, compression_type="lz4"
     )
@@ -134,7 +137,10 @@ def _slice(load: Load, start_ns: int, index: int) -> list[Message]:
     lasted = 4.9 + 0.01 * draw.standard_normal((load.host_count, GPU_COUNT))
     messages: list[Message] = []
     for number in draw.permutation(load.host_count).tolist():
-        for record in _records(load, number, end_ns, index, (gpu[number], host[number], lasted[number])):
+        records = _records(load, number, end_ns, index, (gpu[number], host[number], lasted[number]))
+        if load.is_cut:
+            records[:1] = split_frame(records[0])  # type: ignore[arg-type]  # the first one is the frame
+        for record in records:
             key = key_of(record)
             assert key is not None
             value, headers = encode(record), headers_of(record)

@@ -13,28 +13,26 @@ from typing import Any
 from kafka import TopicPartition
 
 from tests.chaos.agent_host import Order, write_records
+from tests.chaos.engine import Distributed
 from tests.chaos.outcome import outcome, read_tables
 from tests.chaos.plays import Pace, Play, as_job, play_together
 from tests.chaos.recordings import simulated
-from tests.chaos.rounds import PREFIX, SETTLE_SECONDS, Told
-from tests.chaos.settle import Chain
+from tests.chaos.rounds import SETTLE_SECONDS, Told
 from tests.chaos.tables import write_embedded
-from tests.chaos.up import JOB, cluster_up
 from tests.conftest import ROOT
 from tocsin.cli.cluster.process import Child, Program
 from tocsin.pipeline.bus.client import consumer
 from tocsin.pipeline.embedded import EmbeddedEngine
 from tocsin.pipeline.recording.replay import ReplayConfig
 from tocsin.pipeline.recording.stream import records_of
-from tocsin.pipeline.stores.clickhouse_address import parse_address
 from tocsin.schemas.codec import decode, encode
-from tocsin.schemas.kafka_settings import KafkaSettings, kafka_settings
+from tocsin.schemas.kafka_settings import KafkaSettings
 from tocsin.schemas.records import ModelAnnouncement, Record, Tick
 from tocsin.schemas.topics import INPUTS, LATE, topic_name
 from tocsin.schemas.verdicts import Verdict
 
 AGENT = "agent sink"
-KIND = "pcie_downgrade"
+KIND, SEED, HOSTS_COUNT = "pcie_downgrade", 4, 6
 _LEAD_SECONDS = 0.6
 """The agent's clock is so much ahead of the player's ticks: at a high speed its records would be late."""
 _FIRST_SECONDS = 4.0
@@ -69,7 +67,6 @@ class Agent:
     config: AgentConfig
     log: Path
     kill_count: int = 0
-    longest_seconds: float = 0.0
     error: str = ""
     _thread: threading.Thread = field(init=False)
 
@@ -90,9 +87,7 @@ class Agent:
             if status is None:
                 child.crash()
                 self.kill_count += 1
-                away_seconds = drawn.uniform(*self.config.gap_seconds)
-                self.longest_seconds = max(self.longest_seconds, away_seconds)
-                time.sleep(away_seconds)
+                time.sleep(drawn.uniform(*self.config.gap_seconds))
                 life_seconds = 0.0
                 continue
             child.kill()
@@ -100,42 +95,30 @@ class Agent:
             return
 
 
-def run_agent_round(config: AgentConfig, folder: Path) -> Told:
+def run_agent_round(config: AgentConfig, distributed: Distributed, prefix: str) -> Told:
     """Play all hosts but one, whose agent is killed; compare with what the topics hold at last."""
-    play = Play(f"{KIND}, an agent killed", as_job(simulated(KIND, 5, 6, config.stream_seconds), "job"), ReplayConfig())
-    host, count = _innocent_host(play), 0
-    flags = ["--exactly-once"] if config.is_exactly_once else []
-    folder.mkdir(parents=True, exist_ok=True)
-    with cluster_up(folder, PREFIX, *flags) as cluster:
-        kafka, file = cluster.state.addresses["kafka"], folder / "records"
-        settings = kafka_settings(kafka)
-        count = write_records(file, (record for record in records_of(play.recording) if record.host == host))
-        begun = time.time()
-        order = Order(
-            kafka,
-            PREFIX,
-            host,
-            str(file),
-            str(folder / "spool"),
-            begun - _LEAD_SECONDS,
-            play.recording.manifest.start_ns,
-            config.speed,
-        )
+    recording = as_job(simulated(KIND, SEED, HOSTS_COUNT, config.stream_seconds), f"{prefix}-job")
+    play, folder = Play(f"{KIND}, an agent killed", recording, ReplayConfig()), distributed.folder / prefix
+    folder.mkdir(parents=True)
+    host, file = _innocent_host(play), folder / "records"
+    count = write_records(file, (record for record in records_of(recording) if record.host == host))
+    with distributed.job(prefix, *(["--exactly-once"] if config.is_exactly_once else [])) as chain:
+        begun = time.time() - _LEAD_SECONDS
+        start_ns, spool = recording.manifest.start_ns, str(folder / "spool")
+        order = Order(distributed.kafka, prefix, host, str(file), spool, begun, start_ns, config.speed)
         agent = Agent(order, config, folder / "agent.log")
         agent.start()
-        play_together([play], settings, PREFIX, Pace(config.speed).on_second, lambda record: record.host != host)
+        play_together([play], chain.settings, prefix, Pace(config.speed).on_second, lambda one: one.host != host)
         agent.join()
-        chain = Chain(settings, PREFIX, cluster.rest, JOB, f"{PREFIX}.flink")
-        told = Told([], Counter({AGENT: agent.kill_count}), {AGENT: agent.longest_seconds})
+        told = Told([], Counter({AGENT: agent.kill_count}))
         told.problems += [agent.error] if agent.error else []
         if not chain.wait_settled(SETTLE_SECONDS):
             told.problems.append(f"not settled within {SETTLE_SECONDS:.0f} s")
         lines = [line for _, line in chain.lines()]
-        held = held_records(settings)
-        verdicts = judged(held)
-        write_embedded(folder / "data", verdicts)
-        address = parse_address(cluster.state.addresses["clickhouse"])
-        wanted, found = read_tables(folder / "data"), read_tables(folder / "data", address)
+        held = held_records(chain.settings, prefix)
+    verdicts = judged(held)
+    write_embedded(folder / "data", verdicts)
+    wanted, found = read_tables(folder / "data"), read_tables(folder / "data", distributed.clickhouse)
     told.outcomes = [outcome(play, verdicts, lines, wanted, found)]
     told.problems += _against(verdicts, host)
     nobodys = Tick | ModelAnnouncement
@@ -146,13 +129,14 @@ def run_agent_round(config: AgentConfig, folder: Path) -> Told:
     return told
 
 
-def held_records(settings: KafkaSettings) -> list[Record]:
+def held_records(settings: KafkaSettings, prefix: str) -> list[Record]:
     """All records and ticks of the inputs that were not late, by time."""
-    late = {(h["topic"].decode(), int(h["partition"]), int(h["offset"])) for h in map(_headers, _read(settings, LATE))}
+    headers = [dict(letter.headers) for letter in _read(settings, prefix, LATE)]
+    late = {(told["topic"].decode(), int(told["partition"]), int(told["offset"])) for told in headers}
     found = {
         (record.topic, record.partition, record.offset): decode(record.value)
         for name in INPUTS
-        for record in _read(settings, name)
+        for record in _read(settings, prefix, name)
     }
     held = [record for place, record in found.items() if place not in late]
     return sorted(held, key=lambda one: one.ts_ns)
@@ -185,8 +169,8 @@ def _against(verdicts: list[Verdict], host: str) -> list[str]:
     ]
 
 
-def _read(settings: KafkaSettings, name: str) -> list[Any]:
-    topic, found = topic_name(name, PREFIX), list[Any]()
+def _read(settings: KafkaSettings, prefix: str, name: str) -> list[Any]:
+    topic, found = topic_name(name, prefix), list[Any]()
     with consumer(settings, isolation_level="read_committed") as client:
         places = [TopicPartition(topic, number) for number in client.partitions_for_topic(topic) or ()]
         client.assign(places)
@@ -195,7 +179,3 @@ def _read(settings: KafkaSettings, name: str) -> list[Any]:
             for records in client.poll(timeout_ms=200).values():
                 found += records
     return found
-
-
-def _headers(record: Any) -> dict[str, bytes]:
-    return dict(record.headers)

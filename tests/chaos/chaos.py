@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.agent_round import AGENT, AgentConfig, run_agent_round
+from tests.chaos.engine import servers
 from tests.chaos.outcome import table_text
 from tests.chaos.rounds import RoundConfig, Told, run_round
 from tests.chaos.up import COMPONENTS
@@ -85,11 +86,11 @@ def main() -> int:
     """Do rounds; 1 where a table differs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20, help="of each component, over all rounds")
-    parser.add_argument("--kills-each-round", type=int, default=3)
+    parser.add_argument("--kills-each-round", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=0, help="end after so many (default: when --kills is reached)")
     parser.add_argument("--mode", choices=tuple(MODES), default="both")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000, help="of the first round")
-    parser.add_argument("--seconds", type=float, default=1000.0, help="of recording a round")
+    parser.add_argument("--seconds", type=float, default=1200.0, help="of recording a round")
     parser.add_argument("--agent", action="store_true", help="only rounds that kill an agent's sink")
     parser.add_argument("--tally", type=Path, help="a file that adds up runs")
     parser.add_argument("--folder", type=Path, help="keep all that is written there")
@@ -117,7 +118,8 @@ def _round(args: argparse.Namespace, seed: int, folder: Path, is_exactly_once: b
 
 
 def _agent(seed: int, folder: Path, is_exactly_once: bool) -> Told:
-    return run_agent_round(AgentConfig(seed, is_exactly_once), folder)
+    with servers(folder) as distributed:
+        return run_agent_round(AgentConfig(seed, is_exactly_once), distributed, "chaos")
 
 
 def _print(told: Told, seconds: float, folder: Path, *, is_kept: bool) -> None:

@@ -12,14 +12,10 @@ import time
 import uuid
 from pathlib import Path
 
-from tests.chaos.engine import Distributed
+from tests.chaos.engine import servers
 from tests.chaos.outcome import Outcome, table_text
 from tests.chaos.plays import both_orders, streams
 from tests.chaos.recordings import SETS, recordings_in
-from tocsin.cli.cluster.broker import Broker, BrokerConfig
-from tocsin.cli.cluster.clickhouse import ClickHouseEndpoint, EndpointConfig
-from tocsin.cli.cluster.flink import Flink
-from tocsin.cli.cluster.flink_conf import FlinkConfig
 
 
 def main() -> int:
@@ -27,40 +23,29 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("sets", nargs="*", help=f"which recordings, of {' '.join(SETS)} (default: all)")
     parser.add_argument("--also", type=Path, action="append", default=[], help="a folder with more recordings in it")
-    parser.add_argument("--part", default="1/1", help="of the recordings, e.g. 2/3: the second third")
     parser.add_argument("--folder", type=Path, help="keep all that is written there")
     args = parser.parse_args()
     if unknown := set(args.sets) - SETS.keys():
         parser.error(f"no such set: {' '.join(unknown)}")
     with tempfile.TemporaryDirectory(prefix="tocsin-parity-") as made:
-        outcomes = _compared(
-            args.folder or Path(made), args.sets or ([] if args.also else list(SETS)), args.also, args.part
-        )
+        outcomes = _compared(args.folder or Path(made), args.sets or ([] if args.also else list(SETS)), args.also)
     print(table_text(outcomes))
     bad = [one for one in outcomes if one.differs]
     print(f"{len(outcomes)} plays, {sum(one.line_count for one in outcomes)} verdict lines, {len(bad)} plays differ")
     return 1 if bad else 0
 
 
-def _compared(folder: Path, sets: list[str], also: list[Path], part: str) -> list[Outcome]:
+def _compared(folder: Path, sets: list[str], also: list[Path]) -> list[Outcome]:
     named = [one for name in sets for one in SETS[name](folder / "recordings" / name)]
     named += [one for place in also for one in recordings_in(place)]
     plays = [play for number, (name, recording) in enumerate(named) for play in both_orders(name, recording, number)]
     print(f"{len(plays) // 2} recordings", flush=True)
-    broker, flink = Broker(BrokerConfig(folder / "kafka")), Flink(FlinkConfig(folder / "flink", slot_count=1))
-    endpoint = ClickHouseEndpoint(EndpointConfig(folder / "clickhouse"))
     outcomes: list[Outcome] = []
-    try:
-        for server in (broker, endpoint, flink):
-            server.start()
-        distributed = Distributed(broker, flink, endpoint, folder)
+    with servers(folder) as distributed:
         for stream in streams(plays):
             begun = time.monotonic()
             outcomes += distributed.compare(stream, f"p{uuid.uuid4().hex[:8]}")
             print(f"{len(stream)} plays in {time.monotonic() - begun:.0f} s", flush=True)
-    finally:
-        for server in (flink, endpoint, broker):
-            server.stop()
     return outcomes
 
 

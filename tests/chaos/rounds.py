@@ -33,6 +33,7 @@ class RoundConfig:
         is_exactly_once: verdicts leave in transactions.
         kills_each_count: how often each component is killed.
         gap_seconds: between two kills, from and to.
+        checkpoint_seconds: what is said between two is said again after a failure.
         jobs_count: jobs in the stream.
         faults_count: faults of each.
         stream_seconds: length of the recording; kills go on for as long as they take.
@@ -40,11 +41,12 @@ class RoundConfig:
 
     seed: int
     is_exactly_once: bool = False
-    kills_each_count: int = 4
+    kills_each_count: int = 2
     gap_seconds: tuple[float, float] = (2.0, 9.0)
-    jobs_count: int = 3
+    checkpoint_seconds: float = 3.0
+    jobs_count: int = 6
     faults_count: int = 3
-    stream_seconds: float = 1500.0
+    stream_seconds: float = 1200.0
 
 
 @dataclass
@@ -76,7 +78,8 @@ def run_round(config: RoundConfig, folder: Path) -> Told:
     """Play, kill, wait until all is judged, compare."""
     plays, data = plays_of(config), folder / "data"
     said = embedded(plays, data)
-    flags = ["--exactly-once"] if config.is_exactly_once else []
+    flags = [f"--checkpoint-seconds={config.checkpoint_seconds}"]
+    flags += ["--exactly-once"] if config.is_exactly_once else []
     with cluster_up(folder, PREFIX, *flags) as cluster:
         reaper = Reaper(cluster, schedule(config.seed, config.kills_each_count, config.gap_seconds))
         reaper.start()

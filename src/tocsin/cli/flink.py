@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_job_arguments(parser: argparse.ArgumentParser) -> None:
     add_kafka_arguments(parser)
     text = "between two checkpoints: what is said again after a failure (default: %(default)s)"
-    parser.add_argument("--checkpoint-seconds", type=float, default=5.0, metavar="S", help=text)
+    parser.add_argument("--checkpoint-seconds", type=float, default=10.0, metavar="S", help=text)
     parser.add_argument("--parallelism", type=int, default=1, metavar="N", help="slots to use (default: %(default)s)")
     text = "every so often each job gets a verdict that measures the way to the tables (default: never)"
     parser.add_argument("--canary-seconds", type=int, default=0, metavar="S", help=text)

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import gc
 import math
 import multiprocessing
 import os
@@ -21,6 +22,7 @@ from typing import Any, BinaryIO
 from tocsin.cli.kafka import add_kafka_arguments, settings_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
 from tocsin.cli.main import EXIT_INTERRUPTED
+from tocsin.pipeline.garbage import GARBAGE_THRESHOLDS
 from tocsin.schemas.errors import ConfigError, TocsinError
 
 _NS_PER_SECOND = 1_000_000_000
@@ -74,6 +76,7 @@ def _add(  # one line an argument
 def run(args: argparse.Namespace) -> int:
     """Replay every folder; 2 when one of them cannot be read (the others are replayed all the same)."""
     set_up_logs(args)
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
     signal.signal(signal.SIGTERM, _interrupt)  # as Ctrl-C: nothing half written stays
     if args.verdicts is not None and len(args.folders) != 1:
         raise ConfigError("--verdicts", str(args.verdicts), "used with one folder only")

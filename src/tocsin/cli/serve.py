@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from tocsin.cli.database import add_clickhouse_argument, address_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
 from tocsin.cli.paths import add_data_argument, control_socket, data_folder, database_folder
+from tocsin.pipeline.garbage import GARBAGE_THRESHOLDS
 from tocsin.pipeline.stores.clickhouse_address import ClickHouseAddress
 from tocsin.schemas.errors import ConfigError, StoreAwayError
 
@@ -40,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or Ctrl-C."""
     set_up_logs(args)
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
     # chDB and numpy take half a second: only this command pays.
     from tocsin.collectors.metrics_page import MetricsPage
     from tocsin.pipeline.service import EngineService, ServiceConfig

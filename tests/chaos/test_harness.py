@@ -1,0 +1,80 @@
+"""The harness itself: it must see what differs, and be the same for the same seed."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.kills import schedule
+from tests.chaos.outcome import embedded, line_difference, outcome, read_tables
+from tests.chaos.plays import Play, as_job, both_orders, merged, streams
+from tests.chaos.recordings import several_faults, simulated
+from tests.chaos.tables import difference
+from tests.chaos.up import COMPONENTS
+from tocsin.pipeline.recording.replay import ReplayConfig, seconds_of
+from tocsin.schemas.cloudevents import encode_verdict
+from tocsin.schemas.records import NS_PER_SECOND
+
+ROW = {"verdict_id": "a", "state": "open"}
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ({"incidents": [ROW]}, ""),
+        ({}, "incidents lacks 1 rows, first a"),
+        ({"incidents": [ROW, {**ROW, "verdict_id": "b"}]}, "incidents has also 1 rows, first b"),
+        ({"incidents": [ROW, ROW]}, "incidents: 2 rows, must be 1"),
+        ({"incidents": [{**ROW, "state": "resolved"}]}, "incidents, a, state: 'resolved', must be 'open'"),
+        ({"incidents": [ROW], "actions": [{**ROW, "target": "n1"}]}, "actions has also 1 rows, first an1"),
+    ],
+)
+def test_what_differs_in_a_table_is_named(found: dict[str, list[dict[str, str]]], told: str) -> None:
+    assert difference({"incidents": [ROW]}, found) == told
+
+
+def test_the_tables_of_an_undisturbed_run_are_equal_to_themselves_and_a_lost_line_is_seen(tmp_path: Path) -> None:
+    play = Play("play", as_job(simulated("nic_dropout", 5, seconds=300), "j"), ReplayConfig())
+    verdicts = embedded([play], tmp_path)["j"]
+    tables, lines = read_tables(tmp_path), [encode_verdict(verdict) for verdict in verdicts]
+    said = outcome(play, verdicts, [*lines, lines[-1]], tables, tables)
+
+    assert (said.line_count, said.repeated_count, said.differs) == (5, 1, "")
+    assert outcome(play, verdicts, lines[:-1], tables, tables).differs.startswith("1 lines missing, 0 too many")
+    assert outcome(play, verdicts, lines[::-1], tables, tables).differs == "the lines stand in another order"
+    assert "actions lacks" in outcome(play, verdicts, lines, tables, {"j": {**tables["j"], "actions": []}}).differs
+    other = encode_verdict(replace(verdicts[-1], reason="other"))
+    assert "was said in 2 ways" in line_difference(lines, [*lines, other])
+
+
+def test_each_part_is_killed_as_often_and_the_same_seed_gives_the_same_times() -> None:
+    plan = schedule(3, 2, (1.0, 2.0))
+
+    assert plan == schedule(3, 2, (1.0, 2.0))
+    assert plan != schedule(4, 2, (1.0, 2.0))
+    assert Counter(kill.component for kill in plan) == dict.fromkeys(COMPONENTS, 2)
+    assert all(1.0 <= kill.after_seconds <= 2.0 for kill in plan)
+
+
+def test_plays_that_end_together_share_topics_and_have_one_tick_a_second() -> None:
+    plays = both_orders("a", simulated("nic_dropout", 1, seconds=60), 1)
+    plays += both_orders("b", simulated("healthy", 2, seconds=120), 1)
+    first, second = streams(plays)
+    ticks, records = zip(*merged(first), strict=True)
+
+    assert [len(first), len(second)] == [2, 2]
+    assert {after - before for before, after in itertools.pairwise(ticks)} == {NS_PER_SECOND}
+    wanted = [sum(len(sent) for _, sent in seconds_of(play.recording, play.config)) for play in first]
+    found = Counter(record.job.job_id for sent in records for record in sent)
+    assert [found[play.job_id] for play in first] == wanted
+    assert wanted[1] == 2 * wanted[0]
+
+
+def test_a_job_with_several_faults_has_several_truths() -> None:
+    truth = several_faults(1, ["ecc_error", "power_cap", "loader_stall"]).truth
+    assert truth is not None
+    assert len(truth["faults"]) == 3
