@@ -18,6 +18,7 @@ from tocsin.pipeline.control import ControlServer, Message, sql_handler
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig, EngineOutput
 from tocsin.pipeline.health import HealthMinutes
 from tocsin.pipeline.letters import Letter, LetterFile
+from tocsin.pipeline.model_shelf import FILE_NAME, ModelShelf
 from tocsin.pipeline.proposals import changes_of, proposals_of
 from tocsin.pipeline.recording.desk import RecordingDesk
 from tocsin.pipeline.server import AgentServer
@@ -39,6 +40,7 @@ class ServiceConfig:
         listen: where agents connect: ``unix:PATH`` or ``HOST:PORT``.
         control_path: the control socket.
         letter_folder: where dead letters and late records are kept, None: only counted.
+        model_folder: where announced models are remembered over a restart, None: nowhere.
         engine: operators and slices.
         evidence_after_seconds: the series behind a verdict is written again this long after.
         kept_verdict_count: verdict lines kept for clients that come later.
@@ -47,6 +49,7 @@ class ServiceConfig:
     listen: str
     control_path: Path
     letter_folder: Path | None = None
+    model_folder: Path | None = None
     engine: EngineConfig = field(default_factory=EngineConfig)
     evidence_after_seconds: int = 30
     kept_verdict_count: int = 10_000
@@ -73,6 +76,8 @@ class EngineService:
         self._config = config
         self._now_ns = now_ns
         self.engine = EmbeddedEngine(config.engine)
+        folder = config.model_folder
+        self._shelf = None if folder is None else ModelShelf(folder / FILE_NAME, self.engine.models)
         self._letters = {
             kind: LetterFile(config.letter_folder, kind) for kind in ("dead-letters", "late") if config.letter_folder
         }
@@ -152,6 +157,8 @@ class EngineService:
         The ticker calls this once a second; a test or a replay may call it instead.
         """
         output = self.engine.tick(tick_ns)
+        if self._shelf is not None:
+            self._shelf.keep()
         for name, seconds in self.engine.take_detector_seconds().items():
             self._detector_seconds[name] += seconds
         for verdict in output.verdicts:

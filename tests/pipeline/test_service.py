@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.model_announcements import announced
 from tocsin.pipeline.control import ControlClient
 from tocsin.pipeline.service import EngineService, ServiceConfig
 from tocsin.pipeline.store_writer import StoreWriter
@@ -16,6 +17,8 @@ from tocsin.pipeline.stores.base import ActionState
 from tocsin.pipeline.stores.patience import PatienceConfig
 from tocsin.pipeline.testing import FakeJob, JobShape, MemoryStore
 from tocsin.schemas.codec import encode
+from tocsin.schemas.errors import EngineError, ModelRefusedError
+from tocsin.schemas.model_announcement import BOUNDARY_NS
 from tocsin.schemas.prometheus_text import render
 from tocsin.schemas.records import NS_PER_SECOND
 
@@ -134,3 +137,37 @@ def test_the_metrics_page_names_verdicts_by_reason(bench: Bench) -> None:
 
     assert 'tocsin_engine_verdict_lines_total{reason="first_fatal_exit",state="open"} 1' in page
     assert bench.service.health() == (False, "dead threads: ticker")
+
+
+def test_announced_models_outlive_the_engine(tmp_path: Path) -> None:
+    config = ServiceConfig("127.0.0.1:0", tmp_path / "c.sock", model_folder=tmp_path / "data")
+    first, second = (EngineService(config, MemoryStore(), lambda: NS_PER_SECOND) for _ in range(2))
+    first.tick(NS_PER_SECOND)
+    assert first.engine.take(encode(announced(0, 1, 15))) == "ok"
+    first.tick(2 * NS_PER_SECOND)
+    third = EngineService(config, MemoryStore(), lambda: NS_PER_SECOND)
+
+    assert second.engine.models.status(0) == []
+    assert third.engine.models.status(0) == first.engine.models.status(0) != []
+    (tmp_path / "data" / "announced-models.json").write_text('{"announcements": ["*"]}')
+    with pytest.raises(EngineError, match=r"announced-models\.json cannot be read"):
+        EngineService(config, MemoryStore(), lambda: NS_PER_SECOND)
+    for service in (first, second, third):
+        service.server.start()
+        service.server.close()
+
+
+def test_the_metrics_page_counts_slices_detectors_and_models(bench: Bench) -> None:
+    bench.run(20)
+    now_ns = bench.service.engine.watermark_ns or 0
+    start_ns = now_ns // BOUNDARY_NS * BOUNDARY_NS
+    bench.service.engine.take(encode(announced(start_ns, 5, 15)))
+    with pytest.raises(ModelRefusedError):
+        bench.service.engine.take(encode(announced(start_ns, 5, 16)))
+    bench.run(2)
+    page = render(bench.service.families())
+
+    assert 'tocsin_engine_models_total{outcome="accepted"} 1' in page
+    assert 'tocsin_engine_models_total{outcome="not_a_boundary"} 1' in page
+    assert 'tocsin_engine_slices_total{kind="second"}' in page
+    assert 'tocsin_engine_detector_seconds_total{detector="steps"}' in page

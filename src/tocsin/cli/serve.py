@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--data", str(folder), f"a folder that can be made ({error.strerror or error})") from error
     store, writer = _database(folder, address)
     try:
-        config = ServiceConfig(args.listen, args.control or control_socket(folder), letter_folder=folder)
+        config = ServiceConfig(args.listen, args.control or control_socket(folder), folder, folder)
         service = EngineService(config, store, writer=writer)
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -61,6 +61,8 @@ def run(args: argparse.Namespace) -> int:
             continue
         for line in describe(job, answer["connected_hosts"]):
             print(line)
+    for model in answer.get("models", ()):
+        print(f"model     {model['detector']} {model['version']}: {model['state']}")
     for letter in answer["dead_letters"]:
         print(f"dead letter from {letter['host'] or '?'}: {letter['reason']}: {letter['message']}")
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable
 
@@ -15,7 +16,7 @@ from tocsin.schemas.cloudevents import decode_verdict
 from tocsin.schemas.codec import encode
 from tocsin.schemas.prometheus_page import parse_page
 from tocsin.schemas.records import NS_PER_SECOND
-from tocsin.schemas.topics import DEAD_LETTER
+from tocsin.schemas.topics import DEAD_LETTER, LATE
 
 pytestmark = pytest.mark.timeout(400)
 RECORDING = case_of(11)
@@ -28,6 +29,8 @@ DEAF = announced(START_NS, 100, 120)
 
 OURS = "flink_taskmanager_job_task_operator_tocsin_"
 WATERMARK = "flink_taskmanager_job_task_operator_currentInputWatermark"
+RECORDS_IN = "flink_taskmanager_job_task_operator_numRecordsIn"
+LATE_WRITER = "tocsin_late.*Writer$"
 
 
 def test_a_model_is_swapped_at_its_slice_and_a_bad_one_is_refused(stream: Callable[..., Stream]) -> None:
@@ -42,7 +45,25 @@ def test_a_model_is_swapped_at_its_slice_and_a_bad_one_is_refused(stream: Callab
     assert found == wanted
     assert letter.value == encode(BAD)
     assert dict(letter.headers)["reason"] == b"out_of_range"
+    job.send_again()
+    job.tick(3)
+    assert job.read(LATE, bool)
     _look_at_metrics(job, wanted)
+
+
+@pytest.mark.slow
+def test_a_model_that_waits_outlives_the_task_manager(stream: Callable[..., Stream]) -> None:
+    wanted = wanted_lines(RECORDING, KEEN, DEAF)
+    job = stream(RECORDING, KEEN, DEAF)
+    job.submit("--parallelism=2")
+    job.play(0, 110 / 645)
+    job.wait_checkpoints(2)
+    job.flink.task_managers[0].crash()
+    job.play(110 / 645, 1)
+    job.flink.start_task_manager(0)
+    job.flink.wait_ready()
+
+    assert job.wait_verdicts(len(wanted), 120) == wanted
 
 
 def _look_at_metrics(job: Stream, wanted: list[bytes]) -> None:
@@ -52,12 +73,13 @@ def _look_at_metrics(job: Stream, wanted: list[bytes]) -> None:
     found = _values(job)
 
     assert found["verdicts",] == len(wanted)
+    assert found["late",] == 1
     assert found["records",] == sum(1 for _ in records_of(RECORDING))
     assert (found["dead_letters",], found["operator_failed",], found["jobs",]) == (1, 0, 1)
     assert (found["outcome_models", "accepted"], found["outcome_models", "out_of_range"]) == (2, 1)
     lines = Counter(decode_verdict(line).reason for line in wanted)
     assert {key[1]: count for key, count in found.items() if key[0] == "reason_verdict_lines"} == lines
-    assert {key[1] for key in found if key[0] == "detector_detector_microseconds"} == {"peers", "steps", "diagnose"}
+    assert {key[1] for key in found if key[0] == "detector_detector_microseconds"} >= {"peers", "steps", "diagnose"}
     assert min(count for key, count in found.items() if key[0] == "detector_detector_microseconds") > 0
 
 
@@ -70,6 +92,8 @@ def _values(job: Stream) -> dict[tuple[str, ...], float]:
             name = sample.name.removeprefix(OURS)
             label = sample.labels.get(name.partition("_")[0])
             found[(name,) if label is None else (name, label)] += sample.value
+        elif sample.name == RECORDS_IN and re.match(LATE_WRITER, sample.labels["operator_name"]):
+            found["late",] += sample.value * (sample.labels["job_name"] == job.prefix)
         if sample.name == WATERMARK and sample.labels.get("operator_name") == "operators":
             slots.add((sample.labels["job_name"], sample.labels["subtask_index"]))
     assert {slot for name, slot in slots if name == job.prefix} == {"0", "1"}

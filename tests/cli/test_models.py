@@ -1,0 +1,105 @@
+"""``tocsin models``: to an embedded engine as a record, to Kafka as a message; a bad file goes nowhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kafka_kit import make_topics, read_until
+from tocsin.cli.cluster.broker import Broker
+from tocsin.cli.main import main
+from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.server import AgentServer
+from tocsin.schemas.codec import decode
+from tocsin.schemas.model_announcement import BOUNDARY_NS, DEFAULT_FORMAT, NOTICE_NS
+from tocsin.schemas.records import ModelAnnouncement
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model of the peers detector."""
+    path = tmp_path / "peers.json"
+    path.write_text('{"working": {"alarm_sum": 12}}')
+    return path
+
+
+@pytest.fixture
+def server() -> Iterator[AgentServer]:
+    """An engine that listens."""
+    server = AgentServer(EmbeddedEngine(EngineConfig()), "127.0.0.1:0", time.time_ns)
+    server.start()
+    yield server
+    server.close()
+
+
+def test_an_embedded_engine_takes_it_and_says_what_is_refused(
+    server: AgentServer, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["models", "announce", str(model), "--detector=peers", "--version=v7", f"--to={server.address}"]
+    assert main([*flags, "--effective-in=20"]) == 0
+    assert "peers v7: used by slices from" in capsys.readouterr().out
+    [waiting] = server._engine.models.status(time.time_ns())
+
+    assert (waiting["version"], waiting["state"], waiting["effective_ns"] % BOUNDARY_NS) == ("v7", "waiting", 0)
+    server._engine.tick(time.time_ns() + 3600 * 10**9)  # the engine's time is beyond it
+    assert main(flags) == 2
+    assert "refused (too_late): effective_ns" in capsys.readouterr().err
+    assert [letter.reason for letter in server.dead_letters] == ["too_late"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["announce", "FILE", "--to=127.0.0.1:1"], "--detector"),
+        (["announce", "FILE", "--detector=peers"], "--kafka"),
+        (["announce", "nowhere.json", "--detector=peers", "--dry-run"], "No such file"),
+        (["announce", "FILE", "--detector=oracle", "--dry-run"], "unknown_detector"),
+        (["announce", "FILE", "--detector=steps", "--dry-run"], "model_undecodable"),
+        (["announce", "FILE", "--detector=peers", "--format=peers/2", "--dry-run"], "newer_format"),
+        (["announce", "FILE", "--detector=peers", "--effective-in=9", "--dry-run"], "--effective-in = 9.0"),
+        (["announce", "FILE", "--detector=peers", "--effective-in=1e9", "--dry-run"], "--effective-in"),
+        (["announce", "FILE", "--detector=peers", "--effective-in=nan", "--dry-run"], "--effective-in"),
+        (["withdraw", "oracle", "--dry-run"], "unknown_detector"),
+        (["withdraw", "peers", "--to=127.0.0.1:1"], "no engine answers at 127.0.0.1:1"),
+        (["withdraw", "peers", "--to=nowhere"], "unix:PATH or HOST:PORT"),
+    ],
+)
+def test_what_is_wrong_is_said_and_nothing_is_sent(
+    arguments: list[str], words: str, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["models", *(str(model) if one == "FILE" else one for one in arguments)]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_dry_run_says_that_it_can_be_used(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "announce", str(model), "--detector=peers", "--dry-run"]) == 0
+    assert "can be used" in capsys.readouterr().out
+
+
+def test_on_kafka_it_stands_under_its_detectors_name(kafka_broker: Broker, topic_prefix: str, model: Path) -> None:
+    make_topics(kafka_broker, topic_prefix)
+    kafka = [f"--kafka={kafka_broker.address}", f"--topic-prefix={topic_prefix}"]
+    assert main(["models", "announce", str(model), "--detector=peers", *kafka]) == 0
+    assert main(["models", "withdraw", "peers", *kafka]) == 0
+    found = read_until(kafka_broker.address, [f"{topic_prefix}.models"], lambda records: len(records) >= 2)
+    first, second = (decode(record.value) for record in found)
+
+    assert isinstance(first, ModelAnnouncement)
+    assert isinstance(second, ModelAnnouncement)
+    assert first.payload == model.read_bytes()
+    assert (second.format, second.payload) == (DEFAULT_FORMAT, b"")
+    for record, one in zip(found, (first, second), strict=True):
+        assert (record.key, dict(record.headers)) == (b"peers", {"kind": b"model"})
+        assert record.timestamp == one.ts_ns // 1_000_000
+        assert one.effective_ns - one.ts_ns >= NOTICE_NS
+
+
+def test_without_topics_it_says_what_to_do(
+    kafka_broker: Broker, topic_prefix: str, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [f"--kafka={kafka_broker.address}", f"--topic-prefix={topic_prefix}"]
+    assert main(["models", "announce", str(model), "--detector=peers", *flags]) == 2
+    assert "tocsin topics apply" in capsys.readouterr().err
