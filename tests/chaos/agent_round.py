@@ -49,6 +49,7 @@ class AgentConfig:
         stream_seconds: length of the recording.
         life_seconds: how long an agent lives, from and to.
         gap_seconds: how long it is away, from and to.
+        crashes_count: how often the broker is killed, so that records go through the spool.
     """
 
     seed: int
@@ -57,6 +58,7 @@ class AgentConfig:
     stream_seconds: float = 600.0
     life_seconds: tuple[float, float] = (2.0, 5.0)
     gap_seconds: tuple[float, float] = (0.0, 2.0)
+    crashes_count: int = 0
 
 
 @dataclass
@@ -108,12 +110,17 @@ def run_agent_round(config: AgentConfig, distributed: Distributed, prefix: str) 
         order = Order(distributed.kafka, prefix, host, str(file), spool, begun, start_ns, config.speed)
         agent = Agent(order, config, folder / "agent.log")
         agent.start()
+        crashes = threading.Thread(target=_crash, args=(config, distributed), daemon=True)
+        crashes.start()
         play_together([play], chain.settings, prefix, Pace(config.speed).on_second, lambda one: one.host != host)
         agent.join()
+        crashes.join()
         told = Told([], Counter({AGENT: agent.kill_count}))
         told.problems += [agent.error] if agent.error else []
         if not chain.wait_settled(SETTLE_SECONDS):
             told.problems.append(f"not settled within {SETTLE_SECONDS:.0f} s")
+        if chain.rest.failures(chain.job_id()):
+            told.problems.append("the Flink job was restarted: what was late is not known (docs/chaos.md)")
         lines = [line for _, line in chain.lines()]
         held = held_records(chain.settings, prefix)
     verdicts = judged(held)
@@ -127,6 +134,13 @@ def run_agent_round(config: AgentConfig, distributed: Distributed, prefix: str) 
     if sent_count == count:
         told.problems.append(f"{host} has no gap: nothing was tried")
     return told
+
+
+def _crash(config: AgentConfig, distributed: Distributed) -> None:
+    """Spread over the recording."""
+    for _ in range(config.crashes_count):
+        time.sleep(config.stream_seconds / config.speed / (config.crashes_count + 1))
+        distributed.crash_broker(1.0)
 
 
 def held_records(settings: KafkaSettings, prefix: str) -> list[Record]:

@@ -119,7 +119,7 @@ def _round(args: argparse.Namespace, seed: int, folder: Path, is_exactly_once: b
 
 def _agent(seed: int, folder: Path, is_exactly_once: bool) -> Told:
     with servers(folder) as distributed:
-        return run_agent_round(AgentConfig(seed, is_exactly_once), distributed, "chaos")
+        return run_agent_round(AgentConfig(seed, is_exactly_once, crashes_count=2), distributed, "chaos")
 
 
 def _print(told: Told, seconds: float, folder: Path, *, is_kept: bool) -> None:

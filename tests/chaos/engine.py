@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -55,6 +56,12 @@ class Distributed:
     def clickhouse(self) -> ClickHouseAddress:
         """The endpoint's address."""
         return parse_address(self._endpoint.url)
+
+    def crash_broker(self, away_seconds: float) -> None:
+        """Kill it with -9, and start it again with its log."""
+        self._broker.crash()
+        time.sleep(away_seconds)
+        self._broker.start()
 
     @contextlib.contextmanager
     def job(self, prefix: str, *flags: str) -> Iterator[Chain]:
