@@ -35,7 +35,7 @@ from tocsin.pipeline.model_book import ModelBook
 from tocsin.schemas.cloudevents import encode_verdict
 from tocsin.schemas.errors import SchemaError, SnapshotError
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import NS_PER_SECOND, JobKey
+from tocsin.schemas.records import METRIC_SLICE_NS, NS_PER_SECOND, JobKey
 from tocsin.schemas.topics import DEAD_LETTER, VERDICTS, job_key
 from tocsin.schemas.verdicts import ActionKind, FaultKind, Verdict, VerdictState, verdict_id_of
 
@@ -46,6 +46,7 @@ _WINDOW, _TIMER = b"W", b"T"
 _TIME = struct.Struct("<q")
 _STEPS_COUNT = 60
 """Seconds that one timer works off at most: a checkpoint waits for it."""
+_SLICE_SECONDS, _QUIET_SECOND = METRIC_SLICE_NS // NS_PER_SECOND, 2
 OPERATOR_FAILED = "operator_failed"
 COUNTERS = ("records", "dead_letters", OPERATOR_FAILED, "slices", "verdicts", "snapshots", "snapshot_bytes")
 
@@ -193,7 +194,7 @@ class JobDriver:
         if self.is_idle:
             self._state.clear()
             self._done_ns = None
-        elif self._since_snapshot_count >= self._snapshot_count():
+        elif self._is_snapshot_due():
             self._snapshot()
         return found
 
@@ -213,6 +214,15 @@ class JobDriver:
             self._since_snapshot_count += 1
             if self.is_idle:
                 return  # forgotten: what comes later begins anew
+
+    def _is_snapshot_due(self) -> bool:
+        """Whether it is time, and between two metric slices: a large job's snapshot takes a second.
+
+        In a backlog, which is worked off in long strides, it is not waited for that.
+        """
+        over = self._since_snapshot_count - self._snapshot_count()
+        is_quiet = (self._done_ns or 0) // NS_PER_SECOND % _SLICE_SECONDS == _QUIET_SECOND
+        return over >= 0 and (is_quiet or over >= _SLICE_SECONDS)
 
     def _snapshot_count(self) -> int:
         every = self._config.snapshot_seconds

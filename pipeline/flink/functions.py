@@ -14,6 +14,7 @@ from pyflink.table.udf import udf
 
 from tocsin.pipeline.flink.driver import DriverConfig, JobDriver, Output
 from tocsin.pipeline.flink.job_metrics import JobMetrics
+from tocsin.pipeline.flink.pieces import join_pieces, pieces_named, pieces_of
 from tocsin.pipeline.flink.reduce import reduce_and_pack
 from tocsin.pipeline.garbage import GARBAGE_THRESHOLDS
 from tocsin.pipeline.model_book import ModelBook
@@ -37,7 +38,7 @@ class FlinkState:
 
     def parts(self) -> dict[str, bytes]:
         """Return the parts of the last snapshot."""
-        return {name: bytes(data) for name, data in self._parts.items()}
+        return join_pieces({name: bytes(data) for name, data in self._parts.items()})
 
     def journal(self) -> list[bytes]:
         """Return what came since."""
@@ -50,10 +51,17 @@ class FlinkState:
     def replace(self, changed: Mapping[str, bytes], removed: Sequence[str]) -> None:
         """Put parts in place of older ones and begin a new journal."""
         for name, data in changed.items():
-            self._parts.put(name, data)
+            self._remove(name)
+            for piece, content in pieces_of(name, data).items():
+                self._parts.put(piece, content)
         for name in removed:
-            self._parts.remove(name)
+            self._remove(name)
         self._journal.clear()
+
+    def _remove(self, name: str) -> None:
+        head = self._parts.get(name)
+        for piece in pieces_named(name, bytes(head)) if head is not None else ():
+            self._parts.remove(piece)
 
     def clear(self) -> None:
         """Forget everything."""

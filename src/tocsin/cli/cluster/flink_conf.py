@@ -27,6 +27,8 @@ _FIXED: Final = {
     "restart-strategy.exponential-delay.initial-backoff": "1 s",
     "restart-strategy.exponential-delay.max-backoff": "30 s",
     "restart-strategy.exponential-delay.reset-backoff-threshold": "2 min",
+    # without it a thread that finds no memory dies alone, and the job stands for ever
+    "taskmanager.jvm-exit-on-oom": "true",
     # a TaskManager that died is noticed within seconds; one on a busy laptop is not called dead
     "heartbeat.interval": "3 s",
     "heartbeat.timeout": "40 s",
