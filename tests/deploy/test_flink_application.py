@@ -104,7 +104,7 @@ def job(broker: Broker, secrets: Path, prefix: str) -> str:
     text = json.dumps(found).replace("/etc/tocsin/kafka", str(secrets))
     found = json.loads(text)
     found["stream"] |= {"servers": broker.address_of("SASL_SSL"), "prefix": prefix, "start": "earliest"}
-    found["parallelism"] = 1
+    found["slot_count"] = 1
     return json.dumps(found)
 
 
