@@ -98,16 +98,14 @@ def main() -> None:
     text = "the same stream before, not counted: Java compiles what it runs often"
     parser.add_argument("--warmup-seconds", type=int, default=40, help=text)
     parser.add_argument("--parallelism", type=int, default=2, help="slots")
-    parser.add_argument(
-        "--cut", action="store_true", help="agents cut frames by metric group (always where there is one job)"
-    )
+    parser.add_argument("--cut", action="store_true", help="agents cut frames by metric group")
     parser.add_argument("--threads", action="store_true", help="print which threads used the time")
     parser.add_argument("--flink", action="append", default=[], metavar="NAME=VALUE", help="a setting of Flink")
     parser.add_argument("--checkpoint-seconds", type=float, default=_DEFAULTS.checkpoint_seconds)
     parser.add_argument("--snapshot-seconds", type=int, default=_DEFAULTS.snapshot_seconds)
     args = parser.parse_args()
     for job_count in args.jobs:
-        options = argparse.Namespace(**{**vars(args), "jobs": job_count, "cut": args.cut or job_count == 1})
+        options = argparse.Namespace(**{**vars(args), "jobs": job_count, "cut": args.cut})
         with tempfile.TemporaryDirectory(prefix="tocsin-stream-") as folder:
             _Chain(Path(folder), options).run()
 
