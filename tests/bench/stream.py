@@ -39,6 +39,7 @@ SLICE_SECONDS = 5
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _DRAIN_SECONDS = 30.0
 _THREADS_COUNT = 16
+_SLOW_COUNT = 12
 _DEFAULTS = JobOptions(StreamOptions(servers=""))
 
 
@@ -238,7 +239,12 @@ class _Chain:
 def _print_delays(name: str, rows: FloatArray) -> None:
     p50, p99 = np.percentile(rows[:, 1], (50, 99))
     worst = rows[:, 1].max()
+    slow = rows[np.argsort(-rows[:, 1])[:_SLOW_COUNT]]
+    when = ", ".join(
+        f"{seconds:.1f} s at {second - rows[:, 0].min():.0f}" for second, seconds in slow[slow[:, 0].argsort()]
+    )
     print(f"slice end -> row in ClickHouse, {name} ({len(rows)}): p50 {p50:.2f} s, p99 {p99:.2f} s, max {worst:.2f} s")
+    print(f"  the slowest: {when}")
 
 
 def _print_threads(parts: dict[str, Usage], before: dict[str, Counter[str]]) -> None:
