@@ -23,6 +23,7 @@ from tocsin.models.hang import (
     RankState,
     analyse,
 )
+from tocsin.pipeline.operators.base import from_rows, rows_of
 from tocsin.pipeline.operators.diagnose.hang_story import HangStory, is_direct
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
@@ -263,8 +264,9 @@ class WaitTracker:
 
     def to_state(self) -> dict[str, Any]:
         """JSON-able state."""
+        ranks = sorted(self._places)
         return {
-            "places": [[rank, asdict(place)] for rank, place in sorted(self._places.items())],
+            "places": [ranks, rows_of(_Place, map(self._places.__getitem__, ranks))],
             "longest_wait_ns": self._longest_wait_ns,
             "done_span_ns": self._done_span_ns,
             "last_culprits": self._last_culprits,
@@ -274,7 +276,8 @@ class WaitTracker:
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Take back what ``to_state`` gave."""
-        self._places = {rank: _Place(**place) for rank, place in state["places"]}
+        ranks, rows = state["places"]
+        self._places = dict(zip(ranks, from_rows(_Place, rows), strict=True))
         self._longest_wait_ns = state["longest_wait_ns"]
         self._done_span_ns = list(state["done_span_ns"])
         self._last_culprits = state["last_culprits"]
