@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from tests.chaos.up import COMPONENTS, ClusterUp, wait_for
 
 _LOOK_SECONDS = 0.2
+_CALM = 4
 _BACK_SECONDS = 120.0
 
 
@@ -29,11 +30,14 @@ class Kill:
 
 
 def schedule(seed: int, kills_each_count: int, gap_seconds: tuple[float, float]) -> list[Kill]:
-    """Each component so often, in a random order, at random times; the same for the same seed."""
+    """Each component so often, in a random order, at random times; the same for the same seed.
+
+    One gap of three is longer, so that the job comes back between two kills, and says what it said before.
+    """
     order = random.Random(seed)
     found = [component for component in COMPONENTS for _ in range(kills_each_count)]
     order.shuffle(found)
-    return [Kill(order.uniform(*gap_seconds), component) for component in found]
+    return [Kill(order.uniform(*gap_seconds) * order.choice((1, 1, _CALM)), component) for component in found]
 
 
 @dataclass

@@ -32,7 +32,7 @@ class RoundConfig:
         seed: of faults and kills.
         is_exactly_once: verdicts leave in transactions.
         kills_each_count: how often each component is killed.
-        gap_seconds: between two kills, from and to.
+        gap_seconds: between two kills, from and to; one of three is longer (``schedule``).
         checkpoint_seconds: what is said between two is said again after a failure.
         jobs_count: jobs in the stream.
         faults_count: faults of each.
@@ -42,8 +42,8 @@ class RoundConfig:
     seed: int
     is_exactly_once: bool = False
     kills_each_count: int = 2
-    gap_seconds: tuple[float, float] = (2.0, 9.0)
-    checkpoint_seconds: float = 3.0
+    gap_seconds: tuple[float, float] = (1.0, 6.0)
+    checkpoint_seconds: float = 5.0
     jobs_count: int = 6
     faults_count: int = 3
     stream_seconds: float = 1200.0

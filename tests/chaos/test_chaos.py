@@ -17,7 +17,7 @@ def test_each_part_killed_once_while_a_stream_is_played(tmp_path: Path) -> None:
     need_java()
     pytest.importorskip("pyflink", reason="no pyflink: pip install 'tocsin[flink]'")
     config = RoundConfig(
-        seed=1, kills_each_count=1, gap_seconds=(1.0, 5.0), jobs_count=2, faults_count=2, stream_seconds=300.0
+        seed=1, kills_each_count=1, gap_seconds=(1.0, 3.0), jobs_count=2, faults_count=2, stream_seconds=300.0
     )
     told = run_round(config, tmp_path)
 
