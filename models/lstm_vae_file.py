@@ -1,8 +1,8 @@
 """LSTM-VAEs as bytes: a head of JSON, then plain float32. Nothing is unpickled, nothing in it can run.
 
-Layout: magic, length of the head (uint32, little-endian), head, the arrays one after the other
-(float32, little-endian). The head names metrics, limits, window, the arrays' shapes, and the SHA-256
-of what follows it. A model of one metric takes about 2 kB.
+Layout: magic, format, length of the head (uint32, little-endian), SHA-256 of all that follows, head,
+the arrays one after the other (float32, little-endian). The head names metrics, limits, window and the
+arrays' shapes. A model of one metric takes about 2 kB.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tocsin.schemas.reasons import ModelRefusal
 
 MAGIC: Final = b"TCVAE"
 FORMAT_VERSION: Final = 1
-_FIXED: Final = struct.Struct("<5sBI")
+_FIXED: Final = struct.Struct("<5sBI32s")
 _MAX_SIZE: Final = 4096
 """No side of an array is larger: a head that is damaged must not ask for gigabytes."""
 
@@ -39,12 +39,11 @@ def encode_vae(model: LstmVae) -> bytes:
             ],
             "window_ticks": model.window_ticks,
             "shapes": {name: list(values.shape) for name, values in arrays.items()},
-            "sha256": hashlib.sha256(body).hexdigest(),
         },
         sort_keys=True,
         separators=(",", ":"),
     ).encode()
-    return _FIXED.pack(MAGIC, FORMAT_VERSION, len(head)) + head + body
+    return _FIXED.pack(MAGIC, FORMAT_VERSION, len(head), hashlib.sha256(head + body).digest()) + head + body
 
 
 def decode_vae(data: bytes, metrics: Sequence[str] | None = None) -> LstmVae:
@@ -63,7 +62,6 @@ def decode_vae(data: bytes, metrics: Sequence[str] | None = None) -> LstmVae:
         limits = tuple(Limits(float(low), float(high)) for _, low, high in head["metrics"])
         window_ticks = int(head["window_ticks"])
         shapes = {name: tuple(int(side) for side in head["shapes"][name]) for name in _shapes(1, 1, 1)}
-        digest = str(head["sha256"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         _refuse(ModelRefusal.MODEL_UNDECODABLE, f"its head lacks or garbles {error}")
     _check_head(names, limits, window_ticks, shapes)
@@ -73,15 +71,13 @@ def decode_vae(data: bytes, metrics: Sequence[str] | None = None) -> LstmVae:
     wanted_bytes = 4 * sum(math.prod(shape) for shape in shapes.values())
     if len(body) != wanted_bytes:
         _refuse(ModelRefusal.MODEL_UNDECODABLE, f"{len(body)} bytes of weights: must be {wanted_bytes} (cut short?)")
-    if hashlib.sha256(body).hexdigest() != digest:
-        _refuse(ModelRefusal.HASH_MISMATCH, f"the weights' SHA-256 is not the head's, {digest[:12]}…")
     return _model(names, limits, window_ticks, dict(_cut(body, shapes)))
 
 
 def _parts(data: bytes) -> tuple[Mapping[str, Any], bytes]:
     if len(data) < _FIXED.size:
         _refuse(ModelRefusal.MODEL_UNDECODABLE, f"{len(data)} bytes: must be {_FIXED.size} at least (cut short?)")
-    magic, version, length = _FIXED.unpack_from(data)
+    magic, version, length, digest = _FIXED.unpack_from(data)
     if magic != MAGIC:
         _refuse(ModelRefusal.MODEL_UNDECODABLE, f"it begins with {magic!r}: must be {MAGIC!r}")
     if version > FORMAT_VERSION:
@@ -89,6 +85,9 @@ def _parts(data: bytes) -> tuple[Mapping[str, Any], bytes]:
     end = _FIXED.size + length
     if len(data) < end:
         _refuse(ModelRefusal.MODEL_UNDECODABLE, f"{len(data)} bytes, its head alone has {end} (cut short?)")
+    if hashlib.sha256(data[_FIXED.size :]).digest() != digest:
+        text = f"the SHA-256 of its {len(data)} bytes is not the one it was written with: damaged, or cut short"
+        _refuse(ModelRefusal.HASH_MISMATCH, text)
     try:
         head = json.loads(data[_FIXED.size : end])
     except (ValueError, RecursionError) as error:

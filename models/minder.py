@@ -229,6 +229,8 @@ def _has_models(names: Sequence[str], model: MinderModel, config: MinderConfig) 
 
 def _scan(scaled: FloatArray, names: Sequence[str], model: MinderModel, config: MinderConfig) -> Scan:
     windows = np.lib.stride_tricks.sliding_window_view(scaled, config.window_ticks, axis=2)
+    if config.variant == "mahalanobis":  # its spreads are those of all windows of the call
+        return Scan.of(whitened(moments(windows.transpose(2, 0, 1, 3))))
     parts = []
     for begin in range(0, windows.shape[2], _BLOCK_COUNT):
         block = windows[:, :, begin : begin + _BLOCK_COUNT].transpose(2, 0, 1, 3)
@@ -253,8 +255,6 @@ def embed(windows: FloatArray, names: Sequence[str], model: MinderModel, variant
         Shape (windows, machines, features).
     """
     count, machines, width, ticks = windows.shape
-    if variant == "mahalanobis":
-        return whitened(moments(windows))
     if variant == "raw":
         return windows.reshape(count, machines, width * ticks)
     if variant == "integrated" and model.integrated is not None:

@@ -125,7 +125,7 @@ def first_run(candidates: NDArray[np.intp], tick_seconds: float, continuity_seco
         continuity_seconds: 240 in the paper; 0: the first candidate will do (its ablation).
     """
     changes = np.flatnonzero(np.diff(candidates, prepend=NOBODY - 1))
-    ends = np.append(changes[1:], candidates.size)
+    ends = np.append(changes[1:], candidates.size)[: changes.size]
     needed = math.floor(continuity_seconds / tick_seconds + 1e-9) + 1
     for begin, end in zip(changes.tolist(), ends.tolist(), strict=True):
         if candidates[begin] != NOBODY and end - begin >= needed:
