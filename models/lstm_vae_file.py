@@ -1,29 +1,23 @@
-"""LSTM-VAEs as bytes: a head of JSON, then plain float32. Nothing is unpickled, nothing in it can run.
+"""LSTM-VAEs as bytes: a sealed head that names metrics, limits, window and shapes, then plain float32.
 
-Layout: magic, format, length of the head (uint32, little-endian), SHA-256 of all that follows, head,
-the arrays one after the other (float32, little-endian). The head names metrics, limits, window and the
-arrays' shapes. A model of one metric takes about 2 kB.
+The arrays stand one after the other, little-endian. A model of one metric takes about 2 kB.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-import struct
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.models.lstm_vae import Limits, Lstm, LstmVae
-from tocsin.schemas.errors import ModelRefusedError
+from tocsin.models.sealed import refuse, seal, unseal
 from tocsin.schemas.reasons import ModelRefusal
 
 MAGIC: Final = b"TCVAE"
 FORMAT_VERSION: Final = 1
-_FIXED: Final = struct.Struct("<5sBI32s")
 _MAX_SIZE: Final = 4096
 """No side of an array is larger: a head that is damaged must not ask for gigabytes."""
 
@@ -32,18 +26,12 @@ def encode_vae(model: LstmVae) -> bytes:
     """Write a model; the same model always gives the same bytes."""
     arrays = dict(_arrays_of(model))
     body = b"".join(values.astype("<f4").tobytes() for values in arrays.values())
-    head = json.dumps(
-        {
-            "metrics": [
-                [name, limits.low, limits.high] for name, limits in zip(model.metrics, model.limits, strict=True)
-            ],
-            "window_ticks": model.window_ticks,
-            "shapes": {name: list(values.shape) for name, values in arrays.items()},
-        },
-        sort_keys=True,
-        separators=(",", ":"),
-    ).encode()
-    return _FIXED.pack(MAGIC, FORMAT_VERSION, len(head), hashlib.sha256(head + body).digest()) + head + body
+    head = {
+        "metrics": [[name, limits.low, limits.high] for name, limits in zip(model.metrics, model.limits, strict=True)],
+        "window_ticks": model.window_ticks,
+        "shapes": {name: list(values.shape) for name, values in arrays.items()},
+    }
+    return seal(MAGIC, FORMAT_VERSION, head, body)
 
 
 def decode_vae(data: bytes, metrics: Sequence[str] | None = None) -> LstmVae:
@@ -56,45 +44,22 @@ def decode_vae(data: bytes, metrics: Sequence[str] | None = None) -> LstmVae:
     Raises:
         ModelRefusedError: it is cut short, damaged, newer than this program, or for another metric.
     """
-    head, body = _parts(data)
+    head, body = unseal(data, MAGIC, FORMAT_VERSION)
     try:
         names = tuple(str(name) for name, _, _ in head["metrics"])
         limits = tuple(Limits(float(low), float(high)) for _, low, high in head["metrics"])
         window_ticks = int(head["window_ticks"])
         shapes = {name: tuple(int(side) for side in head["shapes"][name]) for name in _shapes(1, 1, 1)}
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        _refuse(ModelRefusal.MODEL_UNDECODABLE, f"its head lacks or garbles {error}")
+        refuse(ModelRefusal.MODEL_UNDECODABLE, f"its head lacks or garbles {error}")
     _check_head(names, limits, window_ticks, shapes)
     if metrics is not None and names != tuple(metrics):
         wanted = ", ".join(metrics)
-        _refuse(ModelRefusal.OTHER_METRIC, f"it is a model of {', '.join(names)}: must be one of {wanted}")
+        refuse(ModelRefusal.OTHER_METRIC, f"it is a model of {', '.join(names)}: must be one of {wanted}")
     wanted_bytes = 4 * sum(math.prod(shape) for shape in shapes.values())
     if len(body) != wanted_bytes:
-        _refuse(ModelRefusal.MODEL_UNDECODABLE, f"{len(body)} bytes of weights: must be {wanted_bytes} (cut short?)")
+        refuse(ModelRefusal.MODEL_UNDECODABLE, f"{len(body)} bytes of weights: must be {wanted_bytes} (cut short?)")
     return _model(names, limits, window_ticks, dict(_cut(body, shapes)))
-
-
-def _parts(data: bytes) -> tuple[Mapping[str, Any], bytes]:
-    if len(data) < _FIXED.size:
-        _refuse(ModelRefusal.MODEL_UNDECODABLE, f"{len(data)} bytes: must be {_FIXED.size} at least (cut short?)")
-    magic, version, length, digest = _FIXED.unpack_from(data)
-    if magic != MAGIC:
-        _refuse(ModelRefusal.MODEL_UNDECODABLE, f"it begins with {magic!r}: must be {MAGIC!r}")
-    if version > FORMAT_VERSION:
-        _refuse(ModelRefusal.NEWER_FORMAT, f"format {version}: this program reads {FORMAT_VERSION} at most")
-    end = _FIXED.size + length
-    if len(data) < end:
-        _refuse(ModelRefusal.MODEL_UNDECODABLE, f"{len(data)} bytes, its head alone has {end} (cut short?)")
-    if hashlib.sha256(data[_FIXED.size :]).digest() != digest:
-        text = f"the SHA-256 of its {len(data)} bytes is not the one it was written with: damaged, or cut short"
-        _refuse(ModelRefusal.HASH_MISMATCH, text)
-    try:
-        head = json.loads(data[_FIXED.size : end])
-    except (ValueError, RecursionError) as error:
-        _refuse(ModelRefusal.MODEL_UNDECODABLE, f"its head is no JSON: {error}")
-    if not isinstance(head, dict):
-        _refuse(ModelRefusal.MODEL_UNDECODABLE, f"its head is a {type(head).__name__}: must be an object")
-    return head, data[end:]
 
 
 def _shapes(width: int, hidden: int, latent: int) -> dict[str, tuple[int, ...]]:
@@ -117,18 +82,18 @@ def _check_head(
 ) -> None:
     for name, limit in zip(names, limits, strict=True):
         if not (math.isfinite(limit.low) and math.isfinite(limit.high) and limit.low < limit.high):
-            _refuse(ModelRefusal.OUT_OF_RANGE, f"limits of {name} = {limit.low:g} to {limit.high:g}: must ascend")
+            refuse(ModelRefusal.OUT_OF_RANGE, f"limits of {name} = {limit.low:g} to {limit.high:g}: must ascend")
     if not names or len(set(names)) != len(names):
-        _refuse(ModelRefusal.MODEL_UNDECODABLE, f"metrics = {list(names)}: must be one or more, each once")
+        refuse(ModelRefusal.MODEL_UNDECODABLE, f"metrics = {list(names)}: must be one or more, each once")
     if not 1 <= window_ticks <= _MAX_SIZE:
-        _refuse(ModelRefusal.OUT_OF_RANGE, f"window_ticks = {window_ticks}: must be 1 to {_MAX_SIZE}")
+        refuse(ModelRefusal.OUT_OF_RANGE, f"window_ticks = {window_ticks}: must be 1 to {_MAX_SIZE}")
     latent, *rest = shapes["latent_weight"] or (0,)
     hidden = rest[0] if len(rest) == 1 else 0
     if not (1 <= hidden <= _MAX_SIZE and 1 <= latent <= _MAX_SIZE):
-        _refuse(ModelRefusal.OUT_OF_RANGE, f"latent_weight has the shape {shapes['latent_weight']}")
+        refuse(ModelRefusal.OUT_OF_RANGE, f"latent_weight has the shape {shapes['latent_weight']}")
     for name, wanted in _shapes(len(names), hidden, latent).items():
         if shapes[name] != wanted:
-            _refuse(ModelRefusal.MODEL_UNDECODABLE, f"{name} has the shape {shapes[name]}: must be {wanted}")
+            refuse(ModelRefusal.MODEL_UNDECODABLE, f"{name} has the shape {shapes[name]}: must be {wanted}")
 
 
 def _cut(body: bytes, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, NDArray[np.float32]]]:
@@ -137,7 +102,7 @@ def _cut(body: bytes, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[s
         count = math.prod(shapes[name])
         values = np.frombuffer(body, "<f4", count, place).astype(np.float32).reshape(shapes[name])
         if not np.isfinite(values).all():
-            _refuse(ModelRefusal.OUT_OF_RANGE, f"{name} holds a weight that is no number")
+            refuse(ModelRefusal.OUT_OF_RANGE, f"{name} holds a weight that is no number")
         place += 4 * count
         yield name, values
 
@@ -168,7 +133,3 @@ def _model(
         arrays["output_weight"],
         arrays["output_bias"],
     )
-
-
-def _refuse(reason: ModelRefusal, text: str) -> NoReturn:
-    raise ModelRefusedError(reason.value, f"LSTM-VAE file: {text}")

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.models.lstm_vae import Limits, Lstm, LstmVae
-from tocsin.models.lstm_vae_file import _FIXED as FIXED
 from tocsin.models.lstm_vae_file import MAGIC, decode_vae, encode_vae
+from tocsin.models.sealed import FIXED
 from tocsin.schemas.errors import ModelRefusedError
 from tocsin.schemas.reasons import ModelRefusal
 
