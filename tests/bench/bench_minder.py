@@ -95,6 +95,7 @@ def row(runner: MinderRunner, total: Score) -> str:
     by_ceiling = config.ceiling_ratio is not None
     name = runner.name + (", by ceiling" if by_ceiling else "")
     threshold = f"{config.ceiling_ratio:.2f} c" if by_ceiling else f"{config.threshold_sigmas:.2f} s"
-    numbers = [f"{value:.3f}" if value is not None else "-" for value in (total.precision, total.recall, total.f1)]
+    shares = ["-" if value is None else f"{value:.3f}" for value in (total.precision, total.recall, total.f1)]
     delay = "-" if total.median_seconds is None else f"{total.median_seconds:.0f}"
-    return f"{name:36} {threshold:>9}  {numbers[0]:>9}  {numbers[1]:>6}  {numbers[2]:>5}  {total.false_count:5}  {delay:>8}"
+    line = f"{name:36} {threshold:>9}  {shares[0]:>9}  {shares[1]:>6}  {shares[2]:>5}"
+    return f"{line}  {total.false_count:5}  {delay:>8}"
