@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tocsin.models.frames import FloatArray, Grid, stack_frames
 from tocsin.models.metric_means import MetricMeans, fits
 from tocsin.pipeline.operators.peer_rows import mean_by_host
-from tocsin.schemas.metrics import MetricTable
+from tocsin.schemas.metrics import Metric, MetricTable
 from tocsin.schemas.records import Frame, Slice
 
 
@@ -54,7 +54,7 @@ def ticks_of_frames(data: Slice, tables: Mapping[int, MetricTable], metrics: Seq
         of_host = np.array([host_row[host] for host, _ in stack.gpu_rows], np.intp)
         means = _gpu_means(stack.gpu_values, of_host, len(hosts))
         for scope, found in ((table.host, stack.host_values), (table.gpu, means)):
-            _lay(values, found, [metric.name for metric in scope], metrics)
+            _lay(values, found, scope, metrics)
     return Ticks(hosts, values, data.start_ns, tick_ns)
 
 
@@ -69,7 +69,7 @@ def ticks_of_means(data: Slice, means: MetricMeans, table: MetricTable, metrics:
     by_host = mean_by_host(means.gpu_values, of_host, len(means.hosts))
     values = np.full((len(means.hosts), len(metrics), 1), np.nan, np.float32)
     for scope, found in ((table.host, means.host_values), (table.gpu, by_host)):
-        _lay(values, found[:, :, None], [metric.name for metric in scope], metrics)
+        _lay(values, found[:, :, None], scope, metrics)
     return Ticks(means.hosts, values, data.start_ns, data.end_ns - data.start_ns)
 
 
@@ -78,8 +78,10 @@ def _gpu_means(values: FloatArray, of_host: NDArray[np.intp], host_count: int) -
     return mean_by_host(values.reshape(rows, width * ticks), of_host, host_count).reshape(host_count, width, ticks)
 
 
-def _lay(out: FloatArray, values: FloatArray, names: Sequence[str], metrics: Sequence[str]) -> None:
-    for column, metric in enumerate(metrics):
-        if metric in names:
-            found = values[:, names.index(metric)]
-            out[:, column] = np.where(np.isfinite(found), found, out[:, column])
+def _lay(out: FloatArray, values: FloatArray, scope: Sequence[Metric], metrics: Sequence[str]) -> None:
+    """Write the wanted columns; what lies below the metric's own lower limit is no sample (a counter that wrapped)."""
+    for index, metric in enumerate(scope):
+        if metric.name in metrics:
+            column, found = metrics.index(metric.name), values[:, index]
+            known = np.isfinite(found) & (found >= (-np.inf if metric.low is None else metric.low))
+            out[:, column] = np.where(known, found, out[:, column])

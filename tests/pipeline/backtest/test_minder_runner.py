@@ -140,6 +140,24 @@ def test_a_metric_that_the_recording_lacks_is_named() -> None:
     assert calls[0].outcome.reasons["gpu_power_watts"] is Reason.METRIC_MISSING
 
 
+def test_negative_counters_and_infinite_values_are_missing_samples_and_accuse_nobody() -> None:
+    job = recording(onset=10_000)
+    columns = dict(job.tables["host_metrics"])
+    host = columns["host"]
+    assert isinstance(host, Text)
+    for metric, value in (("pfc_tx_packets_per_second", -1e6), ("cpu_util_ratio", np.inf)):
+        values = np.array(columns[metric])
+        values[(host.codes == 3) & np.isfinite(values)] = value
+        columns[metric] = values
+    broken = dataclasses.replace(job, tables={"host_metrics": columns})
+    series = series_of(broken, ("pfc_tx_packets_per_second", "cpu_util_ratio", "gpu_power_watts"))
+
+    assert series is not None
+    assert np.isnan(series.values[3, :2]).all()
+    assert np.isfinite(series.values[3, 2]).all()
+    assert RUNNER.run(broken) == []
+
+
 def test_a_machines_gpus_count_as_their_mean() -> None:
     series = series_of(recording(100), ("gpu_power_watts",))
 
