@@ -103,7 +103,7 @@ def by_windows(values: FloatArray) -> FloatArray:
     return found
 
 
-@pytest.mark.slow  # half a minute: the whole training of one metric
+@pytest.mark.slow  # ten seconds: the whole training of one metric
 def test_a_trained_model_reconstructs_below_the_papers_mse_of_1e_4(trained: LstmVae) -> None:
     windows = by_windows(machines_at_work(seed=9))
 
