@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ import pytest
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas.errors import SnapshotError
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import Slice
+from tocsin.schemas.records import NS_PER_SECOND, Frame, JobRecord, Slice, StepBatch, Topology
 from tocsin.schemas.verdicts import Anomaly, ComponentKind
 
 FAULTY_HOST = "n03"
@@ -45,8 +46,46 @@ def accused(told: Sequence[Sequence[Anomaly]]) -> set[str]:
     return {component.name for component in named if component.kind is ComponentKind.HOST}
 
 
+def renamed(data: Slice, names: Mapping[str, str]) -> Slice:
+    """The same slice where hosts have other names, in canonical order again."""
+    records: list[JobRecord] = []
+    for record in data.records:
+        moved: dict[str, Any] = {"host": names[record.host]}
+        if isinstance(record, Topology):
+            moved["places"] = tuple(dataclasses.replace(place, host=names[place.host]) for place in record.places)
+        records.append(dataclasses.replace(record, **moved))
+    records.sort(key=lambda record: (type(record).__name__, record.ts_ns, record.host))
+    return dataclasses.replace(data, records=tuple(records))
+
+
+def later(data: Slice, span_ns: int) -> Slice:
+    """The same slice at a later time, its steps counted on (a step a second)."""
+    records: list[JobRecord] = []
+    for record in data.records:
+        moved: dict[str, Any] = {"ts_ns": record.ts_ns + span_ns}
+        if isinstance(record, Frame):
+            moved["first_tick_ns"] = record.first_tick_ns + span_ns
+        elif isinstance(record, StepBatch):
+            steps = span_ns // NS_PER_SECOND
+            moved["rows"] = tuple(row._replace(ts_ns=row.ts_ns + span_ns, step=row.step + steps) for row in record.rows)
+        records.append(dataclasses.replace(record, **moved))
+    return Slice(data.job, data.start_ns + span_ns, data.end_ns + span_ns, tuple(records))
+
+
 class DetectorConformance(ABC):
-    """The contract of CONTRIBUTING.md, as tests. Subclasses make a detector and its slices."""
+    """The contract of CONTRIBUTING.md, as tests. Subclasses make a detector and its slices.
+
+    Attributes:
+        sizes: jobs in which a lone gross fault must be found.
+        large_sizes: the same, in the slow suite.
+        within_slices: how many slices after its onset it must be said.
+        fault_at: the slice of the onset.
+    """
+
+    sizes: Sequence[int] = (4, 16)
+    large_sizes: Sequence[int] = (256,)
+    within_slices = 3
+    fault_at = 30
 
     @abstractmethod
     def detector(self, graph: JobGraph) -> Detector:
@@ -59,6 +98,10 @@ class DetectorConformance(ABC):
     @abstractmethod
     def emptied(self, data: Slice) -> Slice:
         """The same slice where every number of one host is missing."""
+
+    @abstractmethod
+    def alike(self, data: Slice) -> Slice:
+        """The same slice where every host tells what the first one tells."""
 
     def play(self, slices: Sequence[Slice], break_at: int = -1) -> tuple[Detector, list[list[Anomaly]]]:
         """All that it says of each slice; at ``break_at`` it is replaced by a restored one."""
@@ -131,6 +174,67 @@ class DetectorConformance(ABC):
 
     def test_identical_inputs_give_identical_answers(self) -> None:
         assert self.play(self.slices(8, faulty=True))[1] == self.play(self.slices(8, faulty=True))[1]
+
+    @pytest.mark.parametrize("share", [0.5, 0.65, 0.9])
+    def test_what_comes_later_changes_nothing_that_was_said(self, share: float) -> None:
+        slices = self.slices(8, faulty=True)
+        count = int(share * len(slices))
+
+        assert self.play(slices[:count])[1] == self.play(slices)[1][:count]
+
+    def test_machines_that_are_permuted_permute_the_answer_and_nothing_else(self) -> None:
+        hosts = [f"n{number:02d}" for number in range(8)]
+        names = dict(zip(hosts, reversed(hosts), strict=True))
+        slices = self.slices(8, faulty=True)
+        plain = self.play(slices)[1]
+        other = self.play([renamed(data, names) for data in slices])[1]
+
+        for one, two in zip(plain, other, strict=True):
+            by_host = {names.get(a.component.name, a.component.name): a for a in one}
+            assert by_host.keys() == {a.component.name for a in two}
+            for anomaly in two:
+                twin = by_host[anomaly.component.name]
+                assert anomaly.score == pytest.approx(twin.score, rel=1e-3)
+                assert (anomaly.metric, anomaly.start_ns) == (twin.metric, twin.start_ns)
+
+    def test_identical_machines_are_never_accused_whatever_they_do_together(self) -> None:
+        _, told = self.play([self.alike(data) for data in self.slices(8, faulty=True)])
+
+        assert not accused(told)
+
+    def test_a_lone_gross_fault_is_found_in_jobs_of_any_size(self) -> None:
+        for hosts in self.sizes:
+            self._found_within_its_time(hosts)
+
+    @pytest.mark.slow  # seconds to a minute for each size
+    def test_a_lone_gross_fault_is_found_in_large_jobs(self) -> None:
+        for hosts in self.large_sizes:
+            self._found_within_its_time(hosts)
+
+    def _found_within_its_time(self, hosts: int) -> None:
+        _, told = self.play(self.slices(hosts, faulty=True))
+        spoken = [index for index, said in enumerate(told) if said]
+
+        assert accused(told) == {FAULTY_HOST}, hosts
+        assert self.fault_at <= spoken[0] < self.fault_at + self.within_slices, hosts
+
+    @pytest.mark.slow  # 10,000 slices: half a minute and more
+    @pytest.mark.timeout(600)
+    def test_ten_thousand_slices_leave_no_more_state_than_two_thousand_and_identical_machines_say_nothing(self) -> None:
+        made = [self.alike(data) for data in self.slices(4, faulty=False)]
+        span_ns = made[-1].end_ns - made[0].start_ns
+        graph = JobGraph()
+        detector, said = self.detector(graph), 0
+        sizes: list[int] = []
+        for turn in range(-(-10_000 // len(made))):
+            for data in made:
+                moved = later(data, turn * span_ns)
+                graph.take(moved.records)
+                said += len(detector.on_slice(moved))
+            sizes.append(sum(map(len, detector.snapshot().values())))
+
+        assert said == 0
+        assert sizes[-1] <= 1.1 * max(sizes[: len(sizes) // 5])
 
     def test_a_slice_without_records_is_fine(self) -> None:
         first, *rest = self.slices(8, faulty=True)

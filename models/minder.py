@@ -1,0 +1,289 @@
+"""Minder as it was published (NSDI'25), as a baseline, with the ablations of its evaluation.
+
+Every number is the paper's (``seed-systems-a.md`` section 1) unless its line says otherwise: calls
+every 8 minutes on the last 15 minutes of samples, windows of 8 samples a sample apart, one LSTM-VAE a
+metric, machines compared by the sum of pairwise distances, z-score against a threshold, the same
+machine for more than 4 minutes, metrics by priority, and the first metric that convicts a machine
+ends the call.
+
+``detect`` is one call, a pure function. ``MinderCalls`` keeps the last 15 minutes and says when a call
+is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tocsin.models.lstm_vae import WINDOW_TICKS, FloatArray, Limits, LstmVae
+from tocsin.models.mahalanobis import moments, whitened
+from tocsin.models.similarity import Run, Scan, ceiling, first_run
+from tocsin.schemas.reasons import Reason
+
+Variant = Literal["vae", "raw", "concatenated", "integrated", "mahalanobis"]
+"""``vae``: Minder. ``raw``: distance of the samples themselves. ``concatenated``: the metrics' embeddings side by
+side, one comparison. ``integrated``: one model of all metrics. ``mahalanobis``: the other baseline."""
+
+PRIORITY = (
+    "pfc_tx_packets_per_second",
+    "cpu_util_ratio",
+    "gpu_util_ratio",
+    "gpu_power_watts",
+    "gpu_graphics_active_ratio",
+    "gpu_tensor_active_ratio",
+    "nvlink_bytes_per_second",
+)
+"""The seven metrics in the order that the paper's tree learned (1.6, 1.7): PFC, CPU, GPU (duty, power, graphics,
+tensor), NVLink."""
+
+MIN_PEER_COUNT = 3
+"""Ours, as everywhere in tocsin: of two machines nobody can say which one moved."""
+_BLOCK_COUNT = 64
+"""Windows embedded at a time: what is in memory does not grow with the call's length."""
+
+
+@dataclass(frozen=True, slots=True)
+class MinderConfig:
+    """Settings of the procedure.
+
+    Attributes:
+        variant: Minder, or an ablation.
+        threshold_sigmas: the similarity threshold. The paper's value was not found; None: the model's, fitted.
+        ceiling_ratio: NOT the paper's: no threshold above this share of what a lone outlier can reach among so many
+            machines. None, to the letter: with 4 machines no threshold above 1.73 ever fires.
+        continuity_seconds: a machine must be the candidate for longer; 0: the ablation "no continuity".
+        call_seconds: from call to call.
+        pull_seconds: samples that a call looks at.
+        window_ticks: samples of a window.
+    """
+
+    variant: Variant = "vae"
+    threshold_sigmas: float | None = None
+    ceiling_ratio: float | None = None
+    continuity_seconds: float = 240.0
+    call_seconds: float = 480.0
+    pull_seconds: float = 900.0
+    window_ticks: int = WINDOW_TICKS
+
+    def threshold(self, model: MinderModel, machine_count: int) -> float:
+        """The threshold among so many machines."""
+        plain = model.threshold_sigmas if self.threshold_sigmas is None else self.threshold_sigmas
+        return plain if self.ceiling_ratio is None else min(plain, self.ceiling_ratio * ceiling(machine_count))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MinderModel:
+    """What is trained.
+
+    Attributes:
+        limits: metric -> ends of its normalisation.
+        single: metric -> its LSTM-VAE.
+        integrated: the one of all metrics, for that ablation.
+        priority: metrics in the order in which they are asked.
+        threshold_sigmas: fitted; 2.0 until it is (ours: the paper's was not found).
+        version: a name for people.
+    """
+
+    limits: Mapping[str, Limits]
+    single: Mapping[str, LstmVae] = field(default_factory=dict)
+    integrated: LstmVae | None = None
+    priority: tuple[str, ...] = PRIORITY
+    threshold_sigmas: float = 2.0
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Samples:
+    """What a call looks at.
+
+    Attributes:
+        metrics: names of the second axis.
+        values: in the metrics' units, shape (machines, metrics, ticks), NaN = no sample.
+        tick_seconds: distance of samples.
+    """
+
+    metrics: tuple[str, ...]
+    values: FloatArray
+    tick_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """The machine that a call convicts.
+
+    Attributes:
+        row: which machine.
+        metric: which metric convicts it; the variant's name where all are judged at once.
+        onset_index: tick that completed the first window of the run.
+        end_index: tick that completed the last one.
+        mean_sigmas: mean score over the run.
+        threshold_sigmas: that it was above.
+    """
+
+    row: int
+    metric: str
+    onset_index: int
+    end_index: int
+    mean_sigmas: float
+    threshold_sigmas: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a call says.
+
+    Attributes:
+        alert: None: no fault.
+        reasons: metric (or variant) -> why it convicted nobody.
+    """
+
+    alert: Alert | None
+    reasons: Mapping[str, Reason]
+
+
+def detect(samples: Samples, model: MinderModel, config: MinderConfig) -> Outcome:
+    """Make one call: metrics in order of priority, the first that convicts a machine ends it."""
+    reasons: dict[str, Reason] = {}
+    for name, metrics in views(model, config):
+        found = scan_view(samples, metrics, model, config)
+        if isinstance(found, Reason):
+            reasons[name] = found
+            continue
+        rows, scan = found
+        threshold = config.threshold(model, scan.machine_count)
+        run = first_run(scan.candidates(threshold), samples.tick_seconds, config.continuity_seconds)
+        if run is not None:
+            return Outcome(_alert(name, rows, scan, run, (threshold, config)), reasons)
+        reasons[name] = Reason.NOT_CONTINUOUS
+    return Outcome(None, reasons)
+
+
+def _alert(name: str, rows: NDArray[np.intp], scan: Scan, run: Run, line: tuple[float, MinderConfig]) -> Alert:
+    threshold, config = line
+    width = config.window_ticks - 1
+    return Alert(
+        int(rows[run.row]),
+        name,
+        run.first_index + width,
+        run.last_index + width,
+        float(scan.sigmas[run.first_index : run.last_index + 1].mean()),
+        threshold,
+    )
+
+
+def views(model: MinderModel, config: MinderConfig) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """What is judged one after the other: (name, its metrics). One metric each, or all of them at once."""
+    if config.variant in ("vae", "raw"):
+        yield from ((metric, (metric,)) for metric in model.priority)
+    elif config.variant == "integrated" and model.integrated is not None:
+        yield config.variant, model.integrated.metrics
+    else:
+        yield config.variant, model.priority
+
+
+def scan_view(
+    samples: Samples, metrics: Sequence[str], model: MinderModel, config: MinderConfig
+) -> tuple[NDArray[np.intp], Scan] | Reason:
+    """Compare the machines that have samples of these metrics: (their rows, what all windows say).
+
+    A metric that fewer than three machines have is left out where several are judged at once; where it
+    is the only one, that is the answer. Also where a model is lacking, or samples for one window.
+    """
+    machines, _, ticks = samples.values.shape
+    if machines < MIN_PEER_COUNT:
+        return Reason.TOO_FEW_PEERS
+    columns = [samples.metrics.index(metric) for metric in metrics if metric in samples.metrics]
+    has = np.isfinite(samples.values[:, columns]).any(axis=2)
+    kept = [index for index, column in enumerate(columns) if has[:, index].sum() >= MIN_PEER_COUNT]
+    if not kept or (config.variant == "integrated" and len(kept) < len(metrics)):
+        return Reason.METRIC_MISSING
+    rows = np.flatnonzero(has[:, kept].all(axis=1))
+    columns = [columns[index] for index in kept]
+    names = tuple(samples.metrics[column] for column in columns)
+    if rows.size < MIN_PEER_COUNT:
+        return Reason.TOO_FEW_PEERS
+    if not _has_models(names, model, config):
+        return Reason.NO_MODEL
+    if ticks < config.window_ticks:
+        return Reason.SPAN_TOO_SHORT
+    scaled = np.stack(
+        [
+            model.limits[name].normalise(fill_nearest(samples.values[rows, column]))
+            for name, column in zip(names, columns, strict=True)
+        ],
+        axis=1,
+    )
+    return rows, _scan(scaled, names, model, config)
+
+
+def _has_models(names: Sequence[str], model: MinderModel, config: MinderConfig) -> bool:
+    if config.variant == "integrated":
+        return model.integrated is not None and all(name in model.limits for name in names)
+    wanted = {"vae": (model.limits, model.single), "concatenated": (model.limits, model.single)}
+    return all(name in known for name in names for known in wanted.get(config.variant, (model.limits,)))
+
+
+def _scan(scaled: FloatArray, names: Sequence[str], model: MinderModel, config: MinderConfig) -> Scan:
+    windows = np.lib.stride_tricks.sliding_window_view(scaled, config.window_ticks, axis=2)
+    if config.variant == "mahalanobis":  # its spreads are those of all windows of the call
+        return Scan.of(whitened(moments(windows.transpose(2, 0, 1, 3))))
+    parts = []
+    for begin in range(0, windows.shape[2], _BLOCK_COUNT):
+        block = windows[:, :, begin : begin + _BLOCK_COUNT].transpose(2, 0, 1, 3)
+        parts.append(Scan.of(embed(block, names, model, config.variant)))
+    return Scan(
+        np.concatenate([part.machine for part in parts]),
+        np.concatenate([part.sigmas for part in parts]),
+        scaled.shape[0],
+    )
+
+
+def embed(windows: FloatArray, names: Sequence[str], model: MinderModel, variant: Variant) -> NDArray[np.floating]:  # type: ignore[type-arg]
+    """What machines are compared by.
+
+    Args:
+        windows: normalised, shape (windows, machines, metrics, ticks).
+        names: the metrics.
+        model: with the models of these metrics.
+        variant: which embedding.
+
+    Returns:
+        Shape (windows, machines, features).
+    """
+    count, machines, width, ticks = windows.shape
+    if variant == "raw":
+        return windows.reshape(count, machines, width * ticks)
+    if variant == "integrated" and model.integrated is not None:
+        rows = np.ascontiguousarray(windows.transpose(0, 1, 3, 2)).reshape(-1, ticks, width)
+        return model.integrated.reconstruct(rows).reshape(count, machines, ticks * width)
+    denoised = [
+        model.single[name].reconstruct(np.ascontiguousarray(windows[:, :, index]).reshape(-1, ticks, 1))
+        for index, name in enumerate(names)
+    ]
+    return np.concatenate([rows.reshape(count, machines, ticks) for rows in denoised], axis=2)
+
+
+def fill_nearest(values: FloatArray) -> FloatArray:
+    """Fill a missing sample from the nearest one in time, of two equally near the earlier (1.4).
+
+    The paper names no limit, so there is none: a machine that fell silent keeps its last value until
+    it has left the 15 minutes.
+
+    Args:
+        values: shape (rows, ticks), NaN or infinity = no sample; a row without any stays so.
+    """
+    known = np.isfinite(values)
+    if known.all():
+        return values
+    ticks = np.arange(values.shape[1])
+    before = np.maximum.accumulate(np.where(known, ticks, -1), axis=1)
+    after = np.minimum.accumulate(np.where(known, ticks, values.shape[1])[:, ::-1], axis=1)[:, ::-1]
+    to_before = np.where(before >= 0, ticks - before, values.shape[1])
+    to_after = np.where(after < values.shape[1], after - ticks, values.shape[1])
+    source = np.clip(np.where(to_before <= to_after, before, after), 0, max(0, values.shape[1] - 1))
+    filled = np.take_along_axis(values, source, axis=1)
+    return np.where(known.any(axis=1)[:, None], filled, np.nan).astype(np.float32)

@@ -1,0 +1,1 @@
+"""Detectors over whole recordings, offline: what they would have answered, and when."""
