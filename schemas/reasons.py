@@ -73,6 +73,12 @@ class Reason(StrEnum):
     # no verdict
     TOO_FEW_PEERS = "too_few_peers"
     """Below three peers of a role a comparison cannot say which one moved."""
+    TOO_FEW_OPERATIONS = "too_few_operations"
+    """Too few operations in a window (or all of them take no time): their distribution is chance."""
+    BAD_NUMBER = "bad_number"
+    """A time that cannot be: negative, infinite, or not a number."""
+    NO_MODEL = "no_model"
+    """The detector speaks only with a trained model, and has none."""
     NO_IMPACT = "no_impact"
     """Deviates, but neither slower steps nor waiting peers."""
     MONITORING_LOST = "monitoring_lost"
