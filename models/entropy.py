@@ -160,7 +160,8 @@ def scores(relative: FloatArray, past: FloatArray, floors: FloatArray, config: E
     Args:
         relative: of ``against_peers``, shape (ranks, 4).
         past: what ``relative`` used to be, same shape.
-        floors: of ``measure``, same shape.
+        floors: no scatter is smaller, same shape: of ``measure``, or a rank's own scatter where it is larger
+            (the divergence of a rank that is unlike its peers by design moves more than theirs).
         config: the line.
 
     Returns:
