@@ -150,12 +150,13 @@ def sum_up(rows: OpRows, class_count: int) -> OpWindow:
     ranks, row_of = np.unique(rows.ranks, return_inverse=True)
     shape = (ranks.size, class_count)
     cell = row_of * class_count + rows.classes
-    seconds = np.bincount(cell, rows.seconds, shape[0] * shape[1]).reshape(shape)
+    summed = np.bincount(cell, rows.seconds, shape[0] * shape[1])
+    seconds = summed.astype(np.float64).reshape(shape)  # without a row numpy counts in integers
     counts = np.bincount(cell, minlength=shape[0] * shape[1]).astype(np.float64).reshape(shape)
     bins = _bins(rows, class_count, float(rows.seconds.sum()))
     size = shape[0] * shape[1] * BIN_COUNT
-    histograms = np.bincount(cell * BIN_COUNT + bins, minlength=size).reshape(*shape, BIN_COUNT)
-    return OpWindow(ranks, seconds, counts, histograms / np.maximum(counts, 1.0)[:, :, None])
+    histograms = np.bincount(cell * BIN_COUNT + bins, minlength=size).reshape(*shape, BIN_COUNT).astype(np.float64)
+    return OpWindow(ranks.astype(np.int64), seconds, counts, histograms / np.maximum(counts, 1.0)[:, :, None])
 
 
 def _bins(rows: OpRows, class_count: int, total_seconds: float) -> IntArray:
