@@ -251,7 +251,7 @@ class TestBadInput:
 
         graph = JobGraph()  # is not shown them: the codec lets no such record through to either
         detector = TraceDetector(TracesConfig(), graph)
-        told = []
+        told: list[Anomaly] = []
         for data in job_slices(8, nothing):
             graph.take(data.records)
             told += detector.on_slice(spoiled(data))
