@@ -24,19 +24,22 @@ def sequences(jobs: int, seed: int, slow_factor: float = 1.0, scale: float = 1.0
     draw = np.random.default_rng(seed)
     found = []
     for _ in range(jobs):
-        windows = []
         noise = draw.uniform(0.005, 0.04)
-        for _ in range(WINDOWS):
-            own = np.array([0.4, 0.5]) * (1 + noise * draw.standard_normal((8, 8, 2)))
-            own[3, :, 0] *= slow_factor
-            busy = own.sum(axis=2)
-            wait = 0.05 + busy.max(axis=0)[None, :] - busy
-            seconds = scale * np.concatenate([own, wait[:, :, None]], axis=2)
-            rank, _, kind = np.indices(seconds.shape)
-            rows = OpRows(rank.reshape(-1), kind.reshape(-1), seconds.reshape(-1))
-            windows.append(sum_up(rows, VOCABULARY.class_count).features)
+        jobs_rows = [rows_of_job(draw, slow_factor, noise, scale) for _ in range(WINDOWS)]
+        windows = [sum_up(rows, VOCABULARY.class_count).features for rows in jobs_rows]
         found.append(np.stack(windows, axis=1))
     return np.stack(found).astype(np.float32)
+
+
+def rows_of_job(draw: np.random.Generator, slow_factor: float, noise: float, scale: float = 1.0) -> OpRows:
+    """Eight steps of eight ranks."""
+    own = np.array([0.4, 0.5]) * (1 + noise * draw.standard_normal((8, 8, 2)))
+    own[3, :, 0] *= slow_factor
+    busy = own.sum(axis=2)
+    wait = 0.05 + busy.max(axis=0)[None, :] - busy
+    seconds = scale * np.concatenate([own, wait[:, :, None]], axis=2)
+    rank, _, kind = np.indices(seconds.shape)
+    return OpRows(rank.reshape(-1), kind.reshape(-1), seconds.reshape(-1))
 
 
 def flat(found: Singles) -> Singles:
