@@ -134,6 +134,12 @@ class OpWindow:
         flat = self.histograms.reshape(len(self.ranks), -1)
         return np.concatenate([flat, _beside_median(self.seconds), _beside_median(self.counts)], axis=1)
 
+    def has_enough(self, operations_factor: float) -> npt.NDArray[np.bool_]:
+        """Which ranks have so many operations for each class that is used, and spent any time on them."""
+        used_count = max(1, int((self.counts.sum(axis=0) > 0).sum()))
+        found: npt.NDArray[np.bool_] = self.counts.sum(axis=1) >= operations_factor * used_count
+        return found & (self.seconds.sum(axis=1) > 0)
+
 
 def feature_count(class_count: int) -> int:
     """Columns of ``OpWindow.features``."""

@@ -56,7 +56,6 @@ def sequences_of(
     """
     graph, found, window_count = JobGraph(), [], 0
     windows, memory = TraceWindows(config, graph), SequenceMemory(sequence_count)
-    least_count = EntropyConfig().min_operations_factor * len(PHASE_VOCABULARY.words)
     for data in slices:
         graph.take(data.records)
         if not windows.take(data):
@@ -66,7 +65,7 @@ def sequences_of(
             if role.family != "phases" or np.unique(role.rows.ranks).size < min_peer_count:
                 continue
             summed = sum_up(role.rows, PHASE_VOCABULARY.class_count)
-            enough = (summed.counts.sum(axis=1) >= least_count) & (summed.seconds.sum(axis=1) > 0)
+            enough = summed.has_enough(EntropyConfig().min_operations_factor)
             ranks = summed.ranks[enough]
             memory.take(ranks, summed.features[enough].astype(np.float32), role.begin_ns)
             found.append(memory.whole(ranks)[1])

@@ -166,8 +166,7 @@ class TraceDetector:
         if self._model is None:
             self._abstain(Reason.NO_MODEL)
             return None
-        enough = summed.counts.sum(axis=1) >= self._config.entropy.min_operations_factor * len(PHASE_VOCABULARY.words)
-        enough &= summed.seconds.sum(axis=1) > 0
+        enough = summed.has_enough(self._config.entropy.min_operations_factor)
         if not enough.any():
             self._abstain(Reason.TOO_FEW_OPERATIONS)
             return None

@@ -65,6 +65,17 @@ def test_a_class_that_takes_no_time_has_no_shape() -> None:
     assert (sum_up(rows_of(seconds), 3).histograms[:, 2, MIDDLE] == 1).all()
 
 
+def test_a_rank_with_too_few_operations_or_no_time_has_not_enough() -> None:
+    seconds = np.ones((4, 2, 5))
+    seconds[1] = 0.0
+    rows = rows_of(seconds)
+    few = (rows.ranks != 2) | (np.arange(rows.ranks.size) % 2 == 0)
+
+    found = sum_up(OpRows(rows.ranks[few], rows.classes[few], rows.seconds[few]), 6)
+
+    assert found.has_enough(4.0).tolist() == [True, False, False, True]
+
+
 def test_times_of_zero_give_numbers() -> None:
     assert np.isfinite(sum_up(rows_of(np.zeros((4, 3, 5))), 3).features).all()
 
