@@ -137,8 +137,9 @@ class OpWindow:
     def has_enough(self, operations_factor: float) -> npt.NDArray[np.bool_]:
         """Which ranks have so many operations for each class that is used, and spent any time on them."""
         used_count = max(1, int((self.counts.sum(axis=0) > 0).sum()))
-        found: npt.NDArray[np.bool_] = self.counts.sum(axis=1) >= operations_factor * used_count
-        return found & (self.seconds.sum(axis=1) > 0)
+        counted: npt.NDArray[np.bool_] = self.counts.sum(axis=1) >= operations_factor * used_count
+        timed: npt.NDArray[np.bool_] = self.seconds.sum(axis=1) > 0
+        return np.logical_and(counted, timed)
 
 
 def feature_count(class_count: int) -> int:
