@@ -299,6 +299,32 @@ class TestBadInput:
         assert len(detector.snapshot()["trace_windows"]) < 10_000
 
 
+def test_equal_machines_never_alarm_in_10_000_slices_and_the_state_stays_small() -> None:
+    detector, sizes = TraceDetector(TracesConfig(), graph := JobGraph()), []
+    for second in range(10_000):
+        batches = steps_of(np.array([[0.02, 0.3, 0.4, 0.1]] * 4), T0 + (second + 1) * NS_PER_SECOND, second)
+        data = Slice(JOB, T0 + second * NS_PER_SECOND, T0 + (second + 1) * NS_PER_SECOND, tuple(batches))
+        graph.take(data.records)
+        assert not detector.on_slice(data)
+        if second % 1_000 == 999:
+            sizes.append(sum(map(len, detector.snapshot().values())))
+
+    assert max(sizes) < 1.2 * min(sizes[1:]) < 20_000
+
+
+@pytest.mark.parametrize("hosts", [4, 16, 256])
+def test_a_lone_gross_outlier_alarms_soon_at_any_size(hosts: int) -> None:
+    def gross(second: int, own: Own) -> None:
+        if second >= FAULT_AT:
+            own[2] *= 3
+
+    told = told_of(job_slices(hosts, gross, FAULT_AT + 150))[1]
+
+    assert accused([told]) == {hosts_of(hosts)[2]}
+    first = min(anomaly.slice_end_ns for anomaly in told)
+    assert first - T0 <= (FAULT_AT + 40) * NS_PER_SECOND  # three windows of ten seconds, and the one that it began in
+
+
 def test_without_a_model_the_network_abstains_by_name() -> None:
     detector, told = told_of(job_slices(8, slow_forward))
 
