@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tocsin.models.robust import median, spread
+from tocsin.models.robust import median, quantile, spread
 from tocsin.schemas.errors import FieldError
 from tocsin.schemas.reasons import Reason
 
@@ -25,6 +25,8 @@ FEATURES = ("time_entropy", "call_entropy", "time_divergence", "call_divergence"
 """Columns of ``Measured.values``, nats."""
 _TWO_SIDED = np.array([True, True, False, False])
 """A rank that became more like its peers than it was is no news."""
+_TAIL_SIGMAS = np.array([1.96, 1.96, 1.645, 1.645])
+"""Where the 95th percentile of normal noise lies: of its size (two-sided), of itself (one-sided)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,9 @@ class EntropyConfig:
             the sampling may cost (5.4 E3), so that alone is never an alarm.
         divergence_floor: no spread of a divergence is smaller, nats. 0.001: with the line at 4 of them a
             share of 0.25 must become 0.33 or 0.17 before it is an alarm by itself.
+        tail_peer_count: from so many ranks on the spread is taken from the peers' 95th percentile where that
+            says more than their median deviation: heavy tails (sequences of many lengths) are no fault.
+            256: a host of eight ranks is 3 % of them, and does not make that percentile.
     """
 
     min_peer_count: int = 3
@@ -47,6 +52,7 @@ class EntropyConfig:
     max_sigmas: float = 4.0
     entropy_floor: float = 0.005
     divergence_floor: float = 0.001
+    tail_peer_count: int = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +176,8 @@ def scores(relative: FloatArray, past: FloatArray, floors: FloatArray, config: E
     moved = relative - past
     moved = np.where(_TWO_SIDED, np.abs(moved - median(moved, 0)[None, :]), moved)
     scatter = np.maximum(np.nan_to_num(spread(relative - past, 0))[None, :], floors)
+    if len(moved) >= config.tail_peer_count:
+        scatter = np.maximum(scatter, np.nan_to_num(quantile(moved, 0.95, 0))[None, :] / _TAIL_SIGMAS)
     found: FloatArray = np.nan_to_num(np.maximum(0.0, moved) / (config.max_sigmas * scatter)).max(axis=1, initial=0.0)
     return found
 
