@@ -1,0 +1,263 @@
+"""A Bi-LSTM with the one-class objective of OC-NN over distributions of operation times: inference in numpy.
+
+In the manner of DistAD (a withdrawn preprint) with OC-NN (Chalapathy et al. 2018); it reproduces neither.
+A rank's last ``sequence_count`` windows of features go through both directions; online, the backward pass
+sees only these, never the future. Then
+
+    y = w . g(V x)                x: last forward and last backward state, g: sigmoid
+    S = y - r,  S < 0: anomaly    r: nu-quantile of y on normal data
+
+g is bounded because with a linear g the objective is degenerate: it goes to zero or grows without bound
+(``seed-systems-b.md`` 4.2). ``collapse_of`` finds a model that learned nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tocsin.models.op_features import Vocabulary, feature_count
+from tocsin.models.weights import read_weights, write_weights
+from tocsin.schemas.errors import FieldError, ModelRefusedError, SchemaError
+from tocsin.schemas.reasons import ModelRefusal
+
+Singles = NDArray[np.float32]
+
+KIND = "bilstm_ocnn/1"
+CLIP_SIGMAS = 5.0
+"""Standardised features are cut here: one wild feature is enough to be odd, and must not drown the others."""
+_LSTM = ("input", "state", "bias")
+ARRAYS = ("mean", "deviation", *(f"{way}_{part}" for way in ("forward", "backward") for part in _LSTM), "V", "w")
+"""Weights by name: ``forward_input`` (4H, F), ``forward_state`` (4H, H), ``forward_bias`` (4H,), the same
+backward, ``V`` (P, 2H), ``w`` (P,); gates in torch's order: input, forget, cell, output."""
+
+_NUMBERS = ("quantile_score", "median_score", "line_factor", "nu_ratio")
+
+
+@dataclass(frozen=True, slots=True)
+class OcnnModel:
+    """A trained model.
+
+    Attributes:
+        vocabulary: the classes of its features.
+        sequence_count: windows that it looks back over.
+        weights: see ``ARRAYS``.
+        quantile_score: r.
+        median_score: y of the middle normal sequence.
+        line_factor: the alarm line lies this many times as far below the middle as r.
+        nu_ratio: share of normal sequences that may lie below r.
+        bounded: g is a sigmoid; False: linear, which is never accepted.
+    """
+
+    vocabulary: Vocabulary
+    sequence_count: int
+    weights: dict[str, Singles]
+    quantile_score: float
+    median_score: float
+    line_factor: float
+    nu_ratio: float
+    bounded: bool = True
+
+    def encode(self, sequences: Singles) -> Singles:
+        """Sequences as the states that both directions end in.
+
+        Args:
+            sequences: features, shape (ranks, ``sequence_count``, features).
+
+        Returns:
+            Shape (ranks, 2 H).
+        """
+        weights = self.weights
+        scaled = (sequences - weights["mean"]) / weights["deviation"]
+        scaled = np.clip(scaled, -CLIP_SIGMAS, CLIP_SIGMAS).astype(np.float32)
+        ends = [_lstm(scaled, *(weights[f"forward_{part}"] for part in _LSTM))]
+        ends.append(_lstm(scaled[:, ::-1], *(weights[f"backward_{part}"] for part in _LSTM)))
+        return np.concatenate(ends, axis=1)
+
+    def outputs(self, sequences: Singles) -> Singles:
+        """Return y of each sequence: low is odd."""
+        hidden = self.encode(sequences) @ self.weights["V"].T
+        y: Singles = (_sigmoid(hidden) if self.bounded else hidden) @ self.weights["w"]
+        return y
+
+    def scores(self, sequences: Singles) -> NDArray[np.float64]:
+        """How odd each sequence is: at least 0, high is bad, 1.0 is the alarm line.
+
+        Raises:
+            FieldError: another shape than the model takes, or a feature that is no number.
+        """
+        wanted = (self.sequence_count, feature_count(self.vocabulary.class_count))
+        if sequences.ndim != 3 or sequences.shape[1:] != wanted:
+            raise FieldError("sequences", sequences.shape, f"(ranks, {wanted[0]}, {wanted[1]})")
+        if not np.isfinite(sequences).all():
+            raise FieldError("sequences", "not finite", "numbers")
+        below = self.median_score - self.outputs(sequences).astype(np.float64)
+        line = (self.median_score - self.quantile_score) * self.line_factor
+        return np.maximum(0.0, below / line)
+
+    def to_bytes(self) -> bytes:
+        """The model as a file."""
+        head = {
+            "vocabulary": list(self.vocabulary.words),
+            "sequence_count": self.sequence_count,
+            "quantile_score": self.quantile_score,
+            "median_score": self.median_score,
+            "line_factor": self.line_factor,
+            "nu_ratio": self.nu_ratio,
+            "bounded": self.bounded,
+        }
+        return write_weights(KIND, head, {name: self.weights[name] for name in ARRAYS})
+
+
+def read_model(payload: bytes) -> OcnnModel:
+    """Take back what ``to_bytes`` gave.
+
+    Raises:
+        ModelRefusedError: damaged, of another kind, or with numbers that cannot be.
+    """
+    head, arrays = read_weights(KIND, payload)
+    words, count = head.get("vocabulary"), head.get("sequence_count")
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+        _refuse(ModelRefusal.MODEL_UNDECODABLE, f"vocabulary = {str(words)[:80]}: must be a list of words")
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= 256:
+        _refuse(ModelRefusal.OUT_OF_RANGE, f"sequence_count = {count!r}: must be 1 to 256")
+    try:
+        vocabulary = Vocabulary(tuple(words))
+    except SchemaError as error:
+        raise ModelRefusedError(ModelRefusal.MODEL_UNDECODABLE.value, str(error)) from error
+    _check_shapes(arrays, feature_count(vocabulary.class_count))
+    r, middle, line, nu = (_number(head, name) for name in _NUMBERS)
+    if not r < middle or not line > 0:
+        _refuse(ModelRefusal.OUT_OF_RANGE, "quantile_score must be below median_score and line_factor above 0")
+    if head.get("bounded") is not True:
+        _refuse(ModelRefusal.UNBOUNDED_WEIGHTS, "bounded must be true: with a linear g the objective is degenerate")
+    return OcnnModel(vocabulary, count, arrays, r, middle, line, nu)
+
+
+@dataclass(frozen=True, slots=True)
+class CollapseLines:
+    """When a model has learned nothing.
+
+    Attributes:
+        min_weight_norm: |w| and |r| below this: everything went to zero (``seed-systems-b.md`` 4.2).
+        max_weight_norm: |w| above this: it grows without bound.
+        min_spread_ratio: outputs of normal data whose middle lies less than this share of r above r are one
+            constant. 1e-4: float32 sums agree between libraries to about 1e-6 of the sum, and a line that
+            is drawn with a hundred of those is a line.
+        min_feature_sigmas: encoded states, of normal and shuffled data together, that differ by less are one
+            point: the hypersphere collapsed. They lie in -1 to 1.
+        min_shuffled_ratio: of sequences whose features stand in a random order at least this share must be
+            at the alarm line; a model that lets half of the nonsense pass looks at nothing.
+        rate_sigmas: the share of held-out normal sequences below r may differ from nu by so many standard
+            deviations of chance (5.4 D2).
+    """
+
+    min_weight_norm: float = 1e-3
+    max_weight_norm: float = 1e2
+    min_spread_ratio: float = 1e-4
+    min_feature_sigmas: float = 1e-4
+    min_shuffled_ratio: float = 0.5
+    rate_sigmas: float = 3.0
+
+
+def shuffled(sequences: Singles, seed: int) -> Singles:
+    """Each sequence with its features in a random order of its own: no normal data, with normal data's values."""
+    order = np.random.default_rng(seed).permuted(np.tile(np.arange(sequences.shape[2]), (len(sequences), 1)), axis=1)
+    return np.take_along_axis(sequences, order[:, None, :], axis=2)
+
+
+def collapse_of(
+    model: OcnnModel, normal: Singles, independent_count: int, lines: CollapseLines = CollapseLines()
+) -> tuple[ModelRefusal, str] | None:
+    """Why a model is useless, None: it is not.
+
+    Args:
+        model: as trained.
+        normal: held-out normal sequences; at least some dozens.
+        independent_count: how many of them do not overlap: sequences that share windows are not chances of
+            their own.
+        lines: when.
+    """
+    norm, r = float(np.linalg.norm(model.weights["w"])), model.quantile_score
+    if not np.isfinite(norm) or norm > lines.max_weight_norm:
+        return ModelRefusal.UNBOUNDED_WEIGHTS, f"|w| = {norm:.3g}: above {lines.max_weight_norm:g}"
+    if norm < lines.min_weight_norm or abs(r) < lines.min_weight_norm:
+        return ModelRefusal.COLLAPSED_WEIGHTS, f"|w| = {norm:.3g}, r = {r:.3g}: one is below {lines.min_weight_norm:g}"
+    odd = shuffled(normal, seed=0)
+    states = np.concatenate([model.encode(normal), model.encode(odd)])
+    if float(states.std(axis=0).max()) < lines.min_feature_sigmas:
+        text = f"encoded states differ by {states.std(axis=0).max():.3g} at most: below {lines.min_feature_sigmas:g}"
+        return ModelRefusal.COLLAPSED_FEATURES, text
+    y = model.outputs(normal).astype(np.float64)
+    gap = min(model.median_score, float(np.median(y))) - r
+    if gap < lines.min_spread_ratio * abs(r):
+        return ModelRefusal.COLLAPSED_SCORES, f"outputs of normal data lie {gap:.3g} above r = {r:.3g}: a constant"
+    seen_ratio = float((model.scores(odd) >= 1).mean())
+    if seen_ratio < lines.min_shuffled_ratio:
+        text = f"{seen_ratio:.0%} of shuffled sequences are at the line: below {lines.min_shuffled_ratio:.0%}"
+        return ModelRefusal.BLIND_TO_SHUFFLED, text
+    nu, rate = model.nu_ratio, float((y < r).mean())
+    allowed = lines.rate_sigmas * float(np.sqrt(nu * (1 - nu) / max(independent_count, 1)))
+    if abs(rate - nu) > allowed:
+        return ModelRefusal.FALSE_ALARM_RATE, f"{rate:.3f} of held-out normal data below r: nu = {nu} +- {allowed:.3f}"
+    return None
+
+
+def refuse_collapsed(model: OcnnModel, normal: Singles, independent_count: int) -> OcnnModel:
+    """Return the model.
+
+    Raises:
+        ModelRefusedError: it learned nothing; the reason says how that shows.
+    """
+    found = collapse_of(model, normal, independent_count)
+    if found is not None:
+        _refuse(*found)
+    return model
+
+
+def _lstm(inputs: Singles, weights: Singles, state_weights: Singles, bias: Singles) -> Singles:
+    """Last hidden state of one direction, shape (ranks, H)."""
+    size = state_weights.shape[1]
+    hidden = np.zeros((inputs.shape[0], size), np.float32)
+    cell = np.zeros_like(hidden)
+    drive = inputs @ weights.T + bias
+    for tick in range(inputs.shape[1]):
+        gates = drive[:, tick] + hidden @ state_weights.T
+        enter, forget = _sigmoid(gates[:, :size]), _sigmoid(gates[:, size : 2 * size])
+        cell = forget * cell + enter * np.tanh(gates[:, 2 * size : 3 * size])
+        hidden = _sigmoid(gates[:, 3 * size :]) * np.tanh(cell)
+    return hidden
+
+
+def _sigmoid(values: Singles) -> Singles:
+    half: Singles = np.float32(0.5) * (np.tanh(np.float32(0.5) * values) + np.float32(1.0))
+    return half
+
+
+def _check_shapes(arrays: dict[str, NDArray[Any]], features: int) -> None:
+    if set(arrays) != set(ARRAYS):
+        _refuse(ModelRefusal.MODEL_UNDECODABLE, f"arrays {sorted(arrays)}: must be {sorted(ARRAYS)}")
+    size, head = arrays["forward_state"].shape[-1] if arrays["forward_state"].ndim == 2 else 0, arrays["w"].size
+    lstm = {"input": (4 * size, features), "state": (4 * size, size), "bias": (4 * size,)}
+    wanted = {"mean": (features,), "deviation": (features,), "V": (head, 2 * size), "w": (head,)}
+    wanted |= {f"{way}_{part}": lstm[part] for way in ("forward", "backward") for part in _LSTM}
+    for name, shape in wanted.items():
+        if arrays[name].shape != shape or arrays[name].dtype != np.float32:
+            found = f"{arrays[name].dtype} {arrays[name].shape}"
+            _refuse(ModelRefusal.MODEL_UNDECODABLE, f"{name} is {found}: must be float32 {shape}")
+    if not (arrays["deviation"] > 0).all():
+        _refuse(ModelRefusal.OUT_OF_RANGE, "deviation: must be above 0")
+
+
+def _number(head: dict[str, Any], name: str) -> float:
+    value = head.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
+        _refuse(ModelRefusal.MODEL_UNDECODABLE, f"{name} = {value!r}: must be a number")
+    return float(value)
+
+
+def _refuse(reason: ModelRefusal, text: str) -> NoReturn:
+    raise ModelRefusedError(reason.value, text)

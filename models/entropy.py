@@ -1,0 +1,195 @@
+"""Runtime entropy: how a rank's time and calls spread over its operations, and how unlike its peers' that is.
+
+Uses execution-time and call entropy as in Kong et al. (QRS-C 2021); it does not reproduce them: how the
+paper combines the two was not recovered, so both numbers are kept. Natural logarithms, exclusive times.
+
+Entropy alone is blind to a permutation (two operations that swap their shares leave it unchanged), so the
+Jensen-Shannon divergence from the peers always stands beside it. Neither sign is a verdict: a slow major
+operation lowers the entropy, a slow minor one raises it. Both tails count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tocsin.models.robust import median, quantile, spread
+from tocsin.schemas.errors import FieldError
+from tocsin.schemas.reasons import Reason
+
+FloatArray = npt.NDArray[np.float64]
+
+FEATURES = ("time_entropy", "call_entropy", "time_divergence", "call_divergence")
+"""Columns of ``Measured.values``, nats."""
+_TWO_SIDED = np.array([True, True, False, False])
+"""A rank that became more like its peers than it was is no news."""
+_TAIL_SIGMAS = np.array([1.96, 1.96, 1.645, 1.645])
+"""Where the 95th percentile of normal noise lies: of its size (two-sided), of itself (one-sided)."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntropyConfig:
+    """Alarm lines.
+
+    Attributes:
+        min_peer_count: below so many ranks nobody can say which one moved.
+        min_operations_factor: fewer operations in a rank's window than this times their classes say nothing
+            (``seed-systems-b.md`` 5.2: refuse n < 4 K).
+        max_sigmas: alarm line, robust standard deviations of the peers (5.3: z > 4).
+        entropy_floor: no spread of an entropy is smaller, nats. 0.02 / 4: a change of 0.02 nats is what half
+            the sampling may cost (5.4 E3), so that alone is never an alarm.
+        divergence_floor: no spread of a divergence is smaller, nats. 0.001: with the line at 4 of them a
+            share of 0.25 must become 0.33 or 0.17 before it is an alarm by itself.
+        tail_peer_count: from so many ranks on the spread is taken from the peers' 95th percentile where that
+            says more than their median deviation: heavy tails (sequences of many lengths) are no fault.
+            256: a host of eight ranks is 3 % of them, and does not make that percentile.
+    """
+
+    min_peer_count: int = 3
+    min_operations_factor: float = 4.0
+    max_sigmas: float = 4.0
+    entropy_floor: float = 0.005
+    divergence_floor: float = 0.001
+    tail_peer_count: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One window of ranks that carry the same load.
+
+    Attributes:
+        values: nats, shape (ranks, 4), columns as ``FEATURES``; NaN: the rank cannot be measured.
+        floors: no spread is smaller, same shape.
+        parts: what each class adds to a rank's divergences from its peers (time and calls), nats, shape
+            (ranks, classes).
+        reason: why nothing was measured, None: it was.
+    """
+
+    values: FloatArray
+    floors: FloatArray
+    parts: FloatArray
+    reason: Reason | None = None
+
+
+def shares(amounts: FloatArray) -> FloatArray:
+    """Amounts as shares of their row's sum; a row that sums to nothing (or is not all numbers) is NaN."""
+    total = amounts.sum(axis=-1, keepdims=True)
+    good = np.isfinite(total) & (total > 0)
+    divided: FloatArray = np.where(good, amounts / np.where(good, total, 1.0), np.nan)
+    return divided
+
+
+def entropy(amounts: FloatArray, event_count: FloatArray | None = None) -> FloatArray:
+    """Shannon entropy of each row, nats; NaN for a row without anything.
+
+    Args:
+        amounts: at least 0, shape (..., classes).
+        event_count: events behind each row where they are a sample: the plug-in value is low by about
+            (K-1)/(2n), which is added (Miller-Madow). None: all events are there.
+    """
+    part = shares(amounts)
+    found: FloatArray = -_x_log_x(part).sum(axis=-1)
+    if event_count is not None:
+        seen = (amounts > 0).sum(axis=-1)
+        found = found + np.maximum(seen - 1, 0) / (2.0 * np.maximum(event_count, 1.0))
+    return found
+
+
+def divergence_parts(left: FloatArray, right: FloatArray) -> FloatArray:
+    """What each class adds to the Jensen-Shannon divergence of two rows of shares, nats, at least 0."""
+    middle = (left + right) / 2
+    return np.maximum(0.0, (_x_log_x(left) + _x_log_x(right)) / 2 - _x_log_x(middle))
+
+
+def jensen_shannon(left: FloatArray, right: FloatArray) -> FloatArray:
+    """Jensen-Shannon divergence of rows of shares: 0 to log 2, nats."""
+    found: FloatArray = divergence_parts(left, right).sum(axis=-1)
+    return found
+
+
+def measure(seconds: FloatArray, counts: FloatArray, config: EntropyConfig, *, sampled: bool = False) -> Measured:
+    """Entropies of each rank, and divergences from the median of all of them.
+
+    Args:
+        seconds: exclusive time by class, shape (ranks, classes); a row with NaN is not measured.
+        counts: operations by class, same shape.
+        config: what is too few.
+        sampled: the operations are a random sample (stacks): entropies and divergences are corrected for
+            their bias at few of them, and the floors grow with its scatter.
+
+    Raises:
+        FieldError: a negative or infinite amount.
+    """
+    _check("seconds", seconds)
+    _check("counts", counts)
+    values = np.full((seconds.shape[0], len(FEATURES)), np.nan)
+    floors = np.full_like(values, config.entropy_floor)
+    floors[:, 2:] = config.divergence_floor
+    parts = np.zeros(seconds.shape)
+    used_count = int((np.nan_to_num(counts).sum(axis=0) > 0).sum())
+    events = counts.sum(axis=1)
+    good = (events >= config.min_operations_factor * max(used_count, 1)) & (seconds.sum(axis=1) > 0)
+    if good.sum() < config.min_peer_count:
+        lacking = Reason.TOO_FEW_PEERS if seconds.shape[0] < config.min_peer_count else Reason.TOO_FEW_OPERATIONS
+        return Measured(values, floors, parts, lacking)
+    events = events[good]
+    for column, amounts in enumerate((seconds[good], counts[good])):
+        own = shares(amounts)
+        peers = shares(median(own, 0))  # the median of shares need not sum to 1
+        by_class = divergence_parts(own, np.broadcast_to(peers, own.shape))
+        divergence = by_class.sum(axis=1)
+        if sampled:
+            # JS is about chi squared / 8n of its K-1 degrees of freedom: this is its mean and its deviation.
+            freedom = max(used_count - 1, 1)
+            divergence = np.maximum(0.0, divergence - freedom / (8.0 * events))
+            floors[good, 2 + column] = np.maximum(config.divergence_floor, np.sqrt(2.0 * freedom) / (8.0 * events))
+            floors[good, column] = np.maximum(config.entropy_floor, np.sqrt(1.0 / events) / 2)
+        values[good, column] = entropy(amounts, events if sampled else None)
+        values[good, 2 + column] = divergence
+        parts[good] += by_class
+    return Measured(values, floors, parts)
+
+
+def against_peers(measured: Measured) -> FloatArray:
+    """Each rank's values less the median of all ranks': what changes for all together is gone. Shape (ranks, 4)."""
+    middle = median(measured.values, 0)
+    return measured.values - middle[None, :]
+
+
+def scores(relative: FloatArray, past: FloatArray, floors: FloatArray, config: EntropyConfig) -> FloatArray:
+    """How far each rank moved from where it used to stand among its peers; 1.0 is the alarm line.
+
+    What a rank was like all along is how the job is split, not a fault: only the change counts.
+
+    Args:
+        relative: of ``against_peers``, shape (ranks, 4).
+        past: what ``relative`` used to be, same shape.
+        floors: no scatter is smaller, same shape: of ``measure``, or a rank's own scatter where it is larger
+            (the divergence of a rank that is unlike its peers by design moves more than theirs).
+        config: the line.
+
+    Returns:
+        Shape (ranks,), at least 0, high is bad; 0 for a rank that cannot be measured.
+    """
+    moved = relative - past
+    moved = np.where(_TWO_SIDED, np.abs(moved - median(moved, 0)[None, :]), moved)
+    scatter = np.maximum(np.nan_to_num(spread(relative - past, 0))[None, :], floors)
+    if len(moved) >= config.tail_peer_count:
+        scatter = np.maximum(scatter, np.nan_to_num(quantile(moved, 0.95, 0))[None, :] / _TAIL_SIGMAS)
+    found: FloatArray = np.nan_to_num(np.maximum(0.0, moved) / (config.max_sigmas * scatter)).max(axis=1, initial=0.0)
+    return found
+
+
+def _x_log_x(values: FloatArray) -> FloatArray:
+    positive = values > 0
+    logs = np.log(np.where(positive, values, 1.0))
+    return np.where(np.isnan(values), np.nan, values * logs)
+
+
+def _check(name: str, amounts: FloatArray) -> None:
+    bad = np.argwhere((amounts < 0) | np.isinf(amounts))
+    if bad.size:
+        row, column = bad[0].tolist()
+        raise FieldError(f"{name}[{row}, {column}]", float(amounts[row, column]), "finite and at least 0")

@@ -1,0 +1,185 @@
+"""Distributions of operation times, per rank and window: what the trace detectors look at.
+
+What DistAD counts was not recovered (the preprint is withdrawn), so this is our own choice: for each class of
+operations a histogram of log2(time / the role's median time of that class in the same window), and the shares
+of time and of calls. Relative to the peers, because then a change of the workload (a longer sequence, another
+batch) or of the machine's generation moves all ranks together and cancels, and a model that was trained on one
+job can look at another one.
+
+One ``OpRows`` holds the operations of ranks that carry the same load (one pipeline stage).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from tocsin.models.entropy import shares
+from tocsin.models.robust import median
+from tocsin.schemas.errors import FieldError
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+PHASES = ("data", "forward", "backward", "optimizer", "communication", "rest")
+"""Classes of ``steps.parquet`` and ``StepBatch``: the exclusive phases; ``rest`` is what no phase explains."""
+OTHER = "other"
+"""Where operations go that the vocabulary does not know (``seed-systems-b.md`` 4.3)."""
+
+BIN_EDGES = (-1.0, -0.5, -0.25, -0.1, 0.1, 0.25, 0.5, 1.0)
+"""Edges of the histograms, log2 of time over the role's median: half, 0.71, 0.84, 0.93, 1.07, 1.19, 1.41, double.
+
+The middle bin is +-7 %: ranks of a quiet job scatter by 2 to 8 % within a step (``StepsConfig``), and a job
+straggles from 10 % (what-if study).
+"""
+BIN_COUNT = len(BIN_EDGES) + 1
+_TINY_SECONDS = 1e-6
+"""Clocks do not tell shorter times apart; a time of zero has a logarithm with it."""
+_NOTHING_RATIO = 1e-3
+"""A class that takes less of the role's time than this has no shape: its histogram stays in the middle bin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The classes that a model knows, fixed at training; what else comes is ``other``.
+
+    Attributes:
+        words: different, without ``other``.
+    """
+
+    words: tuple[str, ...]
+    codes: Mapping[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Check the words and number them."""
+        if len(set(self.words)) != len(self.words) or OTHER in self.words:
+            raise FieldError("vocabulary", self.words, f"different words, none of them {OTHER!r}")
+        object.__setattr__(self, "codes", {word: code for code, word in enumerate(self.words)})
+
+    @property
+    def class_count(self) -> int:
+        """Classes, ``other`` included."""
+        return len(self.words) + 1
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Their names, ``other`` last."""
+        return (*self.words, OTHER)
+
+    def encode(self, names: Iterable[str]) -> IntArray:
+        """Numbers of classes."""
+        other = len(self.words)
+        return np.array([self.codes.get(name, other) for name in names], np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class OpRows:
+    """Operations of one window, one a row.
+
+    Attributes:
+        ranks: whose, any order.
+        classes: number in the vocabulary.
+        seconds: exclusive time.
+    """
+
+    ranks: IntArray
+    classes: IntArray
+    seconds: FloatArray
+
+    def __post_init__(self) -> None:
+        """Refuse what no operation can be.
+
+        Raises:
+            FieldError: columns of different length, or a time that is negative, infinite or NaN.
+        """
+        if not self.ranks.shape == self.classes.shape == self.seconds.shape:
+            raise FieldError("ops", [self.ranks.size, self.classes.size, self.seconds.size], "columns of one length")
+        bad = np.flatnonzero(~(np.isfinite(self.seconds) & (self.seconds >= 0)))
+        if bad.size:
+            row = int(bad[0])
+            raise FieldError(f"ops.seconds[{row}]", float(self.seconds[row]), "finite and at least 0")
+
+    def of_ranks(self, ranks: IntArray) -> OpRows:
+        """The rows of these ranks only."""
+        mask = np.isin(self.ranks, ranks)
+        return OpRows(self.ranks[mask], self.classes[mask], self.seconds[mask])
+
+
+@dataclass(frozen=True, slots=True)
+class OpWindow:
+    """The operations of one window, summed up by rank.
+
+    Attributes:
+        ranks: ascending.
+        seconds: exclusive time by class, shape (ranks, classes).
+        counts: operations by class, same shape.
+        histograms: shares of each class's operations by bin, shape (ranks, classes, bins); zeros where a
+            rank has none of a class.
+    """
+
+    ranks: IntArray
+    seconds: FloatArray
+    counts: FloatArray
+    histograms: FloatArray
+
+    @property
+    def features(self) -> FloatArray:
+        """One row of features a rank, shape (ranks, ``feature_count``).
+
+        Histograms first (class by class), then time shares and call shares less the median rank's.
+        """
+        flat = self.histograms.reshape(len(self.ranks), -1)
+        return np.concatenate([flat, _beside_median(self.seconds), _beside_median(self.counts)], axis=1)
+
+    def has_enough(self, operations_factor: float) -> npt.NDArray[np.bool_]:
+        """Which ranks have so many operations for each class that is used, and spent any time on them."""
+        used_count = max(1, int((self.counts.sum(axis=0) > 0).sum()))
+        counted: npt.NDArray[np.bool_] = self.counts.sum(axis=1) >= operations_factor * used_count
+        timed: npt.NDArray[np.bool_] = self.seconds.sum(axis=1) > 0
+        return np.logical_and(counted, timed)
+
+
+def feature_count(class_count: int) -> int:
+    """Columns of ``OpWindow.features``."""
+    return class_count * (BIN_COUNT + 2)
+
+
+def sum_up(rows: OpRows, class_count: int) -> OpWindow:
+    """Sum one window's operations up by rank and class.
+
+    Args:
+        rows: of ranks that carry the same load.
+        class_count: classes of the vocabulary, ``other`` included.
+    """
+    ranks, row_of = np.unique(rows.ranks, return_inverse=True)
+    shape = (ranks.size, class_count)
+    cell = row_of * class_count + rows.classes
+    summed = np.bincount(cell, rows.seconds, shape[0] * shape[1])
+    seconds = summed.astype(np.float64).reshape(shape)  # without a row numpy counts in integers
+    counts = np.bincount(cell, minlength=shape[0] * shape[1]).astype(np.float64).reshape(shape)
+    bins = _bins(rows, class_count, float(rows.seconds.sum()))
+    size = shape[0] * shape[1] * BIN_COUNT
+    histograms = np.bincount(cell * BIN_COUNT + bins, minlength=size).reshape(*shape, BIN_COUNT).astype(np.float64)
+    return OpWindow(ranks.astype(np.int64), seconds, counts, histograms / np.maximum(counts, 1.0)[:, :, None])
+
+
+def _bins(rows: OpRows, class_count: int, total_seconds: float) -> IntArray:
+    """The bin of each operation: its time against the role's median of its class."""
+    found = np.full(rows.seconds.size, BIN_COUNT // 2, np.int64)
+    for number in range(class_count):
+        of_class = np.flatnonzero(rows.classes == number)
+        seconds = rows.seconds[of_class]
+        if not of_class.size or seconds.sum() <= _NOTHING_RATIO * total_seconds:
+            continue
+        usual = max(float(np.median(seconds)), _TINY_SECONDS)
+        ratios = np.log2(np.maximum(seconds, _TINY_SECONDS) / usual)
+        found[of_class] = np.searchsorted(BIN_EDGES, ratios, side="right")
+    return found
+
+
+def _beside_median(amounts: FloatArray) -> FloatArray:
+    own = shares(amounts)
+    return np.nan_to_num(own - median(own, 0)[None, :])

@@ -1,0 +1,69 @@
+"""What each rank used to be like among its peers: moving means and deviations, a few numbers a rank.
+
+Score first, then learn: ``look`` gives what was known before the window, ``learn`` takes the window in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class RankPast:
+    """Moving mean and variance of each rank's values.
+
+    Attributes:
+        column_count: values a rank.
+        memory_count: windows that the moving mean reaches back over; before so many it is the plain mean.
+    """
+
+    column_count: int
+    memory_count: int
+    ranks: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Ascending."""
+    counts: FloatArray = field(default_factory=lambda: np.zeros(0))
+    means: FloatArray = field(init=False)
+    variances: FloatArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Know nobody."""
+        self.means = np.zeros((0, self.column_count))
+        self.variances = np.zeros((0, self.column_count))
+
+    def look(self, ranks: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return windows known, means and standard deviations, a row a rank; zeros for one that is new.
+
+        The deviation of few windows is widened by (n + 1) / (n - 1): it is a guess itself.
+        """
+        rows = self._rows(ranks)
+        counts = self.counts[rows]
+        widened = (counts + 1) / np.maximum(counts - 1, 1)
+        return counts, self.means[rows], np.sqrt(self.variances[rows] * widened[:, None])
+
+    def learn(self, ranks: IntArray, values: FloatArray) -> None:
+        """Take one window's values in, shape (ranks, columns); a row with NaN teaches nothing."""
+        good = np.isfinite(values).all(axis=1)
+        rows = self._rows(ranks[good])
+        self.counts[rows] = np.minimum(self.counts[rows] + 1, self.memory_count)
+        weight = (1.0 / self.counts[rows])[:, None]
+        away = values[good] - self.means[rows]
+        self.means[rows] += weight * away
+        self.variances[rows] = (1 - weight) * (self.variances[rows] + weight * away**2)
+
+    def _rows(self, ranks: IntArray) -> IntArray:
+        """Where these ranks stand; new ones get a row of zeros."""
+        new = np.setdiff1d(ranks, self.ranks)
+        if new.size:
+            places = np.searchsorted(self.ranks, new)
+            self.ranks = np.insert(self.ranks, places, new)
+            self.counts = np.insert(self.counts, places, 0.0)
+            self.means = np.insert(self.means, places, 0.0, axis=0)
+            self.variances = np.insert(self.variances, places, 0.0, axis=0)
+        found: IntArray = np.searchsorted(self.ranks, ranks)
+        return found

@@ -1,0 +1,89 @@
+"""The step and trace detectors over real step times (alibaba job_2), as they are and with one worker slowed down."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.operators.conformance import accused
+from tests.step_times import T0, FloatArray, batch_seconds, slices_of, whole_samples, worker_name
+from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.pipeline.operators.steps import StepDetector, StepsConfig
+from tocsin.pipeline.operators.traces import TraceDetector, TracesConfig
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.verdicts import Anomaly, ComponentKind
+
+STRUCK_STEP = 100
+MIN_STRUCK_SECONDS = 92
+"""When the hundredth step ends: a step of this job takes 0.91 to 0.95 s, as 1000 of the file's units are a second."""
+
+
+def told(name: str, seconds: FloatArray, *, waits: bool = True) -> tuple[StepDetector | TraceDetector, list[Anomaly]]:
+    graph = JobGraph()
+    detector = StepDetector(StepsConfig(), graph) if name == "steps" else TraceDetector(TracesConfig(), graph)
+    said: list[Anomaly] = []
+    for data in slices_of(seconds, waits=waits):
+        graph.take(data.records)
+        said += detector.on_slice(data)
+    return detector, said
+
+
+def hosts_said(said: list[Anomaly]) -> list[Anomaly]:
+    return [anomaly for anomaly in said if anomaly.component.kind is ComponentKind.HOST]
+
+
+@pytest.mark.parametrize("name", ["steps", "traces"])
+class TestNobodyToAccuse:
+    def test_in_the_real_job_nobody_is_accused(self, shared_data: Path, name: str) -> None:
+        assert not told(name, whole_samples(batch_seconds(shared_data)))[1]
+
+    def test_nor_at_its_end_where_the_workers_stop_one_by_one(self, shared_data: Path, name: str) -> None:
+        assert not told(name, batch_seconds(shared_data))[1]
+
+    def test_as_recorded_without_waits_the_detector_abstains_by_name(self, shared_data: Path, name: str) -> None:
+        detector, said = told(name, whole_samples(batch_seconds(shared_data)), waits=False)
+
+        assert not said
+        assert detector.abstained[Reason.NO_HOOK] == 2380 - 30  # but for each worker's three steps of warm-up
+
+
+class TestOneWorkerSlowedDown:
+    @pytest.mark.parametrize("factor", [1.5, 2.0])
+    @pytest.mark.parametrize("worker", range(10))
+    @pytest.mark.parametrize("name", ["steps", "traces"])
+    def test_it_is_named_alone_and_since_when(self, shared_data: Path, name: str, worker: int, factor: float) -> None:
+        seconds = whole_samples(batch_seconds(shared_data))
+        seconds[STRUCK_STEP:, worker] *= factor
+
+        said = told(name, seconds)[1]
+
+        assert accused([said]) == {worker_name(worker)}
+        begin_seconds = (hosts_said(said)[0].start_ns - T0) / NS_PER_SECOND
+        assert abs(begin_seconds - MIN_STRUCK_SECONDS) < 10
+
+    @pytest.mark.parametrize("factor", [1.1, 1.2, 1.3])
+    @pytest.mark.parametrize("name", ["steps", "traces"])
+    def test_where_it_hardly_shows_no_other_is_named(self, shared_data: Path, name: str, factor: float) -> None:
+        """At 1.2 the step detector names six of ten: the fast workers do not become the slowest. See the report."""
+        found = 0
+        for worker in range(10):
+            seconds = whole_samples(batch_seconds(shared_data))
+            seconds[STRUCK_STEP:, worker] *= factor
+            names = accused([told(name, seconds)[1]])
+            found += bool(names)
+            assert names <= {worker_name(worker)}
+
+        assert found >= {("steps", 1.1): 1, ("steps", 1.2): 6, ("steps", 1.3): 8}.get((name, factor), 9)
+
+    def test_an_episode_has_a_begin_and_an_end(self, shared_data: Path) -> None:
+        seconds = whole_samples(batch_seconds(shared_data))
+        seconds[STRUCK_STEP : STRUCK_STEP + 40, 3] *= 2.0
+        struck_seconds = float((seconds[STRUCK_STEP : STRUCK_STEP + 40].max(axis=1) + 0.02).sum())
+
+        said = hosts_said(told("steps", seconds)[1])
+
+        assert {anomaly.component.name for anomaly in said} == {"w3"}
+        assert (said[-1].start_ns - T0) / NS_PER_SECOND == pytest.approx(MIN_STRUCK_SECONDS, abs=3)
+        assert (said[-1].end_ns - T0) / NS_PER_SECOND == pytest.approx(MIN_STRUCK_SECONDS + struck_seconds, abs=8)
