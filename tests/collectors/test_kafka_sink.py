@@ -25,7 +25,7 @@ from tocsin.collectors.spool import DiskSpool, MemorySpool
 from tocsin.schemas.codec import decode, encode
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.kafka_settings import kafka_settings
-from tocsin.schemas.records import Event, EventSource, JobKey, Record, Severity, Tick
+from tocsin.schemas.records import Event, EventSource, JobKey, ModelAnnouncement, Record, Severity, Tick
 from tocsin.schemas.topics import key_of, topic_of
 
 AHEAD_NS = 600_000_000_000
@@ -86,7 +86,7 @@ def test_each_kind_goes_to_its_topic_with_key_headers_and_event_time(
     make_topics(kafka_broker, topic_prefix)
     one = start(kafka_broker.address)
     ts_ns = time.time_ns()
-    sent: list[Record] = [replace(r, ts_ns=ts_ns) for r in SAMPLES.values() if not isinstance(r, Tick)]
+    sent: list[Record] = [replace(r, ts_ns=ts_ns) for r in SAMPLES.values() if not isinstance(r, Tick | ModelAnnouncement)]
     for record in sent:
         one.put(record)
     wait_until(lambda: one.status().acked_count == len(sent), 30)
