@@ -86,7 +86,9 @@ def test_each_kind_goes_to_its_topic_with_key_headers_and_event_time(
     make_topics(kafka_broker, topic_prefix)
     one = start(kafka_broker.address)
     ts_ns = time.time_ns()
-    sent: list[Record] = [replace(r, ts_ns=ts_ns) for r in SAMPLES.values() if not isinstance(r, Tick | ModelAnnouncement)]
+    sent: list[Record] = [
+        replace(r, ts_ns=ts_ns) for r in SAMPLES.values() if not isinstance(r, Tick | ModelAnnouncement)
+    ]
     for record in sent:
         one.put(record)
     wait_until(lambda: one.status().acked_count == len(sent), 30)
