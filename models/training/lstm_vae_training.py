@@ -7,7 +7,8 @@ weight of the KL term were not found; those here are ours, each with its reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -170,13 +171,24 @@ def train_vae(
     if not len(windows):
         wanted = f"{config.window_ticks} samples in a row of one machine at least once"
         raise ConfigError(f"training data of {', '.join(metrics)}", "no whole window", wanted)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _one_thread():
         torch.manual_seed(config.seed)
         model = TorchVae(len(metrics), config)
         with torch.no_grad():  # begin at the data's own level: a step less to learn
             model.output.bias.copy_(torch.from_numpy(windows.mean(axis=(0, 1))))
         _fit(model, torch.from_numpy(windows), config, progress)
     return to_numpy(model, metrics, limits, config.window_ticks)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Layers of four features are too small to share out: a second thread only waits, and sums in another order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _fit(model: TorchVae, windows: Tensor, config: VaeTrainingConfig, progress: Progress | None) -> None:

@@ -7,6 +7,7 @@ and scikit-learn (``tocsin[train]``); no engine imports this.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,7 +24,7 @@ from tocsin.pipeline.backtest.minder_runner import pulls
 from tocsin.pipeline.backtest.runner import Answer, lines_of
 from tocsin.pipeline.backtest.series import series_of
 from tocsin.pipeline.operators.minder_ticks import Ticks
-from tocsin.pipeline.recording.score import FolderScore, add_up, score_lines
+from tocsin.pipeline.recording.score import add_up, score_lines
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.metrics import BUILTIN_TABLE, Metric
@@ -67,7 +68,7 @@ def train_minder(
     *,
     integrated: bool = False,
 ) -> MinderModel:
-    """Train all models and order the metrics; the threshold stays to ``fit_threshold``.
+    """Train all models and order the metrics; the threshold stays to ``fit_thresholds``.
 
     Args:
         lessons: recordings, most of their time without a fault.
@@ -145,44 +146,44 @@ class FittedThreshold:
     f1_ratio: float
 
 
-def fit_threshold(
-    lessons: Sequence[Lesson], model: MinderModel, config: MinderConfig, *, by_ceiling: bool = False
-) -> FittedThreshold:
-    """Choose the threshold with the best F1; of equally good ones the highest: it accuses less.
+def fit_thresholds(
+    lessons: Sequence[Lesson], model: MinderModel, config: MinderConfig
+) -> tuple[FittedThreshold, FittedThreshold]:
+    """Choose the thresholds with the best F1; of equally good ones the highest: it accuses less.
 
     Args:
         lessons: with truth; healthy ones too.
         model: trained.
         config: the procedure.
-        by_ceiling: fit ``ceiling_ratio`` (a threshold that follows the number of machines) instead of the
-            paper's one number.
+
+    Returns:
+        The paper's one number for all sizes, and the ``ceiling_ratio`` that follows the number of machines.
     """
-    scanned = [_scans(lesson, model, config) for lesson in lessons]
-    best = FittedThreshold(config, -1.0)
-    for value in CEILING_RATIOS if by_ceiling else THRESHOLDS:
-        tried = replace(config, threshold_sigmas=np.inf, ceiling_ratio=value)
-        tried = tried if by_ceiling else replace(config, threshold_sigmas=value, ceiling_ratio=None)
-        scores = [
-            score_lines(_lines(lesson, scans, model, tried), lesson.faults, 1.0)
-            for lesson, scans in zip(lessons, scanned, strict=True)
-        ]
-        f1 = _f1(scores)
-        if f1 >= best.f1_ratio:
-            best = FittedThreshold(tried, f1)
-    return best
+    scanned = [scans_of(lesson, model, config) for lesson in lessons]
+    plain = [replace(config, threshold_sigmas=value, ceiling_ratio=None) for value in THRESHOLDS]
+    by_ceiling = [replace(config, threshold_sigmas=math.inf, ceiling_ratio=value) for value in CEILING_RATIOS]
+    found = []
+    for tried in (plain, by_ceiling):
+        best = FittedThreshold(tried[0], -1.0)
+        for one in tried:
+            told = [answers_of(lesson, scans, model, one) for lesson, scans in zip(lessons, scanned, strict=True)]
+            scores = [
+                score_lines(lines_of(answers), lesson.faults, 1.0)
+                for lesson, answers in zip(lessons, told, strict=True)
+            ]
+            f1 = add_up(scores)[0].f1 or 0.0
+            best = FittedThreshold(one, f1) if f1 >= best.f1_ratio else best
+        found.append(best)
+    return found[0], found[1]
 
 
-def _f1(scores: Sequence[FolderScore]) -> float:
-    return add_up(scores)[0].f1 or 0.0
-
-
-_CallScans = list[tuple[int, list[tuple[NDArray[np.intp], Scan]]]]
+CallScans = list[tuple[int, list[tuple[NDArray[np.intp], Scan]]]]
 """For each call: when, and what each metric's windows say of which rows."""
 
 
-def _scans(lesson: Lesson, model: MinderModel, config: MinderConfig) -> _CallScans:
-    """The dear part, once for all thresholds."""
-    found: _CallScans = []
+def scans_of(lesson: Lesson, model: MinderModel, config: MinderConfig) -> CallScans:
+    """The dear part of all calls on a recording, once for any number of thresholds."""
+    found: CallScans = []
     for part, at_ns in pulls(lesson.series, config):
         samples = Samples(PRIORITY, part.values, part.tick_ns / NS_PER_SECOND)
         told = [scan_view(samples, metrics, model, config) for _, metrics in views(model, config)]
@@ -190,8 +191,8 @@ def _scans(lesson: Lesson, model: MinderModel, config: MinderConfig) -> _CallSca
     return found
 
 
-def _lines(lesson: Lesson, scans: _CallScans, model: MinderModel, config: MinderConfig) -> list[dict[str, Any]]:
-    """What the calls would answer with this threshold, as verdict lines."""
+def answers_of(lesson: Lesson, scans: CallScans, model: MinderModel, config: MinderConfig) -> list[Answer]:
+    """What the calls answer with this threshold and continuity: machines and times as ``MinderRunner`` gives them."""
     tick_seconds = lesson.series.tick_ns / NS_PER_SECOND
     answers = []
     for at_ns, told in scans:
@@ -201,4 +202,4 @@ def _lines(lesson: Lesson, scans: _CallScans, model: MinderModel, config: Minder
             if run is not None:
                 answers.append(Answer(lesson.series.hosts[int(rows[run.row])], "", at_ns, at_ns, 1.0))
                 break
-    return lines_of(answers)
+    return answers

@@ -10,16 +10,18 @@ import pytest
 pytest.importorskip("torch", reason="training needs tocsin[train]")
 pytest.importorskip("sklearn", reason="training needs tocsin[train]")
 
-from tests.pipeline.backtest.test_minder_runner import recording
+from tests.pipeline.backtest.test_minder_runner import MODEL, recording
 from tocsin.models.minder import PRIORITY, MinderConfig
 from tocsin.models.minder_file import decode_minder, encode_minder
 from tocsin.models.training.lstm_vae_training import VaeTrainingConfig
 from tocsin.pipeline.backtest.minder_runner import MinderRunner
 from tocsin.pipeline.backtest.minder_training import (
     Lesson,
-    fit_threshold,
+    answers_of,
+    fit_thresholds,
     labelled_windows,
     lesson_of,
+    scans_of,
     train_minder,
 )
 from tocsin.schemas.errors import ConfigError
@@ -55,13 +57,22 @@ def test_a_trained_model_is_complete_asks_the_telling_metric_first_and_finds_a_f
 def test_a_threshold_is_fitted_below_what_these_few_machines_can_reach() -> None:
     taught = lessons(4)
     model = train_minder(taught, SHORT)
-    fitted = fit_threshold(taught[:3], model, MinderConfig("raw"))
-    by_ceiling = fit_threshold(taught[:3], model, MinderConfig("raw"), by_ceiling=True)
+    fitted, by_ceiling = fit_thresholds(taught[:3], model, MinderConfig("raw"))
 
     assert fitted.f1_ratio == by_ceiling.f1_ratio == 1.0
     assert fitted.config.threshold_sigmas is not None
     assert fitted.config.threshold_sigmas < np.sqrt(5)
     assert by_ceiling.config.ceiling_ratio is not None
+
+
+def test_answers_for_many_thresholds_are_those_of_the_runner() -> None:
+    job = recording(1500, 600)
+    lesson, config = lesson_of(job), MinderConfig("raw", threshold_sigmas=1.6)
+    assert lesson is not None
+    answers = answers_of(lesson, scans_of(lesson, MODEL, config), MODEL, config)
+    wanted = MinderRunner(MODEL, config, processing_seconds=0.0).run(job)
+
+    assert [(one.host, one.detected_ns) for one in answers] == [(one.host, one.detected_ns) for one in wanted]
 
 
 def test_a_metric_that_no_recording_has_gets_no_model() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pytest
 
 from tests.models.minder_cases import LIMITS
 from tests.pipeline.operators.conformance import FAULTY_HOST, Detector, DetectorConformance
@@ -104,6 +105,8 @@ class FrameConformance(DetectorConformance):
     table: MetricTable | None = None
     metric = "gpu_power_watts"
     slice_count = 50
+    unit = 1.0
+    """What the metric that the fault shows in is multiplied by."""
 
     def slices(self, hosts: int, *, faulty: bool) -> list[Slice]:
         draw = np.random.default_rng(5)
@@ -120,6 +123,7 @@ class FrameConformance(DetectorConformance):
                 values[names.index("gpu_power_watts")] *= 900
                 if faulty and window >= self.fault_at and row == min(hosts, 4) - 1:
                     values[names.index(self.metric)] *= 0.6
+                values[names.index(self.metric)] *= self.unit
                 matrix = values.astype("<f4")
                 split = len(table.host)
                 records.append(
@@ -184,6 +188,16 @@ class TestPeerDetector(FrameConformance):
 class TestPeerDetectorOnMetricsOfTheUsersOwn(TestPeerDetector):
     table = USER_TABLE
     metric = "tokens_per_second"
+
+    def test_units_do_not_matter_to_a_metric_without_limits(self) -> None:
+        plain = self.play(self.slices(8, faulty=True))[1]
+        self.unit = 1000.0
+        scaled = self.play(self.slices(8, faulty=True))[1]
+
+        assert [[a.component for a in said] for said in scaled] == [[a.component for a in said] for said in plain]
+        assert [a.score for said in scaled for a in said] == pytest.approx(
+            [a.score for said in plain for a in said], rel=1e-3
+        )
 
 
 class TestMinderDetector(FrameConformance):
