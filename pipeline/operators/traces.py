@@ -21,6 +21,7 @@ from tocsin.models.bilstm_ocnn import OcnnModel
 from tocsin.models.entropy import FEATURES, EntropyConfig, against_peers, measure, scores
 from tocsin.models.op_features import OpWindow, Vocabulary, sum_up
 from tocsin.models.rank_past import RankPast
+from tocsin.models.robust import spread
 from tocsin.pipeline.operators.base import pack_state, unpack_state
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.pipeline.operators.trace_memory import SequenceMemory, past_from, past_state
@@ -49,6 +50,7 @@ class TracesConfig:
         bilstm_streak: 4.3: 4 of 5 windows.
         min_peer_count: ranks of a role, and hosts that they are on; below, nobody is compared.
         worst_ratio: the network accuses only ranks among the worst of their role (4.3: 1 %), at least one.
+        max_sigmas: the network's score must be so many robust deviations above the role's middle one.
         memory_count: windows that a rank's past reaches back over: two minutes.
         warmup_count: windows before a rank's past says anything: one minute.
         min_rise_score: the network's score must have risen by this over the rank's own past.
@@ -62,6 +64,7 @@ class TracesConfig:
     bilstm_streak: StreakConfig = field(default_factory=lambda: StreakConfig(4, 5))
     min_peer_count: int = 3
     worst_ratio: float = 0.01
+    max_sigmas: float = 4.0
     memory_count: int = 12
     warmup_count: int = 6
     min_rise_score: float = 0.5
@@ -178,7 +181,11 @@ class TraceDetector:
         raw = self._model.scores(sequences)
         counts, means, _ = self._network_past.look(ranks)
         rise = (raw - means[:, 0]) / self._config.min_rise_score
-        score = np.where(counts >= self._config.warmup_count, np.clip(np.minimum(raw, rise), 0.0, None), 0.0)
+        # Where all ranks of a role are odd together (sequences of many lengths), the oddest of them is no outlier.
+        scatter = max(1.0, self._config.max_sigmas * float(spread(raw[None, :], 1)[0]))
+        above = (raw - float(np.median(raw))) / scatter
+        score = np.clip(np.minimum(above, rise), 0.0, None)
+        score = np.where(counts >= self._config.warmup_count, score, 0.0)
         worst_count = max(1, int(self._config.worst_ratio * ranks.size))
         least = np.sort(score)[-worst_count]
         hot = np.where(score >= max(least, 1.0), score, 0.0)

@@ -13,7 +13,7 @@ import time
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from tests.bench.trace_cases import DETECTORS, Told, cases, normal_data, told_of
+from tests.bench.trace_cases import DETECTORS, Told, ablation, cases, normal_data, told_of
 from tocsin.models.bilstm_ocnn import OcnnModel, read_model
 from tocsin.models.training.bilstm_ocnn_training import OcnnTraining, train
 from tocsin.pipeline.operators.trace_windows import PHASE_VOCABULARY
@@ -68,5 +68,6 @@ def main() -> None:
     """Train or read the network, print the table."""
     count = int(os.environ.get("TOCSIN_BENCH_CASES", "200"))
     model = model_of()
-    told = [told_of(case, model) for kind in (None, HEALTHY) for case in cases(603, max(1, count // 2), kind, "held")]
+    told = [told_of(case, model) for kind in (None, HEALTHY) for case in cases(604, max(1, count // 2), kind, "held")]
     table(told)
+    print(ablation(605, max(4, count // 5)).sentence)

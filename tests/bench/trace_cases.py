@@ -9,10 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from tocsin.models.bilstm_ocnn import OcnnModel
+from tocsin.models.entropy import EntropyConfig
+from tocsin.models.op_features import sum_up
 from tocsin.models.training.bilstm_ocnn_training import NormalData
+from tocsin.models.training.entropy_ablation import Ablation, ablate, features_of
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.pipeline.operators.trace_training import second_slices, sequences_of
-from tocsin.pipeline.operators.trace_windows import WindowConfig
+from tocsin.pipeline.operators.trace_windows import TraceWindows, WindowConfig
 from tocsin.pipeline.operators.traces import BILSTM, ENTROPY, TraceDetector, TracesConfig
 from tocsin.pipeline.recording.stream import records_of
 from tocsin.pipeline.simulation.case import HEALTHY, Case, case_seed, draw_case
@@ -56,6 +59,28 @@ def normal_data(count: int) -> NormalData:
     training, _ = normal_sequences(601, count)
     held_out, independent = normal_sequences(602, max(1, count // 3))
     return NormalData(training, held_out, independent)
+
+
+def ablation(seed: int, count: int) -> Ablation:
+    """What entropy adds to plain times (E6), on windows of jobs with a fault; a rank is odd while its host is."""
+    plain, entropies, odd, jobs = [], [], [], []
+    for job, case in enumerate(cases(seed, count, None, "fit")):
+        [fault] = case.truth()["faults"]
+        guilty = {suspect["name"] for suspect in fault["suspects"]}
+        windows = TraceWindows(WindowConfig(), graph := JobGraph())
+        for data in second_slices(records_of(case.recording())):
+            graph.take(data.records)
+            for role in windows.close(data.end_ns) if windows.take(data) else ():
+                summed = sum_up(role.rows, role.vocabulary.class_count)
+                if role.family != "phases" or summed.ranks.size < EntropyConfig().min_peer_count:
+                    continue
+                left, right = features_of(summed, EntropyConfig())
+                struck = fault["onset_ns"] <= role.begin_ns and role.end_ns <= fault["end_ns"]
+                plain.append(left)
+                entropies.append(right)
+                odd += [struck and graph.host_of(rank) in guilty for rank in summed.ranks.tolist()]
+                jobs += [job] * summed.ranks.size
+    return ablate(np.concatenate(plain), np.concatenate(entropies), np.array(odd), np.array(jobs))
 
 
 @dataclass(frozen=True, slots=True)
