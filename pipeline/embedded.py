@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote, unquote
 
 from tocsin.pipeline.frame_blocks import FrameBlock
 from tocsin.pipeline.history import HistoryConfig, JobHistory
@@ -304,7 +305,7 @@ class EmbeddedEngine:
         with self._lock:
             parts = {f"slices/{name}": data for name, data in self._buffer.snapshot().items()}
             for job, pipeline in self._pipelines.items():
-                prefix = f"{job.cluster}/{job.job_id}/{job.attempt}"
+                prefix = f"{quote(job.cluster, safe='')}/{quote(job.job_id, safe='')}/{job.attempt}"
                 parts.update({f"pipeline/{prefix}/{name}": data for name, data in pipeline.snapshot().items()})
             if self._has_own_models:
                 parts.update(self.models.snapshot())
@@ -329,7 +330,8 @@ class EmbeddedEngine:
                     job_text, _, part = name.removeprefix("pipeline/").rpartition("/")
                     cluster_job, _, attempt = job_text.rpartition("/")
                     cluster, _, job_id = cluster_job.partition("/")
-                    groups.setdefault(JobKey(cluster, job_id, int(attempt)), {})[part] = data
+                    key = JobKey(unquote(cluster), unquote(job_id), int(attempt))
+                    groups.setdefault(key, {})[part] = data
             self._pipelines = {}
             for job, own in groups.items():
                 self._pipelines[job] = JobPipeline(self._config.job, job, self.models)

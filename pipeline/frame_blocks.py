@@ -81,17 +81,18 @@ def blocks_of(
         tables: what is known, by id.
         slice_ns: least length of a metric slice.
     """
-    groups: dict[tuple[JobKey, int, int, int, int], list[Frame]] = {}
+    groups: dict[tuple[JobKey, int, int, int, int, int], list[Frame]] = {}
     for frame in frames:
         table = tables.get(frame.table_id)
         if table is None or not fits(frame, table):
             continue
         length = metric_slice_ns(frame.tick_ns, slice_ns)
         end_ns = (frame.ts_ns // length + 1) * length
-        key = (frame.job, frame.table_id, end_ns - length, end_ns, frame.ts_ns // NS_PER_SECOND)
+        # One grid for all frames of a block: one that samples each millisecond must not make it for all.
+        key = (frame.job, frame.table_id, end_ns - length, end_ns, frame.ts_ns // NS_PER_SECOND, frame.tick_ns)
         groups.setdefault(key, []).append(frame)
     found = []
-    for (job, table_id, start_ns, end_ns, _), members in sorted(groups.items(), key=lambda item: item[0]):
+    for (job, table_id, start_ns, end_ns, *_), members in sorted(groups.items(), key=lambda item: item[0]):
         members.sort(key=lambda frame: (frame.ts_ns, frame.host, frame.gpu_matrix, frame.host_matrix))
         means = means_of(members, tables[table_id], start_ns, end_ns)
         found.append(FrameBlock(job, table_id, start_ns, end_ns, int(means.seen_ns.max()), means))

@@ -11,6 +11,7 @@ import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from urllib.parse import quote
 
 from tocsin.pipeline.frame_blocks import MAGIC, FrameBlock, MetricSlice, decode_block, encode_block
 from tocsin.pipeline.operators.base import pack_state, unpack_state
@@ -207,7 +208,7 @@ class SliceBuffer:
         parts = {"time": pack_state({"tick_ns": self._tick_ns})}
         for job, buffer in self._jobs.items():
             held = [*buffer.fast.values(), *buffer.metrics.values()]
-            parts[f"job:{job.cluster}/{job.job_id}/{job.attempt}"] = pack_state(
+            parts[f"job:{quote(job.cluster, safe='')}/{quote(job.job_id, safe='')}/{job.attempt}"] = pack_state(
                 {
                     "job": [job.cluster, job.job_id, job.attempt],
                     "next_end_ns": buffer.next_end_ns,

@@ -16,6 +16,7 @@ from tocsin.schemas.validate import (
     INT64_MAX,
     MAX_NAME_BYTES,
     MAX_ROWS,
+    MIN_TICK_NS,
     NS_PER_DAY,
     UINT32_MAX,
     check_int,
@@ -124,8 +125,8 @@ def _check_frame(frame: Frame) -> None:
     ticks, uuids = frame.tick_count, frame.gpu_uuids
     if not 1 <= ticks <= MAX_ROWS:
         raise FieldError("frame.tick_count", ticks, f"from 1 to {MAX_ROWS}")
-    if not 1 <= frame.tick_ns <= NS_PER_DAY // ticks:
-        raise FieldError("frame.tick_ns", frame.tick_ns, f"at least 1, and {ticks} of them at most a day")
+    if not MIN_TICK_NS <= frame.tick_ns <= NS_PER_DAY // ticks:
+        raise FieldError("frame.tick_ns", frame.tick_ns, f"at least {MIN_TICK_NS}, and {ticks} of them at most a day")
     if len(set(uuids)) != len(uuids) or "" in uuids or max(map(len, uuids), default=0) > MAX_NAME_BYTES:
         raise FieldError("frame.gpu_uuids", uuids, "different from each other, not empty, not overlong")
     gpu_bytes, host_bytes = len(frame.gpu_matrix), len(frame.host_matrix)

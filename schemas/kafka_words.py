@@ -11,6 +11,7 @@ from typing import Final
 
 _MEANINGS: Final = (
     ("SaslAuthenticationFailedError", "the broker refuses the user or the password: see --kafka-config"),
+    ("IllegalSaslStateError", "this listener takes no login: see security_protocol in --kafka-config"),
     ("UnsupportedSaslMechanismError", "the broker's listener does not take this sasl_mechanism: see --kafka-config"),
     ("CERTIFICATE_VERIFY_FAILED", "the broker's certificate is not trusted: see ssl_ca_file in --kafka-config"),
     ("ALERT_BAD_CERTIFICATE|CERTIFICATE_REQUIRED", "the broker wants a client certificate: see ssl_certificate_file"),

@@ -70,6 +70,8 @@ ORIGIN_HEADERS: Final = ("reason", "topic", "partition", "offset", "detail")
 TIMESTAMP_AHEAD_SECONDS: Final = 2.0
 RECORD_BYTES: Final = 16 * 1024 * 1024
 """Room for the largest record (``MAX_RECORD_BYTES`` of the codec) and what Kafka wraps around it."""
+REFUSED_BYTES: Final = RECORD_BYTES + 64 * 1024
+"""Room for any record of an input topic and the headers that say why it was refused."""
 SMALL_RECORD_BYTES: Final = 1024 * 1024
 
 _HOUR: Final = 3600.0
@@ -182,8 +184,8 @@ def topics(
         Topic(topic_name(ACTIONS, prefix), "cluster/job_id", 1, 30 * _DAY),
         Topic(topic_name(ACTION_ACKS, prefix), "cluster/job_id", 1, 30 * _DAY),
         Topic(topic_name(PROBES, prefix), "cluster/job_id", 1, _DAY),
-        Topic(topic_name(DEAD_LETTER, prefix), "the record's own", 1, 7 * _DAY, max_record_bytes=RECORD_BYTES),
-        Topic(topic_name(LATE, prefix), "the record's own", partition_count, 7 * _DAY, max_record_bytes=RECORD_BYTES),
+        Topic(topic_name(DEAD_LETTER, prefix), "the record's own", 1, 7 * _DAY, max_record_bytes=REFUSED_BYTES),
+        Topic(topic_name(LATE, prefix), "the record's own", partition_count, 7 * _DAY, max_record_bytes=REFUSED_BYTES),
         # Agents compare their clocks with the broker's by writing here: the answer holds its time.
         Topic(topic_name(CLOCK, prefix), "host", 1, _HOUR, is_stamped_by_broker=True),
     )

@@ -19,6 +19,8 @@ NS_PER_DAY = 86_400 * 1_000_000_000
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 UINT32_MAX = 2**32 - 1
+MIN_TICK_NS = 1_000_000
+"""Nobody samples more often than each millisecond: a grid of that distance is laid over a slice."""
 MAX_ROWS = 1_000_000
 MAX_JSON_DEPTH = 64  # far below Python's own limit: whoever shows or copies a value may recurse
 MAX_NAME_BYTES = 1_024  # a path fits; a log line that ended up as a host name does not

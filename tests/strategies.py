@@ -37,6 +37,7 @@ from tocsin.schemas.records import (
     Tick,
     Topology,
 )
+from tocsin.schemas.validate import MIN_TICK_NS
 from tocsin.schemas.verdicts import (
     Action,
     ActionKind,
@@ -92,7 +93,7 @@ def frames(draw: st.DrawFn, *, max_gpus: int = 3, max_ticks: int = 4) -> Frame:
         ts_ns=draw(times),
         table_id=FIRST_CUSTOM_TABLE_ID if custom else BUILTIN_TABLE.table_id,
         first_tick_ns=draw(times),
-        tick_ns=draw(st.integers(1, 10**10)),
+        tick_ns=draw(st.integers(MIN_TICK_NS, 10**10)),
         tick_count=ticks,
         gpu_uuids=uuids,
         gpu_matrix=draw(_floats(len(uuids) * gpu_metrics * ticks)),

@@ -13,7 +13,7 @@ from kafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError, 
 from tocsin.pipeline.bus.client import admin
 from tocsin.schemas.errors import EngineError
 from tocsin.schemas.kafka_settings import KafkaSettings
-from tocsin.schemas.topics import DEFAULT_PARTITIONS, INPUT_RETENTION_SECONDS, INPUTS, Topic, topic_name, topics
+from tocsin.schemas.topics import DEFAULT_PARTITIONS, INPUT_RETENTION_SECONDS, INPUTS, MODELS, Topic, topic_name, topics
 
 BROKER_DEFAULT: Final = -1
 _SETTLE_SECONDS: Final = 15.0
@@ -204,7 +204,8 @@ def _compare(found: _Found, wish: Wish) -> list[Difference]:
             differences.append(Difference(topic.name, "missing", "", ""))
             continue
         is_chosen = wish.partition_count is not None and topic.partition_count == wish.partition_count
-        if is_chosen and count != topic.partition_count:
+        is_one_log = topic.name.endswith(f".{MODELS}")  # which announcement is the newest: one order for all
+        if (is_chosen or is_one_log) and count != topic.partition_count:
             differences.append(Difference(topic.name, "partitions", str(count), str(topic.partition_count)))
         settings = found.settings.get(topic.name, {})
         differences += [

@@ -32,11 +32,13 @@ from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.flink.packing import unpack
 from tocsin.pipeline.frame_blocks import MAGIC, decode_block
 from tocsin.pipeline.model_book import ModelBook
+from tocsin.pipeline.slices import Taken
 from tocsin.schemas.cloudevents import encode_verdict
+from tocsin.schemas.codec import decode
 from tocsin.schemas.errors import SchemaError, SnapshotError
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import METRIC_SLICE_NS, NS_PER_SECOND, JobKey
-from tocsin.schemas.topics import DEAD_LETTER, VERDICTS, job_key
+from tocsin.schemas.topics import DEAD_LETTER, LATE, VERDICTS, job_key
 from tocsin.schemas.verdicts import ActionKind, FaultKind, Verdict, VerdictState, verdict_id_of
 
 _LOG = logging.getLogger("tocsin.flink")
@@ -47,8 +49,18 @@ _TIME = struct.Struct("<q")
 _STEPS_COUNT = 60
 """Seconds that one timer works off at most: a checkpoint waits for it."""
 _SLICE_SECONDS, _QUIET_SECOND = METRIC_SLICE_NS // NS_PER_SECOND, 2
-OPERATOR_FAILED = "operator_failed"
-COUNTERS = ("records", "dead_letters", OPERATOR_FAILED, "slices", "verdicts", "snapshots", "snapshot_bytes")
+_AHEAD_NS = 2 * NS_PER_SECOND
+OPERATOR_FAILED, STAMPS_DIFFER = "operator_failed", "stamps_differ"
+COUNTERS = (
+    "records",
+    "dead_letters",
+    "late_records",
+    OPERATOR_FAILED,
+    "slices",
+    "verdicts",
+    "snapshots",
+    "snapshot_bytes",
+)
 
 
 class Output(NamedTuple):
@@ -208,7 +220,7 @@ class JobDriver:
     def _work_off(self, until_ns: int) -> Iterator[Output]:
         for end_ns in range(self.next_ns, until_ns + 1, NS_PER_SECOND):
             while self._held and self._held[0][0] <= end_ns:
-                yield from self._take(self._held.pop(0)[1])
+                yield from self._take(*self._held.pop(0))
             yield from self._tick(end_ns)
             self._done_ns = end_ns
             self._since_snapshot_count += 1
@@ -228,7 +240,7 @@ class JobDriver:
         every = self._config.snapshot_seconds
         return every if self._digests else 1 + self._first_count % every
 
-    def _take(self, data: bytes) -> Iterator[Output]:
+    def _take(self, end_ns: int, data: bytes) -> Iterator[Output]:
         for origin, record in unpack(data):
             self.counters["records"] += 1
             try:
@@ -236,15 +248,19 @@ class JobDriver:
                     block = decode_block(record)
                     self.counters["records"] += len(block.means.hosts) - 1
                     self._engine.take_block(block, record)
-                else:
-                    self._engine.take(record)
+                    continue
+                decoded = decode(record)
+                if decoded.ts_ns >= end_ns + _AHEAD_NS:
+                    text = f"its own stamp lies {(decoded.ts_ns - end_ns) / NS_PER_SECOND:.0f} s after Kafka's"
+                    yield self._refused(DEAD_LETTER, record, STAMPS_DIFFER, text, origin)
+                elif self._engine.take_record(decoded, record) is Taken.LATE:
+                    text = f"its own stamp lies {(end_ns - decoded.ts_ns) / NS_PER_SECOND:.0f} s before Kafka's"
+                    yield self._refused(LATE, record, "late", text, origin)
             except SchemaError as error:
-                self.counters["dead_letters"] += 1
-                yield self._dead_letter(record, error.reason, str(error), origin)
+                yield self._refused(DEAD_LETTER, record, error.reason, str(error), origin)
             except Exception as error:  # noqa: BLE001  # supervising: a record that breaks us must not come for ever
                 _LOG.exception("a record broke the decoder", extra={"origin": origin})
-                self.counters["dead_letters"] += 1
-                yield self._dead_letter(record, OPERATOR_FAILED, f"{type(error).__name__}: {error}", origin)
+                yield self._refused(DEAD_LETTER, record, OPERATOR_FAILED, f"{type(error).__name__}: {error}", origin)
 
     def _tick(self, end_ns: int) -> Iterator[Output]:
         lateness_ns = self._config.engine.slices.lateness_ns
@@ -255,7 +271,7 @@ class JobDriver:
             self.counters[OPERATOR_FAILED] += 1
             self._engine = self._new_engine()
             text = f"{type(error).__name__}: {error}; the job's state begins anew"
-            yield self._dead_letter(b"", OPERATOR_FAILED, text, f"::{end_ns // NS_PER_SECOND}")
+            yield self._refused(DEAD_LETTER, b"", OPERATOR_FAILED, text, f"::{end_ns // NS_PER_SECOND}")
             return
         self.counters["slices"] += output.turn_count
         for name, seconds in self._engine.take_detector_seconds().items():
@@ -269,10 +285,11 @@ class JobDriver:
             for job in self._engine.jobs():
                 yield verdict_output(canary(job, end_ns))
 
-    def _dead_letter(self, record: bytes, reason: str, detail: str, origin: str) -> Output:
+    def _refused(self, where: str, record: bytes, reason: str, detail: str, origin: str) -> Output:
+        self.counters["dead_letters" if where == DEAD_LETTER else "late_records"] += 1
         topic, partition, offset = ([*origin.split(":"), "", "", ""])[:3]
         told = {"reason": reason, "topic": topic, "partition": partition, "offset": offset, "detail": detail}
-        return Output(DEAD_LETTER, self._key, record, {name: text.encode() for name, text in told.items()})
+        return Output(where, self._key, record, {name: text.encode() for name, text in told.items()})
 
     def _snapshot(self) -> None:
         parts = self._engine.snapshot()

@@ -55,6 +55,7 @@ def build(options: JobOptions) -> StreamExecutionEnvironment:
     for statement in (
         sql.said(VERDICTS),
         sql.said(DEAD_LETTER),
+        sql.said(LATE),
         sql.refused(DEAD_LETTER, "dead", "bad_header"),
         sql.refused(LATE, "late", "late"),
     ):

@@ -6,6 +6,7 @@ reduced side by side, and what travels on and is kept in the journal is a fifth 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from tocsin.models.metric_means import fits
@@ -14,6 +15,8 @@ from tocsin.pipeline.frame_blocks import BUILTIN_TABLES, blocks_of, encode_block
 from tocsin.schemas.codec import decode
 from tocsin.schemas.errors import SchemaError
 from tocsin.schemas.records import Frame
+
+_LOG = logging.getLogger("tocsin.flink")
 
 
 def reduce_and_pack(values: Sequence[bytes | None], origins: Sequence[str | None], group: str | None) -> bytes:
@@ -37,7 +40,11 @@ def reduce_and_pack(values: Sequence[bytes | None], origins: Sequence[str | None
             rest_origins.append(origin)
         else:
             frames[value] = frame
-    blocks = [encode_block(block) for block in blocks_of(frames.values(), BUILTIN_TABLES)]
+    try:
+        blocks = [encode_block(block) for block in blocks_of(frames.values(), BUILTIN_TABLES)]
+    except Exception:  # noqa: BLE001  # supervising: one window must not restart all jobs for ever
+        _LOG.exception("frames could not be reduced", extra={"group": group, "frames": len(frames)})
+        return pack(values, origins)
     return pack([*rest, *blocks], [*rest_origins, *[""] * len(blocks)])
 
 

@@ -25,6 +25,7 @@ from tocsin.schemas.topics import (
     KIND_TICK,
     LATE,
     MODELS,
+    REFUSED_BYTES,
     VERDICTS,
     check_prefix,
     topic_name,
@@ -169,6 +170,7 @@ def output_table(options: StreamOptions, name: str) -> str:
   h MAP<STRING, BYTES> METADATA FROM 'headers'
 ) WITH ({exactly_once if options.is_exactly_once else at_least_once}
   'properties.enable.idempotence' = 'true',
+  'properties.max.request.size' = '{REFUSED_BYTES}',
 {_with(options, topic_name(name, options.prefix))}
 )"""
 

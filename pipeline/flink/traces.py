@@ -14,6 +14,12 @@ _CLASS: Final = re.compile(r"((?:[\w$]+\.)+[\w$]+)(?:: |$)")
 _TEXT_CHARACTERS: Final = 600
 
 
+_WAYS_OUT = {
+    "UnknownTopicOrPartition": "a topic is missing; 'tocsin topics check' says which, 'tocsin topics apply' makes it",
+    "OutOfMemoryError": "the TaskManager needs more memory, see the sizing table in docs/operations.md",
+}
+
+
 def cause_of(trace: str) -> str:
     """Return what came first, as one line.
 
@@ -23,7 +29,9 @@ def cause_of(trace: str) -> str:
     text = trace.partition(_CLIENT)[0].strip() or trace
     lines = [line.strip() for line in _python_part(text)]
     found = _python_error(lines) or _java_cause([line for line in text.splitlines() if line.strip()])
-    return " ".join(found.split())[:_TEXT_CHARACTERS] or "no reason given"
+    told = " ".join(found.split())[:_TEXT_CHARACTERS] or "no reason given"
+    way_out = next((what for name, what in _WAYS_OUT.items() if name in told), "")
+    return f"{told.rstrip('.')}: {way_out}" if way_out else told
 
 
 def _python_part(text: str) -> list[str]:

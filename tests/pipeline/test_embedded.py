@@ -196,3 +196,17 @@ class TestBadInput:
 
         with pytest.raises(SnapshotError, match=r"'steps' has version 9.*reads version \d"):
             EmbeddedEngine(EngineConfig()).restore(parts)
+
+
+def test_slashes_in_names_outlive_a_snapshot() -> None:
+    jobs = [JobKey("eu/west", "r", 0), JobKey("eu", "west/r", 0), JobKey("eu%2Fwest", "r", 1)]
+    engine = EmbeddedEngine(EngineConfig(history=None))
+    now_ns = 1_700_000_000 * NS_PER_SECOND
+    for job in jobs:
+        engine.take_record(Event(job, "h", now_ns, 0, EventSource.JOB, "phase", Severity.INFO, {}))
+    engine.tick(now_ns + 3 * NS_PER_SECOND)
+    other = EmbeddedEngine(EngineConfig(history=None))
+    other.restore(engine.snapshot())
+
+    assert other.jobs() == engine.jobs() == tuple(sorted(jobs))
+    assert other.snapshot() == engine.snapshot()

@@ -61,6 +61,7 @@ def shape(**changed: int) -> dict[int, bytes | None]:
         (samples.FRAME, shape(tick_count=1_000_001), "frame.tick_count"),
         (samples.FRAME, shape(tick_count=4), "frame.gpu_matrix"),
         (samples.FRAME, shape(tick_ns=0), "frame.tick_ns"),
+        (samples.FRAME, shape(tick_ns=999_999), "frame.tick_ns"),
         (samples.FRAME, shape(tick_ns=DAY_NS), "frame.tick_ns"),
         (samples.FRAME, shape(first=-1), "frame.first_tick_ns"),
         (samples.FRAME, shape(table_id=0), "frame.table_id"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.flink_fixtures import Stream, case_of, wanted_lines
-from tocsin.schemas.topics import DEAD_LETTER, LATE, STEPS, topic_name
+from tocsin.schemas.topics import DEAD_LETTER, LATE, RECORD_BYTES, STEPS, topic_name
 
 pytestmark = pytest.mark.timeout(400)
 SEED = 11
@@ -23,17 +24,19 @@ def test_it_says_what_the_embedded_engine_says_and_puts_the_rest_aside(stream: C
     job.play(0, 1, shuffle_seed=1, repeat_count=2)
     found = job.wait_verdicts(len(wanted))
     key = b"default/" + recording.manifest.job_id.encode()
-    for value, name, kind in ((b"poison", key, b"steps"), (b"no kind", key, b""), (b"no key", None, b"steps")):
+    large = random.Random(1).randbytes(RECORD_BYTES - 4096)
+    bad = ((b"poison", key, b"steps"), (b"no kind", key, b""), (b"no key", None, b"steps"), (large, key, b"steps"))
+    for value, name, kind in bad:
         job.send_now(name, value, kind)
     again = job.send_again()
     job.tick(3)
-    letters = {record.value: dict(record.headers) for record in job.read(DEAD_LETTER, lambda all_: len(all_) >= 3)}
+    letters = {record.value: dict(record.headers) for record in job.read(DEAD_LETTER, lambda all_: len(all_) >= 4)}
     [late] = job.read(LATE, bool)
 
     assert found == wanted
-    assert letters.keys() == {b"poison", b"no kind", b"no key"}
+    assert letters.keys() == {b"poison", b"no kind", b"no key", large}
     assert letters[b"no key"]["reason"] == letters[b"no kind"]["reason"] == b"bad_header"
-    assert letters[b"poison"]["reason"] == b"undecodable"
+    assert letters[b"poison"]["reason"] == letters[large]["reason"] == b"undecodable"
     for letter in letters.values():
         assert letter["topic"] == topic_name(STEPS, job.prefix).encode()
         assert letter["offset"].isdigit()

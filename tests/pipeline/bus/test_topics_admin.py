@@ -7,6 +7,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from tests.collectors.peer import wait_until
 from tocsin.cli.cluster.broker import Broker
 from tocsin.cli.main import main
+from tocsin.pipeline.bus.client import admin
 from tocsin.pipeline.bus.topics import Wish, apply, check
 from tocsin.schemas.errors import EngineError
 from tocsin.schemas.kafka_settings import KafkaSettings, kafka_settings
@@ -53,6 +54,19 @@ def test_they_grow_and_never_shrink(settings: KafkaSettings, topic_prefix: str) 
         apply(settings, Wish(topic_prefix, 1, keep_seconds=60))
 
     assert check(settings, Wish(topic_prefix, 1, keep_seconds=60)) == before  # nothing was changed
+
+
+def test_the_log_of_models_must_have_one_partition(settings: KafkaSettings, topic_prefix: str) -> None:
+    apply(settings, Wish(topic_prefix))
+    with admin(settings) as client:
+        client.create_partitions({f"{topic_prefix}.models": 3})
+
+    wait_until(
+        lambda: (
+            [(d.topic, d.what, d.found) for d in check(settings, Wish(topic_prefix))]
+            == [(f"{topic_prefix}.models", "partitions", "3")]
+        )
+    )
 
 
 def test_the_command_says_what_differs_and_what_it_did(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
 import pytest
@@ -23,7 +23,7 @@ from tocsin.schemas.codec import decode, encode
 from tocsin.schemas.errors import SnapshotError
 from tocsin.schemas.metric_groups import group_of, split_frame
 from tocsin.schemas.records import NS_PER_SECOND, Frame, JobRecord
-from tocsin.schemas.topics import DEAD_LETTER, VERDICTS
+from tocsin.schemas.topics import DEAD_LETTER, LATE, VERDICTS
 
 CONFIG = DriverConfig(snapshot_seconds=20)
 KEY = b"c/j"
@@ -276,3 +276,26 @@ def test_a_canary_every_five_seconds_accuses_nobody(records: list[JobRecord]) ->
         ("canary", (), "none", "resolved")
     }
     assert len({v.verdict_id for v in verdicts}) == 4
+
+
+def test_a_record_whose_own_time_is_not_kafkas_is_not_dropped_in_silence(records: list[JobRecord]) -> None:
+    driver = JobDriver(CONFIG, KEY, MemoryState())
+    first = second_of(records[0])
+    driver.on_window(first, pack([encode(records[0])], ["t:0:0"]))
+    driver.on_time(first)
+    old, ahead = (replace(records[0], ts_ns=first + by * NS_PER_SECOND) for by in (-3600, 3600))
+    driver.on_window(first + NS_PER_SECOND, pack([encode(old), encode(ahead)], ["in.steps:1:7", "in.steps:1:8"]))
+    late, letter = driver.on_time(first + NS_PER_SECOND)
+
+    assert (late.topic, late.value, late.headers["reason"]) == (LATE, encode(old), b"late")
+    assert (letter.topic, letter.value, letter.headers["reason"]) == (DEAD_LETTER, encode(ahead), b"stamps_differ")
+    assert driver.counters["late_records"] == driver.counters["dead_letters"] == 1
+
+
+def test_frames_that_cannot_be_reduced_go_on_as_they_came(
+    records: list[JobRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = [encode(record) for record in records if isinstance(record, Frame)][:3]
+    monkeypatch.setattr("tocsin.pipeline.flink.reduce.blocks_of", _broken)
+
+    assert reduce_and_pack(frames, ["t:0:0"] * 3, "all") == pack(frames, ["t:0:0"] * 3)

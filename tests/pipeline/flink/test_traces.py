@@ -65,3 +65,9 @@ def test_it_is_one_line_of_bounded_length() -> None:
     found = cause_of("Caused by: java.lang.Exception: " + "x y\t" * 1000)
     assert len(found) <= 600
     assert "\t" not in found
+
+
+def test_where_there_is_a_way_out_it_is_said() -> None:
+    found = cause_of("Caused by: org.x.UnknownTopicOrPartitionException: This server does not host this.")
+    assert found.startswith("UnknownTopicOrPartitionException: This server does not host this: a topic is missing;")
+    assert "'tocsin topics apply' makes it" in found
