@@ -37,7 +37,7 @@ from tocsin.schemas.cloudevents import encode_verdict
 from tocsin.schemas.codec import decode
 from tocsin.schemas.errors import SchemaError, SnapshotError
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import METRIC_SLICE_NS, NS_PER_SECOND, JobKey
+from tocsin.schemas.records import METRIC_SLICE_NS, NS_PER_SECOND, JobKey, ModelAnnouncement
 from tocsin.schemas.topics import DEAD_LETTER, LATE, VERDICTS, job_key
 from tocsin.schemas.verdicts import ActionKind, FaultKind, Verdict, VerdictState, verdict_id_of
 
@@ -250,7 +250,8 @@ class JobDriver:
                     self._engine.take_block(block, record)
                     continue
                 decoded = decode(record)
-                if decoded.ts_ns >= end_ns + _AHEAD_NS:
+                is_jobs = not isinstance(decoded, ModelAnnouncement)  # the engine refuses it, and says why
+                if is_jobs and decoded.ts_ns >= end_ns + _AHEAD_NS:
                     text = f"its own stamp lies {(decoded.ts_ns - end_ns) / NS_PER_SECOND:.0f} s after Kafka's"
                     yield self._refused(DEAD_LETTER, record, STAMPS_DIFFER, text, origin)
                 elif self._engine.take_record(decoded, record) is Taken.LATE:
