@@ -216,12 +216,22 @@ def _lay(out: FloatArray, rows: IntArray, target: IntArray, values: NDArray[Any]
     out[rows, :, begin:end] = span
 
 
-def _check_sizes(frame: Frame, table: MetricTable) -> None:
-    """Hold a frame to its table: the codec knows only the sizes of the built-in one."""
+def fits(frame: Frame, table: MetricTable) -> bool:
+    """Whether a frame's matrices have the sizes that its table asks for (the codec knows only the built-in ones)."""
+    return all(found == wanted for _, found, wanted in _sizes(frame, table))
+
+
+def _sizes(frame: Frame, table: MetricTable) -> tuple[tuple[str, int, int], ...]:
+    """(field, its bytes, the bytes it should have)."""
     row_bytes = frame.tick_count * _WIRE_FLOAT.itemsize
-    for field, found, wanted in (
+    return (
         ("frame.gpu_matrix", len(frame.gpu_matrix), len(frame.gpu_uuids) * len(table.gpu) * row_bytes),
         ("frame.host_matrix", len(frame.host_matrix), len(table.host) * row_bytes),
-    ):
+    )
+
+
+def _check_sizes(frame: Frame, table: MetricTable) -> None:
+    """Hold a frame to its table."""
+    for field, found, wanted in _sizes(frame, table):
         if found != wanted:
             raise FieldError(field, f"{found} bytes from {frame.host}", f"{wanted} bytes by table {table.table_id}")

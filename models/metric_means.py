@@ -64,15 +64,6 @@ class Columns:
     host_column: int = 0
 
 
-def fits(frame: Frame, table: MetricTable) -> bool:
-    """Whether a frame's matrices have the sizes that its table asks for (the codec knows only the built-in ones)."""
-    row_bytes = frame.tick_count * _WIRE_FLOAT.itemsize
-    return (
-        len(frame.host_matrix) == len(table.host) * row_bytes
-        and len(frame.gpu_matrix) == len(frame.gpu_uuids) * len(table.gpu) * row_bytes
-    )
-
-
 def means_of(frames: Sequence[Frame], table: MetricTable, start_ns: int, end_ns: int) -> MetricMeans:
     """Reduce the frames of one table.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -192,7 +193,7 @@ class EmbeddedEngine:
         pipeline = self._pipelines.get(job)
         if pipeline is not None:
             return pipeline
-        pipeline = self._pipelines[job] = JobPipeline(self._config.job, job, self.models)
+        pipeline = self._pipelines[job] = JobPipeline(self._config.job, job, self.models, time.perf_counter)
         if self._config.history is not None:
             self._histories[job] = JobHistory(self._config.history)
         for other, older in self._pipelines.items():
@@ -334,7 +335,7 @@ class EmbeddedEngine:
                     groups.setdefault(key, {})[part] = data
             self._pipelines = {}
             for job, own in groups.items():
-                self._pipelines[job] = JobPipeline(self._config.job, job, self.models)
+                self._pipelines[job] = JobPipeline(self._config.job, job, self.models, time.perf_counter)
                 self._pipelines[job].restore(own)
                 if self._config.history is not None:
                     self._histories[job] = JobHistory(self._config.history)

@@ -17,7 +17,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tocsin.models.metric_means import Columns, MetricMeans, fits, join_means, means_of
+from tocsin.models.frames import fits
+from tocsin.models.metric_means import Columns, MetricMeans, join_means, means_of
 from tocsin.schemas.errors import DecodeError
 from tocsin.schemas.metric_groups import GROUP_OF_TABLE
 from tocsin.schemas.metrics import BUILTIN_TABLE, MetricTable
@@ -104,6 +105,12 @@ def slice_blocks(data: Slice, tables: Mapping[int, MetricTable]) -> list[FrameBl
     frames = (record for record in data.records if isinstance(record, Frame))
     came = data.blocks if isinstance(data, MetricSlice) else ()
     return [*came, *blocks_of(frames, tables, data.end_ns - data.start_ns)]
+
+
+def misfit_count(data: Slice, tables: Mapping[int, MetricTable]) -> int:
+    """How many frames of a slice do not have the sizes that their table, which is known, asks for."""
+    frames = (record for record in data.records if isinstance(record, Frame) and record.table_id in tables)
+    return sum(not fits(frame, tables[frame.table_id]) for frame in frames)
 
 
 def join_blocks(blocks: Sequence[FrameBlock], table: MetricTable) -> MetricMeans | None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tocsin.models.documents import Model, version_of
 from tocsin.models.pace import Slowdown
-from tocsin.pipeline.frame_blocks import BUILTIN_TABLES, MetricSlice, join_blocks, slice_blocks
+from tocsin.pipeline.frame_blocks import BUILTIN_TABLES, MetricSlice, join_blocks, misfit_count, slice_blocks
 from tocsin.pipeline.model_book import ModelBook
 from tocsin.pipeline.operators.align import Align, AlignedHealth
 from tocsin.pipeline.operators.base import pack_state, unpack_state
@@ -104,16 +103,24 @@ class JobPace:
 class JobPipeline:
     """align -> detect -> diagnose -> decide, for one attempt of one job."""
 
-    def __init__(self, config: JobConfig, job: JobKey, models: ModelBook | None = None) -> None:
+    def __init__(
+        self,
+        config: JobConfig,
+        job: JobKey,
+        models: ModelBook | None = None,
+        stopwatch: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         """Start without history.
 
         Args:
             config: the operators' own settings.
             job: whose pipeline.
             models: what was announced; read at each slice, never written.
+            stopwatch: the runtime's, in seconds: how long detectors work is measured with it, and nothing decided.
         """
         self.job = job
         self._models = ModelBook() if models is None else models
+        self._stopwatch = stopwatch
         self._in_use: dict[str, Model | None] = {}
         self.seconds: dict[str, float] = defaultdict(float)
         """Detector -> time that it took, since the start of this process (no state: it decides nothing)."""
@@ -159,7 +166,10 @@ class JobPipeline:
     def _take_metrics(self, data: MetricSlice) -> Sequence[AlignedHealth]:
         self.graph.take(data.records)
         with self._timed("blocks"):
-            blocks = slice_blocks(data, {**BUILTIN_TABLES, self.peers.table.table_id: self.peers.table})
+            tables = {**BUILTIN_TABLES, self.peers.table.table_id: self.peers.table}
+            if misfits := misfit_count(data, tables):
+                self.abstained[Reason.MISFIT_FRAME.value] += misfits
+            blocks = slice_blocks(data, tables)
             means = join_blocks(blocks, self.peers.table)
         for block in data.blocks:
             self.graph.see_hosts(block.means.hosts, block.means.seen_ns, block.means.tick_ns)
@@ -187,9 +197,9 @@ class JobPipeline:
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
-        begin = time.perf_counter()
+        begin = self._stopwatch()
         yield
-        self.seconds[name] += time.perf_counter() - begin
+        self.seconds[name] += self._stopwatch() - begin
 
     def on_new_attempt(self, now_ns: int) -> list[Verdict]:
         """A later attempt of the same job began: this one's verdicts are history."""

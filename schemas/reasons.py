@@ -79,6 +79,8 @@ class Reason(StrEnum):
     """A time that cannot be: negative, infinite, or not a number."""
     NO_MODEL = "no_model"
     """The detector speaks only with a trained model, and has none."""
+    MISFIT_FRAME = "misfit_frame"
+    """A frame's matrices do not have the sizes that its metric table asks for: it is left out."""
     NO_IMPACT = "no_impact"
     """Deviates, but neither slower steps nor waiting peers."""
     MONITORING_LOST = "monitoring_lost"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from tocsin.models.metric_means import fits
+from tocsin.models.frames import fits
 from tocsin.pipeline.flink.packing import pack
 from tocsin.pipeline.frame_blocks import BUILTIN_TABLES, blocks_of, encode_block
 from tocsin.schemas.codec import decode

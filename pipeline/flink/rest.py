@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from tocsin.pipeline.flink.options import PARAMETER
-from tocsin.pipeline.flink.traces import cause_of
+from tocsin.pipeline.flink.stack_traces import cause_of
 from tocsin.schemas.errors import ConfigError, EngineError
 
 ANSWER_SECONDS: Final = 20.0

@@ -69,17 +69,22 @@ class StreamOptions:
             raise ConfigError("start", self.start, f"one of {', '.join(STARTS)}")
 
 
-def input_table(options: StreamOptions) -> str:
-    """The input topics as one table."""
-    names = ";".join(topic_name(name, options.prefix) for name in INPUTS)
-    return f"""CREATE TABLE tocsin_input (
-  k BYTES,
+_RECORD = """  k BYTES,
   v BYTES,
   ats TIMESTAMP_LTZ(3) METADATA FROM 'timestamp',
   h MAP<STRING, BYTES> METADATA FROM 'headers',
   topic STRING METADATA FROM 'topic' VIRTUAL,
   part INT METADATA FROM 'partition' VIRTUAL,
-  off BIGINT METADATA FROM 'offset' VIRTUAL,
+  off BIGINT METADATA FROM 'offset' VIRTUAL,"""
+"""A record's columns, as Kafka's connector names them."""
+_ORIGIN = "topic || ':' || CAST(part AS STRING) || ':' || CAST(off AS STRING)"
+
+
+def input_table(options: StreamOptions) -> str:
+    """The input topics as one table."""
+    names = ";".join(topic_name(name, options.prefix) for name in INPUTS)
+    return f"""CREATE TABLE tocsin_input (
+{_RECORD}
   kind AS DECODE(h['kind'], 'UTF-8'),
   name AS DECODE(k, 'UTF-8'),
   WATERMARK FOR ats AS ats - INTERVAL '{options.lateness_seconds}' SECOND
@@ -95,13 +100,7 @@ def input_table(options: StreamOptions) -> str:
 def models_table(options: StreamOptions) -> str:
     """The topic of models, always from its beginning: it holds the newest announcement of each."""
     return f"""CREATE TABLE tocsin_models (
-  k BYTES,
-  v BYTES,
-  ats TIMESTAMP_LTZ(3) METADATA FROM 'timestamp',
-  h MAP<STRING, BYTES> METADATA FROM 'headers',
-  topic STRING METADATA FROM 'topic' VIRTUAL,
-  part INT METADATA FROM 'partition' VIRTUAL,
-  off BIGINT METADATA FROM 'offset' VIRTUAL,
+{_RECORD}
   WATERMARK FOR ats AS ats - INTERVAL '{options.lateness_seconds}' SECOND
 ) WITH (
 {_with(options, topic_name(MODELS, options.prefix))},
@@ -111,16 +110,16 @@ def models_table(options: StreamOptions) -> str:
 )"""
 
 
-MODEL_ROWS = """SELECT h['kind'] AS kind, k, v,
+MODEL_ROWS = f"""SELECT h['kind'] AS kind, k, v,
   UNIX_TIMESTAMP(DATE_FORMAT(ats, 'yyyy-MM-dd HH:mm:ss')) AS at_second,
-  topic || ':' || CAST(part AS STRING) || ':' || CAST(off AS STRING) AS origin
+  {_ORIGIN} AS origin
 FROM tocsin_models"""
 """Ticks too: what stands behind the tick of its effective time came too late."""
 
 CLASSIFIED = f"""CREATE VIEW tocsin_classified AS
 SELECT *,
   SPLIT_INDEX(name, '/', 0) || '/' || SPLIT_INDEX(name, '/', 1) AS job,
-  topic || ':' || CAST(part AS STRING) || ':' || CAST(off AS STRING) AS origin,
+  {_ORIGIN} AS origin,
   CASE
     WHEN name IS NULL OR v IS NULL OR kind IS NULL OR kind NOT IN ({_KINDS})
       OR SPLIT_INDEX(name, '/', 0) IS NULL OR SPLIT_INDEX(name, '/', 1) IS NULL THEN 'dead'

@@ -9,8 +9,8 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from tocsin.models.frames import FloatArray, Grid, stack_frames
-from tocsin.models.metric_means import MetricMeans, fits
+from tocsin.models.frames import FloatArray, Grid, fits, stack_frames
+from tocsin.models.metric_means import MetricMeans
 from tocsin.pipeline.operators.peer_rows import mean_by_host
 from tocsin.schemas.metrics import Metric, MetricTable
 from tocsin.schemas.records import Frame, Slice

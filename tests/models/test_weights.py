@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 
 import numpy as np
 import pytest
 
-from tocsin.models.weights import MAGIC, read_weights, write_weights
+from tocsin.models.sealed import FIXED, seal, unseal
+from tocsin.models.weights import FORMAT_VERSION, MAGIC, read_weights, write_weights
 from tocsin.schemas.errors import ModelRefusedError
 
 ARRAYS = {
@@ -19,10 +20,14 @@ WHOLE = write_weights("kind/1", {"x": [1, "two"]}, ARRAYS)
 
 
 def changed(**changes: object) -> bytes:
-    """The same file with another head."""
-    size = int.from_bytes(WHOLE[8:12], "little")
-    head = json.dumps({**json.loads(WHOLE[12 : 12 + size]), **changes}).encode()
-    return MAGIC + len(head).to_bytes(4, "little") + head + WHOLE[12 + size :]
+    """The same file with another head, sealed again."""
+    head, body = unseal(WHOLE, MAGIC, FORMAT_VERSION)
+    return seal(MAGIC, FORMAT_VERSION, {**head, **changes}, body)
+
+
+def headed(text: bytes) -> bytes:
+    """A file whose hash is right, with this as its head."""
+    return FIXED.pack(MAGIC, FORMAT_VERSION, len(text), hashlib.sha256(text).digest()) + text
 
 
 def entry(**changes: object) -> bytes:
@@ -45,22 +50,47 @@ def test_big_endian_and_strided_arrays_are_written_plain() -> None:
     assert write_weights("kind/1", {"x": [1, "two"]}, odd) == WHOLE
 
 
-@pytest.mark.parametrize("length", [0, 7, 8, 11, 12, 40, len(WHOLE) - 17, len(WHOLE) - 1])
+@pytest.mark.parametrize("length", [0, 7, 8, 11, 12, 40, FIXED.size, len(WHOLE) - 17, len(WHOLE) - 1])
 def test_a_file_cut_short_is_refused(length: int) -> None:
     with pytest.raises(ModelRefusedError) as caught:
         read_weights("kind/1", WHOLE[:length])
 
-    assert caught.value.reason == "model_undecodable"
+    has_its_head = length >= len(WHOLE) - 17
+    assert caught.value.reason == ("hash_mismatch" if has_its_head else "model_undecodable")
+    assert "cut short" in str(caught.value)
+
+
+@pytest.mark.parametrize("place", [0, 5, 6, 12, FIXED.size + 3, len(WHOLE) - 1])
+def test_a_bit_that_flipped_anywhere_is_refused(place: int) -> None:
+    data = bytearray(WHOLE)
+    data[place] ^= 16
+
+    with pytest.raises(ModelRefusedError):
+        read_weights("kind/1", bytes(data))
+
+
+def test_bytes_behind_the_last_array_are_refused() -> None:
+    head, body = unseal(WHOLE, MAGIC, FORMAT_VERSION)
+
+    with pytest.raises(ModelRefusedError, match="after the last array"):
+        read_weights("kind/1", seal(MAGIC, FORMAT_VERSION, head, body + b"x"))
+
+
+def test_an_array_longer_than_the_body_is_refused() -> None:
+    head, body = unseal(WHOLE, MAGIC, FORMAT_VERSION)
+
+    with pytest.raises(ModelRefusedError, match="cut short, 15 of 16 bytes"):
+        read_weights("kind/1", seal(MAGIC, FORMAT_VERSION, head, body[:-1]))
 
 
 @pytest.mark.parametrize(
     ("payload", "says"),
     [
-        (WHOLE + b"x", "after the last array"),
+        (WHOLE + b"x", "damaged"),
         (b"\x80\x04" + WHOLE, "begins with"),
-        (MAGIC + (1 << 31).to_bytes(4, "little") + b"{}", "cut short or damaged"),
-        (MAGIC + (2).to_bytes(4, "little") + b"[]", "no JSON object"),
-        (MAGIC + (2).to_bytes(4, "little") + b"{!", "model head"),
+        (FIXED.pack(MAGIC, FORMAT_VERSION, 1 << 31, b"") + b"{}", "cut short"),
+        (headed(b"[]"), "must be an object"),
+        (headed(b"{!"), "head is no JSON"),
         (changed(kind="other/1"), "kind"),
         (changed(arrays=None), "lists no arrays"),
         (entry(dtype="|O8"), "dtype"),

@@ -14,7 +14,8 @@ from tocsin.pipeline.operators.base import STATE_VERSION
 from tocsin.pipeline.testing import FakeJob, JobShape
 from tocsin.schemas.codec import encode
 from tocsin.schemas.errors import ClockAheadError, DecodeError, SchemaError, SnapshotError
-from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource, JobKey, Severity
+from tocsin.schemas.metrics import Metric, MetricTable
+from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource, Frame, JobKey, Severity, TableAnnouncement
 from tocsin.schemas.verdicts import Verdict
 
 FAULTS: dict[str, Callable[[FakeJob], None]] = {
@@ -210,3 +211,18 @@ def test_slashes_in_names_outlive_a_snapshot() -> None:
 
     assert other.jobs() == engine.jobs() == tuple(sorted(jobs))
     assert other.snapshot() == engine.snapshot()
+
+
+def test_frames_of_another_size_than_their_table_says_are_left_out_by_name() -> None:
+    start_ns = 1_700_000_000 * NS_PER_SECOND
+    job, stamp_ns = JobKey("c", "j", 0), start_ns + 5 * NS_PER_SECOND - 1_000_000
+    table = MetricTable(16, (), (Metric("fan_speed_ratio", "host", 0.0, 1.0, "both"),))
+    engine = EmbeddedEngine(EngineConfig())
+    engine.take(encode(TableAnnouncement(job, "n00", start_ns, table)))
+    for host, metric_count in (("n00", 1), ("n01", 1), ("n02", 2)):
+        matrix = bytes(4 * 5 * metric_count)
+        frame = Frame(job, host, stamp_ns, 16, start_ns, NS_PER_SECOND, 5, (), b"", matrix)
+        engine.take(encode(frame))
+    for second in range(12):
+        engine.tick(start_ns + second * NS_PER_SECOND)
+    assert engine.status()["jobs"][0]["abstained"] == {"misfit_frame": 1, "too_few_peers": 1}

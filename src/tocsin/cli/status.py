@@ -18,6 +18,7 @@ _MEANING = {
     "announced_phase": "steps in an announced checkpoint, evaluation or compilation are not judged",
     "not_continuous": "something deviated, but not for long enough",
     "within_patience": "waiting, but not longer than this job is known to wait",
+    "misfit_frame": "a metric frame of another size than its table says: left out (an agent of another version?)",
     "monitoring_lost": "a source fell silent while its peers went on",
     "ambiguous": "several components fitted the evidence equally well",
     "victim": "explained by another component's fault",

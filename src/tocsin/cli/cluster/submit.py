@@ -19,7 +19,7 @@ from tocsin.cli.cluster.jars import Jars, fetch_jars, java
 from tocsin.cli.cluster.process import Child, Program
 from tocsin.pipeline.flink.options import JARS_VARIABLE, OPTIONS_VARIABLE
 from tocsin.pipeline.flink.rest import FlinkRest
-from tocsin.pipeline.flink.traces import cause_of
+from tocsin.pipeline.flink.stack_traces import cause_of
 from tocsin.schemas.errors import EngineError
 
 SUBMIT_SECONDS: Final = 240.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tocsin.pipeline.flink.traces import cause_of
+from tocsin.pipeline.flink.stack_traces import cause_of
 
 CLIENT = """
 org.apache.flink.client.program.ProgramAbortException: java.lang.RuntimeException: Python process exits with code: 1
