@@ -151,7 +151,7 @@ def score_folder(folder: Path) -> FolderScore:
         raise RecordingError("truth.json", f"missing in {folder}: nothing to score against")
     manifest = read_manifest(folder)
     days = (manifest.end_ns - manifest.start_ns) / NS_PER_SECOND / _DAY_SECONDS
-    return score_lines(read_lines(folder / VERDICTS_FILE), truth["faults"], days * _host_count(folder))
+    return score_lines(read_lines(folder / VERDICTS_FILE), truth["faults"], days * host_count(folder))
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -190,7 +190,7 @@ def _check_line(file: str, row: int, line: object) -> None:
         raise RecordingError(file, text, column="suspects", row=row)
 
 
-def _host_count(folder: Path) -> int:
+def host_count(folder: Path) -> int:
     """Machines of a recording, as topology or metrics name them; at least one."""
     for name, spec in (("topology", TOPOLOGY), ("host_metrics", HOST_METRICS_TABLE)):
         path = folder / f"{name}.parquet"
