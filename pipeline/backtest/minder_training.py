@@ -24,7 +24,7 @@ from tocsin.pipeline.backtest.minder_runner import pulls
 from tocsin.pipeline.backtest.runner import Answer, lines_of
 from tocsin.pipeline.backtest.series import series_of
 from tocsin.pipeline.operators.minder_ticks import Ticks
-from tocsin.pipeline.recording.score import add_up, score_lines
+from tocsin.pipeline.recording.score import FolderScore, add_up, score_lines
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.pipeline.training.budget import Choice, Tried, choose
 from tocsin.schemas.errors import ConfigError
@@ -194,13 +194,15 @@ def try_configs(
     """
     found = []
     for config in configs:
-        told = [answers_of(lesson, scans, model, config) for lesson, scans in zip(lessons, scanned, strict=True)]
-        scores = [
-            score_lines(lines_of(answers), lesson.faults, lesson.machine_days)
-            for lesson, answers in zip(lessons, told, strict=True)
-        ]
-        found.append(Tried(config, add_up(scores)[0]))
+        both = zip(lessons, scanned, strict=True)
+        found.append(Tried(config, add_up([judge(lesson, scans, model, config) for lesson, scans in both])[0]))
     return found
+
+
+def judge(lesson: Lesson, scans: CallScans, model: MinderModel, config: MinderConfig) -> FolderScore:
+    """What a procedure does on one lesson with a truth."""
+    answers = answers_of(lesson, scans, model, config)
+    return score_lines(lines_of(answers), lesson.faults, lesson.machine_days)
 
 
 def scans_of(lesson: Lesson, model: MinderModel, config: MinderConfig) -> CallScans:

@@ -13,16 +13,14 @@ from numpy.typing import NDArray
 from tocsin.pipeline.recording.manifest import is_there
 from tocsin.pipeline.recording.notes import notes_of
 from tocsin.pipeline.recording.reader import read_recording
-from tocsin.pipeline.recording.score import host_count
+from tocsin.pipeline.recording.score import machine_days_of
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.pipeline.registry import fingerprint_of
 from tocsin.pipeline.training.mapping import Mapper
 from tocsin.schemas.errors import RecordingError, TocsinError
 from tocsin.schemas.metrics import BUILTIN_TABLE
-from tocsin.schemas.records import NS_PER_SECOND
 
 _MANIFEST = "manifest.json"
-_DAY_SECONDS = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +111,12 @@ def look_at(folder: Path) -> Looked:
     """Read one recording and say what it holds; one that cannot be used says why."""
     try:
         recording = read_recording(folder)
-        seconds = (recording.manifest.end_ns - recording.manifest.start_ns) / NS_PER_SECOND
-        if not seconds:
+        if recording.manifest.end_ns == recording.manifest.start_ns:
             text = f"{recording.manifest.end_ns}: the same as start_ns, there is nothing to learn from"
             raise RecordingError(_MANIFEST, text, column="end_ns")
         return Looked(
             folder,
-            seconds / _DAY_SECONDS * host_count(folder),
+            machine_days_of(recording),
             None if recording.truth is None else len(recording.truth["faults"]),
             frozenset(name for name, columns in recording.tables.items() if _row_count(columns)),
             _sampled(recording),
@@ -144,7 +141,7 @@ def look_at_all(paths: Sequence[Path], mapper: Mapper, source: Sequence[str] = (
 
 
 def odd_values(recording: Recording) -> Iterable[str]:
-    """Samples of built-in metrics that are none: infinite, or below what the metric can be. Training leaves them out."""
+    """Samples of built-in metrics that are none: infinite, or below what the metric can be."""
     columns = recording.tables.get("host_metrics", {})
     for metric in (*BUILTIN_TABLE.host, *BUILTIN_TABLE.gpu):
         if metric.name not in columns:
@@ -166,4 +163,3 @@ def _sampled(recording: Recording) -> frozenset[str]:
 
 def _row_count(columns: Any) -> int:
     return len(next(iter(columns.values()), ()))
-

@@ -10,15 +10,11 @@ from tocsin.models.documents import Numbers, write_numbers
 from tocsin.pipeline.recording.notes import BEFORE_START_NS
 from tocsin.pipeline.recording.reader import read_recording
 from tocsin.pipeline.recording.replay import ReplayConfig, replay
-from tocsin.pipeline.recording.score import FolderScore, Score, add_up, host_count, score_lines
+from tocsin.pipeline.recording.score import FolderScore, Score, add_up, machine_days_of, score_lines
 from tocsin.pipeline.recording.tables import Recording
-from tocsin.pipeline.training.mapping import Mapper
-from tocsin.pipeline.training.search import Told
+from tocsin.pipeline.training.mapping import Mapper, Told, for_each
 from tocsin.schemas.errors import RecordingError, TocsinError
 from tocsin.schemas.model_announcement import BOUNDARY_NS, NOTICE_NS, ModelAnnouncement, content_hash
-from tocsin.schemas.records import NS_PER_SECOND
-
-_DAY_SECONDS = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +57,8 @@ def score_recording(folder: Path, recording: Recording, config: ReplayConfig) ->
     """
     if recording.truth is None:
         raise RecordingError("truth.json", f"missing in {folder}: nothing to score against")
-    manifest = recording.manifest
-    days = (manifest.end_ns - manifest.start_ns) / NS_PER_SECOND / _DAY_SECONDS
     lines = [verdict.to_line() for verdict in replay(recording, config)]
-    return score_lines(lines, recording.truth["faults"], days * host_count(folder))
+    return score_lines(lines, recording.truth["faults"], machine_days_of(recording))
 
 
 def run_trial(trial: Trial) -> list[FolderScore] | str:
@@ -95,11 +89,5 @@ def evaluate(
     """
     payloads = tuple(write_numbers(candidate) for candidate in candidates)
     trials = [Trial(folder, detector, payloads) for folder in folders]
-    by_folder = []
-    for done, (trial, answer) in enumerate(zip(trials, mapper(run_trial, trials), strict=True), 1):
-        if isinstance(answer, str):
-            raise RecordingError(str(trial.folder), answer)
-        by_folder.append(answer)
-        if told is not None:
-            told("recordings", done, len(trials))
+    by_folder = list(for_each(mapper, run_trial, trials, told))
     return [add_up([scores[index] for scores in by_folder])[0] for index in range(len(candidates))]

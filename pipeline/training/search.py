@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from tocsin.models.documents import Numbers
 from tocsin.pipeline.recording.score import Score
 from tocsin.pipeline.training.budget import Choice, Tried, choose
-
-Told = Callable[[str, int, int], None]
-"""Progress: (what, done, of how many)."""
+from tocsin.pipeline.training.mapping import Told
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +24,17 @@ class Coordinate:
     Attributes:
         section: of the model.
         name: of the number.
-        own: the program's own value.
-        others: what is tried beside it.
+        values: the program's own, then what is tried beside it.
     """
 
     section: str
     name: str
-    own: float
-    others: tuple[float, ...]
+    values: tuple[float, ...]
+
+    @property
+    def own(self) -> float:
+        """The program's value."""
+        return self.values[0]
 
     @property
     def path(self) -> str:
@@ -127,4 +128,4 @@ def search(
 
 def _values(coordinate: Coordinate) -> tuple[float, ...]:
     """The nearest to the program's own first: of equally good ones it is taken."""
-    return tuple(sorted((coordinate.own, *coordinate.others), key=lambda value: (abs(value - coordinate.own), value)))
+    return tuple(sorted(coordinate.values, key=lambda value: (abs(value - coordinate.own), value)))

@@ -16,7 +16,7 @@ from tocsin.pipeline.recording.tables import Recording
 from tocsin.pipeline.recording.writer import write_recording
 from tocsin.pipeline.simulation.case import HEALTHY, Case, draw_case
 from tocsin.pipeline.simulation.draw import Half
-from tocsin.pipeline.training.mapping import Mapper
+from tocsin.pipeline.training.mapping import Mapper, Told, for_each
 from tocsin.schemas.records import NS_PER_SECOND
 
 CASE_SECONDS = 1800.0
@@ -64,7 +64,9 @@ def metrics_only(case: Case) -> Recording:
     return replace(whole, tables=tables)
 
 
-def write_defaults(folder: Path, seed: int, mapper: Mapper, count: int = DEFAULT_COUNT) -> list[Path]:
+def write_defaults(
+    folder: Path, seed: int, mapper: Mapper, count: int = DEFAULT_COUNT, told: Told | None = None
+) -> list[Path]:
     """Write the recordings of the default models.
 
     Args:
@@ -72,6 +74,7 @@ def write_defaults(folder: Path, seed: int, mapper: Mapper, count: int = DEFAULT
         seed: 0: those of the models that ship with tocsin.
         mapper: shares the work out.
         count: how many.
+        told: progress.
     """
     first_seed = FIRST_SEEDS["fit"] + 1_000_000_000 * seed
     cases = long_cases(count, "fit", DEFAULT_HOSTS, first_seed)
@@ -79,7 +82,7 @@ def write_defaults(folder: Path, seed: int, mapper: Mapper, count: int = DEFAULT
         Order(folder / f"case-{index:04d}", case.seed, case.kind == HEALTHY, "fit", DEFAULT_HOSTS)
         for index, case in enumerate(cases)
     ]
-    return list(mapper(write_one, orders))
+    return list(for_each(mapper, write_one, orders, told, "simulating"))
 
 
 def write_one(order: Order) -> Path:

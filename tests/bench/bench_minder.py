@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tocsin.models.minder import PRIORITY, MinderConfig, Variant
+from tocsin.models.minder import PRIORITY, Variant
 from tocsin.models.minder_file import encode_minder
 from tocsin.pipeline.backtest.minder_runner import MinderRunner, published
 from tocsin.pipeline.backtest.minder_training import (
