@@ -116,6 +116,8 @@ class ModelRefusal(StrEnum):
 
     UNKNOWN_DETECTOR = "unknown_detector"
     """This program has no detector of that name."""
+    RECORDINGS_ONLY = "recordings_only"
+    """The detector judges recordings; no running engine uses it."""
     UNKNOWN_FORMAT = "unknown_format"
     """The detector reads no such payload."""
     NEWER_FORMAT = "newer_format"
@@ -174,3 +176,20 @@ class RegistryRefusal(StrEnum):
     """Another version became the current one since the comparison."""
     BUILT_IN = "built_in"
     """It is part of the program."""
+
+
+class PromotionRefusal(StrEnum):
+    """Why a model does not become the current one (``pipeline.registry.comparison`` says what counts)."""
+
+    F1_LOWER = "f1_lower"
+    """Fewer faults found, or more accusations false, than the current model's on the same recordings."""
+    MORE_FALSE_ACCUSATIONS = "more_false_accusations"
+    """More healthy machines accused than by the current model."""
+    CAUSES_WORSE = "causes_worse"
+    """It leads to the wrong cause clearly more often."""
+    SLOWER = "slower"
+    """It takes clearly longer."""
+    TOO_FEW_RECORDINGS = "too_few_recordings"
+    """The recordings hold too little to tell."""
+    NOT_VALIDATED = "not_validated"
+    """It was compared with nothing."""

@@ -49,7 +49,7 @@ class Files:
 
     def path(self, name: str) -> str:
         """How a file is called in messages."""
-        return f"{self.where.rstrip('/')}/{name}"
+        return f"{self.where.partition('?')[0].rstrip('/')}/{name}"
 
     def folders(self, name: str = "") -> list[str]:
         """Names of the folders in a folder, in order; none where it does not exist.
