@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tocsin.models.minder import MinderConfig, MinderModel, Samples, detect
+from tocsin.models.minder import MinderConfig, MinderModel, Samples, Variant, detect
 from tocsin.models.minder_calls import Call
 from tocsin.pipeline.backtest.runner import Answer, Opinion
 from tocsin.pipeline.backtest.series import series_of
@@ -75,6 +75,11 @@ class MinderRunner:
             hosts = tuple(host for host, is_there in zip(part.hosts, there, strict=True) if is_there)
             samples = Samples(metrics, part.values[there], part.tick_ns / NS_PER_SECOND)
             yield Call(detect(samples, self.model, self.config), hosts, part.start_ns, part.tick_ns, at_ns)
+
+
+def published(variant: Variant) -> MinderConfig:
+    """The procedure of a variant. The Mahalanobis baseline gets a minute: moments of 8 samples are mostly noise."""
+    return MinderConfig(variant, window_ticks=60) if variant == "mahalanobis" else MinderConfig(variant)
 
 
 def pulls(series: Ticks, config: MinderConfig) -> Iterator[tuple[Ticks, int]]:

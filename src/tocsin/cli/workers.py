@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -9,13 +10,15 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from tocsin.cli.main import EXIT_INTERRUPTED
+from tocsin.pipeline.training.mapping import Mapper, alone
+from tocsin.schemas.errors import EngineError
 
 _BAR_WIDTH = 30
 _LOOK_SECONDS = 2.0
@@ -109,6 +112,34 @@ def _begin_worker(parent_pid: int) -> None:
         os._exit(EXIT_INTERRUPTED)
 
     threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
+@contextlib.contextmanager
+def shared_out(worker_count: int) -> Iterator[Mapper]:
+    """A ``Mapper`` over processes that stay, for work that comes in many rounds; one process: this one.
+
+    Raises:
+        EngineError: while it is used: one of the processes was killed.
+    """
+    if worker_count == 1:
+        yield alone
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(worker_count, context, _begin_worker, (os.getpid(),)) as pool:
+
+        def share(work: Callable[[JobT], ResultT], jobs: Sequence[JobT], /) -> Iterator[ResultT]:
+            try:
+                yield from pool.map(work, jobs)
+            except BrokenProcessPool as error:
+                raise EngineError("a process was killed (out of memory?): try with fewer --jobs") from error
+
+        try:
+            yield share
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in multiprocessing.active_children():
+                child.terminate()
+            raise
 
 
 def interrupt(*_: object) -> None:
