@@ -3,39 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
-from tocsin.models.minder import MinderConfig, Variant
+from tocsin.models.entropy_file import decode_entropy
+from tocsin.models.minder import MinderConfig
 from tocsin.models.minder_file import decode_minder
 from tocsin.pipeline.backtest.engine_runner import EngineRunner, announced_from
 from tocsin.pipeline.backtest.entropy_runner import EntropyRunner
-from tocsin.pipeline.backtest.minder_runner import MinderRunner
+from tocsin.pipeline.backtest.minder_runner import MinderRunner, published
 from tocsin.pipeline.backtest.plain_runner import PlainRunner
 from tocsin.pipeline.backtest.runner import Runner
+from tocsin.pipeline.operators.traces import ENTROPY
 from tocsin.schemas.errors import ConfigError
 
 OURS: Final = "ours"
 MINDER: Final = "minder"
+PLAIN: Final = "plain"
 ENGINE_DETECTORS: Final = ("peers", "steps")
 """Whose models ``ours`` takes."""
 
 
-def minder_config(variant: Variant) -> MinderConfig:
-    """Moments of 8 samples are mostly noise: the Mahalanobis baseline gets a minute (its window was not found)."""
-    return MinderConfig(variant, window_ticks=60) if variant == "mahalanobis" else MinderConfig(variant)
-
-
 MINDER_SETS: Final[Mapping[str, MinderConfig]] = {
-    MINDER: minder_config("vae"),
-    "minder-raw": minder_config("raw"),
-    "minder-concatenated": minder_config("concatenated"),
-    "minder-integrated": minder_config("integrated"),
-    "minder-no-continuity": MinderConfig(continuity_seconds=0.0),
-    "mahalanobis": minder_config("mahalanobis"),
+    MINDER: published("vae"),
+    "minder-raw": published("raw"),
+    "minder-concatenated": published("concatenated"),
+    "minder-integrated": published("integrated"),
+    "minder-no-continuity": replace(published("vae"), continuity_seconds=0.0),
+    "mahalanobis": published("mahalanobis"),
 }
 """Sets that need Minder's model: to the letter, its ablations, the other baseline."""
-SETS: Final = (OURS, *MINDER_SETS, "plain", "entropy")
-MODELS: Final = (*ENGINE_DETECTORS, MINDER)
+SETS: Final = (OURS, *MINDER_SETS, PLAIN, ENTROPY)
+MODELS: Final = (*ENGINE_DETECTORS, MINDER, ENTROPY)
 """Detectors that a model may be given for."""
 
 
@@ -71,7 +70,9 @@ def runner_of(name: str, models: Mapping[str, bytes]) -> Runner:
         return EngineRunner(own)
     if name in MINDER_SETS:
         if MINDER not in models:
-            raise ConfigError("--model", None, f"{MINDER}=FILE or {MINDER}=VERSION: {name} needs that model")
+            raise ConfigError("--model", None, f"{MINDER}=FILE or {MINDER}=VERSION: {name} needs a model, none ships")
         return MinderRunner(decode_minder(models[MINDER]), MINDER_SETS[name])
+    if name == ENTROPY:
+        return EntropyRunner(decode_entropy(models[ENTROPY])) if ENTROPY in models else EntropyRunner()
     checked_sets([name])
-    return PlainRunner() if name == "plain" else EntropyRunner()
+    return PlainRunner()

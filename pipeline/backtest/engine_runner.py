@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tocsin.models.documents import FORMATS, accept
+from tocsin.models.documents import accept
 from tocsin.pipeline.backtest.runner import Opinion
-from tocsin.pipeline.recording.notes import BEFORE_START_NS
 from tocsin.pipeline.recording.replay import ReplayConfig, replay
 from tocsin.pipeline.recording.tables import Recording
-from tocsin.schemas.model_announcement import NOTICE_NS, ModelAnnouncement, boundary_after, content_hash
+from tocsin.pipeline.training.replays import announced_from_start
+from tocsin.schemas.model_announcement import ModelAnnouncement
 from tocsin.schemas.reasons import Reason
 
 _INPUTS = ("host_metrics", "steps", "collectives", "events", "probes")
@@ -43,7 +43,7 @@ class EngineRunner:
 
 
 def announced_from(models: Mapping[str, bytes], start_ns: int) -> tuple[ModelAnnouncement, ...]:
-    """Announcements of models that count before a recording's first slice.
+    """Announcements of models that count from a recording's first slice on.
 
     Args:
         models: detector -> payload.
@@ -52,11 +52,7 @@ def announced_from(models: Mapping[str, bytes], start_ns: int) -> tuple[ModelAnn
     Raises:
         ModelRefusedError: one of them cannot be used; says why.
     """
-    ts_ns = max(0, start_ns - BEFORE_START_NS - 2 * NOTICE_NS)
-    found = []
-    for name, payload in sorted(models.items()):
-        told = content_hash(payload)
-        written = f"{name}/{FORMATS[name].number}" if name in FORMATS else f"{name}/1"
-        found.append(ModelAnnouncement(ts_ns, name, told[:12], written, told, payload, boundary_after(ts_ns)))
-        accept(found[-1])
-    return tuple(found)
+    found = tuple(announced_from_start(name, payload, start_ns) for name, payload in sorted(models.items()))
+    for announcement in found:
+        accept(announcement)  # a replay goes on without a model that is refused: the figures would be another one's
+    return found

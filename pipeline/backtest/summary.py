@@ -140,6 +140,30 @@ def not_judged(figures: SetFigures) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in sorted(figures.abstained.items()))
 
 
+def table_lines(figures: Sequence[SetFigures]) -> list[str]:
+    """The table by set for a terminal; what was not judged below it."""
+    rows = [HEAD, *(cells(one.name, one.total) for one in figures)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
+        for row in rows
+    ]
+    return [*lines, *(f"{one.name} could not judge: {told}" for one in figures if (told := not_judged(one)))]
+
+
+def headline(cases: Sequence[Case]) -> str:
+    """How many recordings, and what they hold."""
+    trials = [case.trial for case in cases if case.trial is not None]
+    counts = (
+        (len(cases), "recordings"),
+        (sum(bool(trial.faults) for trial in trials), "with a fault"),
+        (sum(trial.faults == () for trial in trials), "healthy"),
+        (sum(trial.faults is None for trial in trials), "without truth.json, not scored"),
+        (len(cases) - len(trials), "unreadable"),
+    )
+    return ", ".join(f"{count} {what}" for count, what in counts if count)
+
+
 def by_worst(cases: Iterable[Case]) -> list[Case]:
     """Where the first set missed or accused wrongly, then where another did, then the others."""
 
@@ -156,10 +180,9 @@ def index_page(cases: Sequence[Case]) -> str:
     """HTML that lists all cases, what went wrong first."""
     trials = [case.trial for case in cases if case.trial is not None]
     figures = figures_of(trials)
-    unscored = sum(trial.faults is None for trial in trials)
     body = [
         "<h1>Backtest</h1>",
-        f"<p>{text(_headline(len(cases), trials, unscored))}</p>",
+        f"<p>{text(headline(cases))}</p>",
         table(
             (*HEAD, "not judged"),
             [(*map(text, cells(one.name, one.total)), text(not_judged(one))) for one in figures],
@@ -173,12 +196,6 @@ def index_page(cases: Sequence[Case]) -> str:
         ),
     ]
     return page("backtest", body)
-
-
-def _headline(count: int, trials: Sequence[Trial], unscored: int) -> str:
-    parts = [f"{count} recordings", f"{count - len(trials)} unreadable" if count > len(trials) else ""]
-    parts.append(f"{unscored} without truth.json, not scored" if unscored else "")
-    return ", ".join(part for part in parts if part)
 
 
 def _row(case: Case, set_count: int) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tocsin.pipeline.backtest.runner import Opinion, Runner
@@ -111,7 +111,8 @@ def judge(recording: Recording, runners: Iterable[Runner]) -> Trial:
 def _told(name: str, opinion: Opinion, faults: Sequence[Mapping[str, Any]] | None, machine_days: float) -> Told:
     score = None if faults is None else score_lines(opinion.lines, faults, machine_days)
     found = tuple(_accusation(at_ns, last, score) for at_ns, last in accusations_of(opinion.lines))
-    return Told(name, found, score, opinion.reason)
+    small = None if score is None else replace(score, false_lines=())  # they are long, and cross to another process
+    return Told(name, found, small, opinion.reason)
 
 
 def _accusation(detected_ns: int, last: Mapping[str, Any], score: FolderScore | None) -> Accusation:
