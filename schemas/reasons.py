@@ -118,6 +118,8 @@ class ModelRefusal(StrEnum):
 
     UNKNOWN_DETECTOR = "unknown_detector"
     """This program has no detector of that name."""
+    RECORDINGS_ONLY = "recordings_only"
+    """The detector judges recordings; no running engine uses it."""
     UNKNOWN_FORMAT = "unknown_format"
     """The detector reads no such payload."""
     NEWER_FORMAT = "newer_format"

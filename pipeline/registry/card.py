@@ -12,12 +12,11 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from tocsin.schemas.errors import FieldError, RegistryError, SchemaError
-from tocsin.schemas.model_announcement import DEFAULT_FORMAT, content_hash
+from tocsin.schemas.model_announcement import BUILTIN_VERSION, DEFAULT_FORMAT, content_hash
 from tocsin.schemas.reasons import RegistryRefusal
 from tocsin.schemas.validate import ObjectReader, dump_json, load_json
 
-BUILTIN: Final = "builtin"
-"""Version of what ships with the program."""
+BUILTIN: Final = BUILTIN_VERSION
 CARD_VERSION: Final = 1
 MAX_CARD_BYTES: Final = 1 << 20
 _DETECTOR: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")

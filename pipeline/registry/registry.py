@@ -195,6 +195,15 @@ class Registry:
         promotion = self.promotion(detector)
         return None if promotion is None else self.card(detector, promotion.version)
 
+    def in_use(self, detector: str) -> ModelCard | None:
+        """The card of the current version: what was promoted, else what ships, None: nothing ships either.
+
+        Raises:
+            RegistryError: ``current.json`` or the card cannot be read.
+        """
+        current = self.current(detector)
+        return builtin_cards().get(detector) if current is None else current
+
     def promotion(self, detector: str) -> Promotion | None:
         """Which version was promoted, None: nothing ever.
 

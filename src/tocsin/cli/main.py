@@ -60,7 +60,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "ticker": ("tocsin.cli.ticker", "tick in every partition of the Kafka topics, once a second"),
         "cluster": ("tocsin.cli.cluster.command", "the distributed engine on this machine: up, status, logs, down"),
         "flink": ("tocsin.cli.flink", "the job on a Flink cluster: submit, status, savepoint, upgrade, cancel"),
-        "models": ("tocsin.cli.models", "announce a detector's model to running engines, or withdraw it"),
+        "models": ("tocsin.cli.models", "trained models: list, show, promote, refuse, announce, withdraw"),
         "train": ("tocsin.cli.train", "a detector's model from recordings, with thresholds that keep a budget"),
         "migrate": ("tocsin.cli.migrate", "bring the incident database to this version's tables"),
     }

@@ -100,7 +100,7 @@ def test_without_faults_the_fewest_false_accusations() -> None:
 
 @pytest.mark.parametrize("budget", [0.0, -1.0, math.nan])
 def test_a_budget_that_is_none(budget: float) -> None:
-    with pytest.raises(ConfigError, match="--budget-per-machine-day = .*must be above 0"):
+    with pytest.raises(ConfigError, match=r"--budget-per-machine-day = .*must be above 0"):
         check_budget(budget)
     with pytest.raises(ConfigError, match="at least one to try"):
         choose([], 1.0)
