@@ -66,12 +66,12 @@ def run(args: argparse.Namespace) -> int:
     set_up_logs(args)
     signal.signal(signal.SIGTERM, interrupt)  # as Ctrl-C: temporary folders go
     _check(args)
-    begun_seconds = time.monotonic()
+    begun = os.times()
     with tempfile.TemporaryDirectory(prefix="tocsin-train-") as own, shared_out(args.jobs) as mapper, Shown() as shown:
         trained = _train(args, Path(own), mapper, shown)
     for line in trained.lines:
         print(line)
-    return _keep(args, trained, time.monotonic() - begun_seconds)
+    return _keep(args, trained, begun)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -155,13 +155,15 @@ def _from_kafka(args: argparse.Namespace, folder: Path) -> Path:
     return folder
 
 
-def _keep(args: argparse.Namespace, trained: Trained, seconds: float) -> int:
+def _keep(args: argparse.Namespace, trained: Trained, begun: os.times_result) -> int:
     """Put the model where it belongs, and say where."""
     from tocsin.pipeline.registry import Registry
     from tocsin.pipeline.registry.builtin import save_builtin
     from tocsin.pipeline.training.budget import BudgetReason
 
-    size = f"{len(trained.payload)} bytes, {seconds:.0f} s"
+    now = os.times()
+    cpu_seconds = sum(now[:4]) - sum(begun[:4])
+    size = f"{len(trained.payload)} bytes; {now.elapsed - begun.elapsed:.0f} s, {cpu_seconds:.0f} s of processors"
     if trained.reason is BudgetReason.BUDGET_EXCEEDED:
         print(f"{trained.card.detector}: no model ({trained.reason.value}); allow more, or mend what accuses")
         return EXIT_ERROR
