@@ -238,6 +238,7 @@ def test_the_current_models_of_the_other_detectors_are_beside_it(
     assert promotion.figures["current"]["hits"] == promotion.figures["new"]["hits"] == 0  # peers is deaf in both
 
 
+@pytest.mark.slow
 def test_too_few_recordings_in_processes_of_their_own(
     registry: Registry, place: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
