@@ -105,6 +105,8 @@ class Reason(StrEnum):
     """The job has pipeline stages and nobody said which rank is in which: a long stage looks slow."""
     METRIC_MISSING = "metric_missing"
     """Fewer than three machines have a sample of the metric."""
+    NOTHING_RECORDED = "nothing_recorded"
+    """None of the inputs that a detector reads is there."""
     SPAN_TOO_SHORT = "span_too_short"
     """Fewer samples than one window of the detector."""
     AMBIGUOUS = "ambiguous"

@@ -46,12 +46,14 @@ class FaultScore:
         cause: its cause.
         delay_seconds: onset to the first line with its suspects; None: missed.
         cause_right: whether the hit's last line names the cause; None: missed.
+        verdict_id: of the hit; "" = missed.
     """
 
     kind: str
     cause: str
     delay_seconds: float | None
     cause_right: bool | None
+    verdict_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +241,7 @@ def score_lines(
         faults: the true faults.
         machine_days: hosts times duration.
     """
-    hits: dict[int, tuple[float, bool]] = {}
+    hits: dict[int, tuple[float, bool, str]] = {}
     false_lines = []
     for detected_ns, last in accusations_of(lines):
         may_hit = _may_hit(detected_ns, last, faults)
@@ -251,12 +253,12 @@ def score_lines(
             # Where it may be about two faults it is about the later one.
             index = max(new, key=lambda index: int(faults[index]["onset_ns"]))
             delay_seconds = (detected_ns - int(faults[index]["onset_ns"])) / NS_PER_SECOND
-            hits[index] = (delay_seconds, last.get("cause") == faults[index].get("cause"))
+            hits[index] = (delay_seconds, last.get("cause") == faults[index].get("cause"), str(last["id"]))
     scores = []
     for index, fault in enumerate(faults):
-        delay, right = hits.get(index, (None, None))
+        delay, right, verdict_id = hits.get(index, (None, None, ""))
         cause = str(fault.get("cause", ""))
-        scores.append(FaultScore(str(fault.get("kind") or cause), cause, delay, right))
+        scores.append(FaultScore(str(fault.get("kind") or cause), cause, delay, right, verdict_id))
     return FolderScore(tuple(scores), len(false_lines), machine_days, tuple(false_lines))
 
 

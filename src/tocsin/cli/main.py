@@ -54,6 +54,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "record": ("tocsin.cli.record", "record a job of the running engine into a folder"),
         "replay": ("tocsin.cli.replay", "judge recordings with the operators that judge running jobs"),
         "score": ("tocsin.cli.score", "compare the verdicts of recordings with their truth"),
+        "backtest": ("tocsin.cli.backtest", "detector sets side by side on recordings: a table, plots of each case"),
         "topics": ("tocsin.cli.topics", "create the Kafka topics, or say what differs"),
         "sink": ("tocsin.cli.sink", "consume verdicts from Kafka: 'sink clickhouse' writes incidents to a server"),
         "ticker": ("tocsin.cli.ticker", "tick in every partition of the Kafka topics, once a second"),
