@@ -96,6 +96,9 @@ def accept(announcement: ModelAnnouncement) -> Model:
     _check_time(announcement)
     name = announcement.name
     own = FORMATS.get(name)
+    if name in RECORDINGS_ONLY:
+        text = f"{name} judges recordings only (tocsin backtest): no running engine can use its models"
+        raise ModelRefusedError(ModelRefusal.RECORDINGS_ONLY.value, text)
     if own is None:
         _refuse(ModelRefusal.UNKNOWN_DETECTOR, "name", name, f"one of {' '.join(sorted(FORMATS))}")
     if content_hash(announcement.payload) != announcement.content_hash:
@@ -259,3 +262,6 @@ FORMATS: Final[Mapping[str, ModelFormat]] = {
     "steps": ModelFormat(1, _read_steps),
 }
 """Detector -> how its models are written."""
+
+RECORDINGS_ONLY: Final = frozenset({"entropy", "minder"})
+"""Detectors with trained models that no running engine uses: nothing is announced to them."""

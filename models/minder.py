@@ -71,7 +71,8 @@ class MinderConfig:
 
     def threshold(self, model: MinderModel, machine_count: int) -> float:
         """The threshold among so many machines."""
-        plain = model.threshold_sigmas if self.threshold_sigmas is None else self.threshold_sigmas
+        own = model.variant_sigmas.get(self.variant, model.threshold_sigmas)
+        plain = own if self.threshold_sigmas is None else self.threshold_sigmas
         return plain if self.ceiling_ratio is None else min(plain, self.ceiling_ratio * ceiling(machine_count))
 
 
@@ -85,6 +86,8 @@ class MinderModel:
         integrated: the one of all metrics, for that ablation.
         priority: metrics in the order in which they are asked.
         threshold_sigmas: fitted; 2.0 until it is (ours: the paper's was not found).
+        variant_sigmas: variant -> its own threshold, where that was fitted too: an ablation with another's would
+            be judged for the wrong number.
         version: a name for people.
     """
 
@@ -94,6 +97,7 @@ class MinderModel:
     priority: tuple[str, ...] = PRIORITY
     threshold_sigmas: float = 2.0
     version: str = ""
+    variant_sigmas: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

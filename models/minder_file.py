@@ -27,6 +27,7 @@ def encode_minder(model: MinderModel) -> bytes:
         "priority": list(model.priority),
         "threshold_sigmas": model.threshold_sigmas,
         "version": model.version,
+        "variant_sigmas": dict(sorted(model.variant_sigmas.items())),
         "parts": [[name, len(data)] for name, data in parts.items()],
     }
     return seal(MAGIC, FORMAT_VERSION, head, b"".join(parts.values()))
@@ -43,11 +44,13 @@ def decode_minder(data: bytes) -> MinderModel:
         limits = {str(name): Limits(float(low), float(high)) for name, (low, high) in head["limits"].items()}
         priority = tuple(str(name) for name in head["priority"])
         threshold, version = float(head["threshold_sigmas"]), str(head["version"])
+        of_variants = {str(name): float(value) for name, value in head.get("variant_sigmas", {}).items()}
         sizes = [(str(name), int(size)) for name, size in head["parts"]]
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         refuse(ModelRefusal.MODEL_UNDECODABLE, f"its head lacks or garbles {error}")
-    if not 0 < threshold < math.inf:
-        refuse(ModelRefusal.OUT_OF_RANGE, f"threshold_sigmas = {threshold:g}: must be above 0 and finite")
+    for name, value in {"threshold_sigmas": threshold, **of_variants}.items():
+        if not 0 < value < math.inf:
+            refuse(ModelRefusal.OUT_OF_RANGE, f"{name} = {value:g}: must be above 0 and finite")
     for name in priority:
         if name not in limits or not _ascend(limits[name]):
             refuse(ModelRefusal.OUT_OF_RANGE, f"limits of {name}: must be there and ascend")
@@ -60,7 +63,7 @@ def decode_minder(data: bytes) -> MinderModel:
         vaes[name] = decode_vae(part, None if name == _INTEGRATED else (name,))
         place += size
     integrated = vaes.pop(_INTEGRATED, None)
-    return MinderModel(limits, vaes, integrated, priority, threshold, version)
+    return MinderModel(limits, vaes, integrated, priority, threshold, version, of_variants)
 
 
 def _ascend(limits: Limits) -> bool:

@@ -17,6 +17,7 @@ The tree::
     |   +-- ClockAheadError         the receiver refused a record from the future
     |   +-- SpoolError              the disk spool cannot be used
     +-- RecordingError              a recording's file is not as the format says (file, column, row)
+    +-- RegistryError               the model registry: a file, or what was asked of it (reason, file)
     +-- StoreError                  the incident database
     |   +-- DatabaseNewerError      its schema is newer than this program
     |   +-- DatabaseOlderError      its schema is older: it must be migrated first
@@ -180,6 +181,21 @@ class RecordingError(TocsinError):
         self.file = file
         self.column = column
         self.row = row
+
+
+class RegistryError(TocsinError):
+    """The model registry cannot be read, or cannot do what was asked.
+
+    Attributes:
+        reason: a ``RegistryRefusal``.
+        file: the file or the version that it is about.
+    """
+
+    def __init__(self, reason: str, file: str, text: str) -> None:
+        """Keep the named reason, name the file, say the rest."""
+        super().__init__(f"{file}: {text}")
+        self.reason = reason
+        self.file = file
 
 
 class StoreError(TocsinError):

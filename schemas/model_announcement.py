@@ -22,6 +22,8 @@ MAX_MODEL_BYTES: Final = 512 * 1024
 DEFAULT_FORMAT: Final = "default/1"
 """Format of a withdrawal: from then on the detector's own settings count again. It has no payload."""
 DEFAULT_VERSION: Final = "default"
+BUILTIN_VERSION: Final = "builtin"
+"""In registries: what ships with the program."""
 
 
 @dataclass(frozen=True, slots=True)

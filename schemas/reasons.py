@@ -105,6 +105,8 @@ class Reason(StrEnum):
     """The job has pipeline stages and nobody said which rank is in which: a long stage looks slow."""
     METRIC_MISSING = "metric_missing"
     """Fewer than three machines have a sample of the metric."""
+    NOTHING_RECORDED = "nothing_recorded"
+    """None of the inputs that a detector reads is there."""
     SPAN_TOO_SHORT = "span_too_short"
     """Fewer samples than one window of the detector."""
     AMBIGUOUS = "ambiguous"
@@ -116,6 +118,8 @@ class ModelRefusal(StrEnum):
 
     UNKNOWN_DETECTOR = "unknown_detector"
     """This program has no detector of that name."""
+    RECORDINGS_ONLY = "recordings_only"
+    """The detector judges recordings; no running engine uses it."""
     UNKNOWN_FORMAT = "unknown_format"
     """The detector reads no such payload."""
     NEWER_FORMAT = "newer_format"
@@ -151,3 +155,43 @@ class ModelRefusal(StrEnum):
     """A network that takes nonsense for normal."""
     FALSE_ALARM_RATE = "false_alarm_rate"
     """A network that does not keep its share of false alarms on data that it was not trained on."""
+
+
+class RegistryRefusal(StrEnum):
+    """Why the model registry does not do what was asked."""
+
+    NOT_FOUND = "not_found"
+    """It has no such version."""
+    CARD_UNREADABLE = "card_unreadable"
+    """A JSON file is cut short, damaged, newer than the program, or lacks a field."""
+    HASH_MISMATCH = "hash_mismatch"
+    """A model's bytes are not those that its card names."""
+    FOREIGN = "foreign"
+    """A file is not of the detector and version whose folder it lies in."""
+    TOO_LARGE = "too_large"
+    """Longer than any file of ours."""
+    UNREACHABLE = "unreachable"
+    """The folder or the object store cannot be read or written."""
+    MARKED_REFUSED = "marked_refused"
+    """Somebody marked the version as not to be used."""
+    PROMOTED_MEANWHILE = "promoted_meanwhile"
+    """Another version became the current one since the comparison."""
+    BUILT_IN = "built_in"
+    """It is part of the program."""
+
+
+class PromotionRefusal(StrEnum):
+    """Why a model does not become the current one (``pipeline.registry.comparison`` says what counts)."""
+
+    F1_LOWER = "f1_lower"
+    """Fewer faults found, or more accusations false, than the current model's on the same recordings."""
+    MORE_FALSE_ACCUSATIONS = "more_false_accusations"
+    """More healthy machines accused than by the current model."""
+    CAUSES_WORSE = "causes_worse"
+    """It leads to the wrong cause clearly more often."""
+    SLOWER = "slower"
+    """It takes clearly longer."""
+    TOO_FEW_RECORDINGS = "too_few_recordings"
+    """The recordings hold too little to tell."""
+    NOT_VALIDATED = "not_validated"
+    """It was compared with nothing."""

@@ -68,7 +68,7 @@ def test_the_wheel_holds_every_module_every_migration_and_the_type_marker(wheel:
         str(path.relative_to(source)) for path in (source / "tocsin/cli").rglob("*.py")
     }
     for room in ROOMS:
-        for pattern in ("*.py", "*.sql"):
+        for pattern in ("*.py", "*.sql", "defaults/*/card.json", "defaults/*/model.bin"):
             wanted |= {f"tocsin/{path.relative_to(repo_root)}" for path in (repo_root / room).rglob(pattern)}
 
     assert wanted <= packed, f"missing: {sorted(wanted - packed)}"

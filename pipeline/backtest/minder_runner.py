@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from tocsin.models.minder import MinderConfig, MinderModel, Samples, detect
+from tocsin.models.minder import MinderConfig, MinderModel, Samples, Variant, detect
 from tocsin.models.minder_calls import Call
-from tocsin.pipeline.backtest.runner import Answer
+from tocsin.pipeline.backtest.runner import Answer, Opinion
 from tocsin.pipeline.backtest.series import series_of
 from tocsin.pipeline.operators.minder_ticks import Ticks
 from tocsin.pipeline.recording.tables import Recording
+from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
 
 
@@ -43,9 +45,17 @@ class MinderRunner:
         A recording without the metrics, with fewer than three machines or shorter than the distance
         of calls has no answer: ``calls`` names the reasons.
         """
+        return self._answers(self.calls(recording))
+
+    def judge(self, recording: Recording) -> Opinion:
+        """What ``run`` says; where no call could compare any machines, why."""
+        calls = list(self.calls(recording))
+        return Opinion.of(self._answers(calls), None if calls and _compared(calls) else _reason(recording, calls))
+
+    def _answers(self, calls: Iterable[Call]) -> list[Answer]:
         delay_ns = round(self.processing_seconds * NS_PER_SECOND)
         answers = []
-        for call in self.calls(recording):
+        for call in calls:
             alert = call.outcome.alert
             if alert is not None:
                 score = alert.mean_sigmas / alert.threshold_sigmas if alert.threshold_sigmas > 0 else 1.0
@@ -67,6 +77,11 @@ class MinderRunner:
             yield Call(detect(samples, self.model, self.config), hosts, part.start_ns, part.tick_ns, at_ns)
 
 
+def published(variant: Variant) -> MinderConfig:
+    """The procedure of a variant. The Mahalanobis baseline gets a minute: moments of 8 samples are mostly noise."""
+    return MinderConfig(variant, window_ticks=60) if variant == "mahalanobis" else MinderConfig(variant)
+
+
 def pulls(series: Ticks, config: MinderConfig) -> Iterator[tuple[Ticks, int]]:
     """What each call looks at, and when it is made: the last 15 minutes, or as much as there is."""
     call_ns = round(config.call_seconds * NS_PER_SECOND)
@@ -81,3 +96,16 @@ def pulls(series: Ticks, config: MinderConfig) -> Iterator[tuple[Ticks, int]]:
 
 def _integrated(model: MinderModel) -> tuple[str, ...]:
     return () if model.integrated is None else model.integrated.metrics
+
+
+def _compared(calls: Iterable[Call]) -> bool:
+    """Whether one of them compared machines by at least one metric."""
+    return any(call.outcome.alert or Reason.NOT_CONTINUOUS in call.outcome.reasons.values() for call in calls)
+
+
+def _reason(recording: Recording, calls: Sequence[Call]) -> Reason:
+    """What kept all of them from it: what most of them name."""
+    named = Counter(reason for call in calls for reason in call.outcome.reasons.values())
+    if named:
+        return named.most_common(1)[0][0]
+    return Reason.SPAN_TOO_SHORT if "host_metrics" in recording.tables else Reason.METRIC_MISSING

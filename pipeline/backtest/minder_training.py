@@ -24,8 +24,9 @@ from tocsin.pipeline.backtest.minder_runner import pulls
 from tocsin.pipeline.backtest.runner import Answer, lines_of
 from tocsin.pipeline.backtest.series import series_of
 from tocsin.pipeline.operators.minder_ticks import Ticks
-from tocsin.pipeline.recording.score import add_up, score_lines
+from tocsin.pipeline.recording.score import FolderScore, add_up, score_lines
 from tocsin.pipeline.recording.tables import Recording
+from tocsin.pipeline.training.budget import Choice, Tried, choose
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.metrics import BUILTIN_TABLE, Metric
 from tocsin.schemas.records import NS_PER_SECOND
@@ -34,12 +35,17 @@ Progress = Callable[[str, int, int], None]
 """Called with (what is trained, steps done, steps in all)."""
 
 _METRICS: Mapping[str, Metric] = {metric.name: metric for metric in (*BUILTIN_TABLE.host, *BUILTIN_TABLE.gpu)}
+_DAY_SECONDS = 86_400
 _LABEL_STRIDE_TICKS = 8
 """Windows for the tree do not overlap: neighbours say the same."""
 THRESHOLDS = tuple(round(0.8 + 0.1 * step, 1) for step in range(33))
 """What is tried, 0.8 to 4.0 standard deviations."""
 CEILING_RATIOS = (0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.98)
 """And for ``MinderConfig.ceiling_ratio``."""
+
+
+CallScans = list[tuple[int, list[tuple[NDArray[np.intp], Scan]]]]
+"""For each call: when, and what each metric's windows say of which rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +55,27 @@ class Lesson:
     Attributes:
         series: all samples.
         faults: of ``truth.json``.
+        is_labelled: whether there is one; without, nobody knows what is false.
     """
 
     series: Ticks
     faults: Sequence[Mapping[str, Any]] = field(default=())
+    is_labelled: bool = True
+
+    @property
+    def machine_days(self) -> float:
+        """Machines times duration."""
+        hosts, _, ticks = self.series.values.shape
+        return float(hosts * ticks * self.series.tick_ns / NS_PER_SECOND / _DAY_SECONDS)
 
 
 def lesson_of(recording: Recording, metrics: Sequence[str] = PRIORITY) -> Lesson | None:
     """Reduce a recording; None: it has no samples."""
     series = series_of(recording, metrics)
-    return None if series is None else Lesson(series, (recording.truth or {"faults": []})["faults"])
+    if series is None:
+        return None
+    truth = recording.truth
+    return Lesson(series, () if truth is None else truth["faults"], truth is not None)
 
 
 def train_minder(
@@ -114,7 +131,7 @@ def labelled_windows(lessons: Sequence[Lesson]) -> tuple[FloatArray, NDArray[np.
     for lesson in lessons:
         series = lesson.series
         count = series.values.shape[2] // _LABEL_STRIDE_TICKS
-        if not count:
+        if not count or not lesson.is_labelled:
             continue
         cut = series.values[:, :, : count * _LABEL_STRIDE_TICKS]
         shaped = cut.reshape(*cut.shape[:2], count, _LABEL_STRIDE_TICKS)
@@ -133,22 +150,20 @@ def labelled_windows(lessons: Sequence[Lesson]) -> tuple[FloatArray, NDArray[np.
     return np.concatenate(features), np.concatenate(labels)
 
 
-@dataclass(frozen=True, slots=True)
-class FittedThreshold:
-    """A threshold and what it reaches on the recordings that it was fitted on.
+def plain_thresholds(config: MinderConfig) -> list[MinderConfig]:
+    """The procedure with each threshold that is tried, the paper's one number for all sizes; the highest first."""
+    return [replace(config, threshold_sigmas=value, ceiling_ratio=None) for value in reversed(THRESHOLDS)]
 
-    Attributes:
-        config: the procedure with it.
-        f1_ratio: on these recordings.
-    """
 
-    config: MinderConfig
-    f1_ratio: float
+def ceiling_thresholds(config: MinderConfig) -> list[MinderConfig]:
+    """The same with thresholds that follow the number of machines."""
+    found = [replace(config, threshold_sigmas=math.inf, ceiling_ratio=value) for value in CEILING_RATIOS]
+    return found[::-1]
 
 
 def fit_thresholds(
     lessons: Sequence[Lesson], model: MinderModel, config: MinderConfig
-) -> tuple[FittedThreshold, FittedThreshold]:
+) -> tuple[Choice[MinderConfig], Choice[MinderConfig]]:
     """Choose the thresholds with the best F1; of equally good ones the highest: it accuses less.
 
     Args:
@@ -159,26 +174,35 @@ def fit_thresholds(
     Returns:
         The paper's one number for all sizes, and the ``ceiling_ratio`` that follows the number of machines.
     """
+    lessons = [lesson for lesson in lessons if lesson.is_labelled]
     scanned = [scans_of(lesson, model, config) for lesson in lessons]
-    plain = [replace(config, threshold_sigmas=value, ceiling_ratio=None) for value in THRESHOLDS]
-    by_ceiling = [replace(config, threshold_sigmas=math.inf, ceiling_ratio=value) for value in CEILING_RATIOS]
+    tried = (plain_thresholds(config), ceiling_thresholds(config))
+    plain, by_ceiling = (choose(try_configs(lessons, scanned, model, configs), math.inf) for configs in tried)
+    return plain, by_ceiling
+
+
+def try_configs(
+    lessons: Sequence[Lesson], scanned: Sequence[CallScans], model: MinderModel, configs: Sequence[MinderConfig]
+) -> list[Tried[MinderConfig]]:
+    """What procedures that differ in thresholds and continuity do on lessons.
+
+    Args:
+        lessons: with truth.
+        scanned: of each, ``scans_of``.
+        model: trained.
+        configs: all of the variant that was scanned.
+    """
     found = []
-    for tried in (plain, by_ceiling):
-        best = FittedThreshold(tried[0], -1.0)
-        for one in tried:
-            told = [answers_of(lesson, scans, model, one) for lesson, scans in zip(lessons, scanned, strict=True)]
-            scores = [
-                score_lines(lines_of(answers), lesson.faults, 1.0)
-                for lesson, answers in zip(lessons, told, strict=True)
-            ]
-            f1 = add_up(scores)[0].f1 or 0.0
-            best = FittedThreshold(one, f1) if f1 >= best.f1_ratio else best
-        found.append(best)
-    return found[0], found[1]
+    for config in configs:
+        both = zip(lessons, scanned, strict=True)
+        found.append(Tried(config, add_up([judge(lesson, scans, model, config) for lesson, scans in both])[0]))
+    return found
 
 
-CallScans = list[tuple[int, list[tuple[NDArray[np.intp], Scan]]]]
-"""For each call: when, and what each metric's windows say of which rows."""
+def judge(lesson: Lesson, scans: CallScans, model: MinderModel, config: MinderConfig) -> FolderScore:
+    """What a procedure does on one lesson with a truth."""
+    answers = answers_of(lesson, scans, model, config)
+    return score_lines(lines_of(answers), lesson.faults, lesson.machine_days)
 
 
 def scans_of(lesson: Lesson, model: MinderModel, config: MinderConfig) -> CallScans:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tocsin.pipeline.recording.tables import Recording
+from tocsin.schemas.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,24 @@ class Answer:
     score: float
 
 
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What a detector set says of a recording.
+
+    Attributes:
+        lines: verdict lines in order, as ``recording.score.score_lines`` takes them.
+        reason: why it could not judge the recording at all; None: it could.
+    """
+
+    lines: tuple[Mapping[str, Any], ...]
+    reason: Reason | None = None
+
+    @classmethod
+    def of(cls, answers: Sequence[Answer], reason: Reason | None = None) -> Opinion:
+        """The opinion of a detector that only accuses; what says something could judge."""
+        return cls(tuple(lines_of(answers)), None if answers else reason)
+
+
 class Runner(Protocol):
     """Anything that can be scored on recordings. It must not look at their truth."""
 
@@ -36,8 +55,11 @@ class Runner(Protocol):
         """For tables."""
         ...
 
-    def run(self, recording: Recording) -> list[Answer]:
-        """All accusations, in order of time; the same recording gives the same answers."""
+    def judge(self, recording: Recording) -> Opinion:
+        """All that it says; the same recording gives the same lines.
+
+        A recording that it cannot judge gives no line and a reason, never an error.
+        """
         ...
 
 

@@ -13,10 +13,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tocsin.pipeline.recording.manifest import read_manifest, read_truth
 from tocsin.pipeline.recording.reader import read_table
 from tocsin.pipeline.recording.replay import VERDICTS_FILE
-from tocsin.pipeline.recording.tables import HOST_METRICS_TABLE, TOPOLOGY, TableSpec, Text
+from tocsin.pipeline.recording.tables import (
+    HOST_METRICS_TABLE,
+    TOPOLOGY,
+    Column,
+    Manifest,
+    Recording,
+    TableSpec,
+    Text,
+)
 from tocsin.schemas.errors import RecordingError
 from tocsin.schemas.records import NS_PER_SECOND
 
@@ -36,12 +46,14 @@ class FaultScore:
         cause: its cause.
         delay_seconds: onset to the first line with its suspects; None: missed.
         cause_right: whether the hit's last line names the cause; None: missed.
+        verdict_id: of the hit; "" = missed.
     """
 
     kind: str
     cause: str
     delay_seconds: float | None
     cause_right: bool | None
+    verdict_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +162,24 @@ def score_folder(folder: Path) -> FolderScore:
     if truth is None:
         raise RecordingError("truth.json", f"missing in {folder}: nothing to score against")
     manifest = read_manifest(folder)
-    days = (manifest.end_ns - manifest.start_ns) / NS_PER_SECOND / _DAY_SECONDS
-    return score_lines(read_lines(folder / VERDICTS_FILE), truth["faults"], days * _host_count(folder))
+    return score_lines(read_lines(folder / VERDICTS_FILE), truth["faults"], _days(manifest) * _host_count(folder))
+
+
+def machine_days_of(recording: Recording) -> float:
+    """Hosts times duration, counted as ``score_folder`` counts them."""
+    return _days(recording.manifest) * host_count_of(recording)
+
+
+def host_count_of(recording: Recording) -> int:
+    """Machines of a recording, as topology or metrics name them; at least one."""
+    for name in ("topology", "host_metrics"):
+        if name in recording.tables and (count := _different(recording.tables[name]["host"])):
+            return count
+    return 1
+
+
+def _days(manifest: Manifest) -> float:
+    return (manifest.end_ns - manifest.start_ns) / NS_PER_SECOND / _DAY_SECONDS
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -191,14 +219,16 @@ def _check_line(file: str, row: int, line: object) -> None:
 
 
 def _host_count(folder: Path) -> int:
-    """Machines of a recording, as topology or metrics name them; at least one."""
+    """As ``host_count_of``, of a folder: nothing but the names is read."""
     for name, spec in (("topology", TOPOLOGY), ("host_metrics", HOST_METRICS_TABLE)):
         path = folder / f"{name}.parquet"
-        if path.is_file():
-            hosts = read_table(path, TableSpec(name, (spec.column("host"),)))["host"]
-            if isinstance(hosts, Text) and len(hosts):
-                return len(set(hosts.codes.tolist()))
+        if path.is_file() and (count := _different(read_table(path, TableSpec(name, (spec.column("host"),)))["host"])):
+            return count
     return 1
+
+
+def _different(hosts: Column) -> int:
+    return len(np.unique(hosts.codes)) if isinstance(hosts, Text) else 0
 
 
 def score_lines(
@@ -211,14 +241,9 @@ def score_lines(
         faults: the true faults.
         machine_days: hosts times duration.
     """
-    hits: dict[int, tuple[float, bool]] = {}
+    hits: dict[int, tuple[float, bool, str]] = {}
     false_lines = []
-    accusations = [
-        (_detected_ns(updates), updates[-1])
-        for updates in _by_id(lines)
-        if updates[-1]["state"] != "cancelled" and updates[-1]["fault"] != "degraded" and updates[-1]["suspects"]
-    ]
-    for detected_ns, last in sorted(accusations, key=lambda found: found[0]):
+    for detected_ns, last in accusations_of(lines):
         may_hit = _may_hit(detected_ns, last, faults)
         if not may_hit:
             false_lines.append(last)
@@ -228,13 +253,23 @@ def score_lines(
             # Where it may be about two faults it is about the later one.
             index = max(new, key=lambda index: int(faults[index]["onset_ns"]))
             delay_seconds = (detected_ns - int(faults[index]["onset_ns"])) / NS_PER_SECOND
-            hits[index] = (delay_seconds, last.get("cause") == faults[index].get("cause"))
+            hits[index] = (delay_seconds, last.get("cause") == faults[index].get("cause"), str(last["id"]))
     scores = []
     for index, fault in enumerate(faults):
-        delay, right = hits.get(index, (None, None))
+        delay, right, verdict_id = hits.get(index, (None, None, ""))
         cause = str(fault.get("cause", ""))
-        scores.append(FaultScore(str(fault.get("kind") or cause), cause, delay, right))
+        scores.append(FaultScore(str(fault.get("kind") or cause), cause, delay, right, verdict_id))
     return FolderScore(tuple(scores), len(false_lines), machine_days, tuple(false_lines))
+
+
+def accusations_of(lines: Sequence[Mapping[str, Any]]) -> list[tuple[int, Mapping[str, Any]]]:
+    """Verdicts that accuse somebody, in order of time: (when the suspects were first named, the last line)."""
+    found = [
+        (_detected_ns(updates), updates[-1])
+        for updates in _by_id(lines)
+        if updates[-1]["state"] != "cancelled" and updates[-1]["fault"] != "degraded" and updates[-1]["suspects"]
+    ]
+    return sorted(found, key=lambda one: one[0])
 
 
 def _by_id(lines: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:

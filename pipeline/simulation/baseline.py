@@ -77,11 +77,13 @@ def streak_scores(recording: Recording, config: BaselineConfig) -> tuple[Floats,
     window_ns = round(config.window_seconds * NS_PER_SECOND)
     ts = np.asarray(table["ts_ns"]) - recording.manifest.start_ns
     window_count = int((recording.manifest.end_ns - recording.manifest.start_ns) // window_ns)
-    inside = (ts >= 0) & (ts < window_count * window_ns)
+    inside = (ts >= 0) & (ts < window_count * window_ns) & (host.codes >= 0)
     cell = (ts[inside] // window_ns) * len(host.words) + host.codes[inside]
     shape = (window_count, len(host.words))
     stages = _stages(recording.tables.get("topology"), host.words)
     best = np.zeros(shape)
+    if window_count < config.streak_count:
+        return best, host.words
     for name in METRIC_NAMES:
         if name in table:
             means = _window_means(np.asarray(table[name])[inside], cell, shape)
@@ -92,8 +94,8 @@ def streak_scores(recording: Recording, config: BaselineConfig) -> tuple[Floats,
 
 
 def _window_means(values: NDArray[np.float32], cell: NDArray[np.int64], shape: tuple[int, int]) -> Floats:
-    """(windows, hosts): means; a window without samples is filled from the one before."""
-    there = ~np.isnan(values)
+    """(windows, hosts): means of what is a number; a window without samples is filled from the one before."""
+    there = np.isfinite(values)
     sums = np.bincount(cell[there], values[there].astype(np.float64), shape[0] * shape[1])
     counts = np.bincount(cell[there], minlength=shape[0] * shape[1])
     means = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan).reshape(shape)
@@ -104,10 +106,11 @@ def _window_means(values: NDArray[np.float32], cell: NDArray[np.int64], shape: t
 def _stages(topology: Columns | None, hosts: tuple[str, ...]) -> NDArray[np.int64]:
     """The pipeline stage of each host, 0 where nobody knows."""
     stages = np.zeros(len(hosts), np.int64)
-    if topology is not None and isinstance(topology["host"], Text):
+    if topology is not None and "pp" in topology and isinstance(topology["host"], Text):
         place = {name: index for index, name in enumerate(hosts)}
         for name, stage in zip(topology["host"].to_list(), np.asarray(topology["pp"]).tolist(), strict=True):
-            stages[place[name]] = stage
+            if name in place:
+                stages[place[name]] = stage
     return stages
 
 

@@ -8,15 +8,14 @@ minutes that ask for four could not see them all. ``TOCSIN_BENCH_CASES`` (80) ca
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tocsin.models.minder import PRIORITY, MinderConfig, Variant
+from tocsin.models.minder import PRIORITY, Variant
 from tocsin.models.minder_file import encode_minder
-from tocsin.pipeline.backtest.minder_runner import MinderRunner
+from tocsin.pipeline.backtest.minder_runner import MinderRunner, published
 from tocsin.pipeline.backtest.minder_training import (
     Lesson,
     answers_of,
@@ -28,29 +27,15 @@ from tocsin.pipeline.backtest.minder_training import (
 from tocsin.pipeline.backtest.runner import lines_of
 from tocsin.pipeline.recording.score import Score, add_up, score_lines
 from tocsin.pipeline.recording.tables import Recording
-from tocsin.pipeline.simulation.case import HEALTHY, draw_case
 from tocsin.pipeline.simulation.draw import Half
-from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.pipeline.training.simulated import FIRST_SEEDS, long_cases, metrics_only
 
-SECONDS = 1800.0
-LEAST_NS = 780 * NS_PER_SECOND
-FIRST_SEEDS = {"fit": 3_000_000, "held": 4_000_000}
 VARIANTS: tuple[Variant, ...] = ("vae", "raw", "concatenated", "integrated", "mahalanobis")
 
 
 def recordings(count: int, half: Half, hosts: tuple[int, int]) -> Iterator[Recording]:
-    """Healthy ones and ones with a long fault in turn; steps and events are left out: nobody here reads them."""
-    found = 0
-    for seed in itertools.count(FIRST_SEEDS[half]):
-        if found == count:
-            return
-        case = draw_case(seed, hosts, HEALTHY if found % 2 else None, half, duration_seconds=SECONDS)
-        faults = case.truth()["faults"]
-        if all(fault["end_ns"] - fault["onset_ns"] >= LEAST_NS for fault in faults):
-            found += 1
-            whole = case.recording()
-            tables = {name: whole.tables[name] for name in ("topology", "host_metrics") if name in whole.tables}
-            yield replace(whole, tables=tables)
+    """Healthy ones and ones with a long fault in turn."""
+    return map(metrics_only, long_cases(count, half, hosts, FIRST_SEEDS[half]))
 
 
 def main() -> None:
@@ -70,7 +55,7 @@ def main() -> None:
     print(f"\n{len(held)} cases of the held half, half of them healthy, {hosts[0]} to {hosts[1]} hosts")
     print(f"{'':36} threshold  precision  recall     F1  false  median s")
     for variant in VARIANTS:
-        fitted = [one.config for one in fit_thresholds(lessons, model, plain_config(variant))]
+        fitted = [one.thing for one in fit_thresholds(lessons, model, published(variant))]
         scans = [scans_of(lesson, model, fitted[0]) for lesson in held]
         without = [replace(config, continuity_seconds=0.0) for config in fitted] if variant == "vae" else []
         for config in (*fitted, *without):
@@ -80,11 +65,6 @@ def main() -> None:
             ]
             print(row(MinderRunner(model, config), add_up(scores)[0]), flush=True)
     print(f"{time.perf_counter() - start:.0f} s")
-
-
-def plain_config(variant: Variant) -> MinderConfig:
-    """Moments of 8 samples are mostly noise: the Mahalanobis baseline gets a minute (its window was not found)."""
-    return MinderConfig(variant, window_ticks=60) if variant == "mahalanobis" else MinderConfig(variant)
 
 
 def lessons_of(count: int, half: Half, hosts: tuple[int, int]) -> list[Lesson]:

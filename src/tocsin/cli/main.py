@@ -54,12 +54,14 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "record": ("tocsin.cli.record", "record a job of the running engine into a folder"),
         "replay": ("tocsin.cli.replay", "judge recordings with the operators that judge running jobs"),
         "score": ("tocsin.cli.score", "compare the verdicts of recordings with their truth"),
+        "backtest": ("tocsin.cli.backtest", "detector sets side by side on recordings: a table, plots of each case"),
         "topics": ("tocsin.cli.topics", "create the Kafka topics, or say what differs"),
         "sink": ("tocsin.cli.sink", "consume verdicts from Kafka: 'sink clickhouse' writes incidents to a server"),
         "ticker": ("tocsin.cli.ticker", "tick in every partition of the Kafka topics, once a second"),
         "cluster": ("tocsin.cli.cluster.command", "the distributed engine on this machine: up, status, logs, down"),
         "flink": ("tocsin.cli.flink", "the job on a Flink cluster: submit, status, savepoint, upgrade, cancel"),
-        "models": ("tocsin.cli.models", "announce a detector's model to running engines, or withdraw it"),
+        "models": ("tocsin.cli.models", "trained models: list, show, promote, refuse, announce, withdraw"),
+        "train": ("tocsin.cli.train", "a detector's model from recordings, with thresholds that keep a budget"),
         "migrate": ("tocsin.cli.migrate", "bring the incident database to this version's tables"),
     }
 )

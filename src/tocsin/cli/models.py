@@ -1,118 +1,236 @@
-"""``tocsin models announce FILE | withdraw DETECTOR``: give running engines another model, without a restart."""
+"""``tocsin models list | show | promote | refuse | announce | withdraw``: trained models, and what engines use."""
+
+from __future__ import annotations
 
 import argparse
-import socket
-import time
-from datetime import UTC, datetime
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from tocsin.cli.kafka import add_kafka_arguments, settings_of
-from tocsin.schemas.errors import ConfigError, EngineError, ModelRefusedError
+from tocsin.cli.announcing import Announce, add_announcing_arguments, check, is_addressed, of_registry, send
+from tocsin.cli.main import EXIT_ERROR
+from tocsin.cli.promote import add_promote_arguments, promote
+from tocsin.cli.registry import add_registry_argument, registry_of
+from tocsin.schemas.errors import ConfigError, RegistryError
 from tocsin.schemas.model_announcement import (
-    MAX_AHEAD_NS,
+    BUILTIN_VERSION,
     MAX_MODEL_BYTES,
-    NOTICE_NS,
     ModelAnnouncement,
-    boundary_after,
     content_hash,
     withdrawal,
 )
-from tocsin.schemas.records import NS_PER_SECOND
 
-_NOTICE_SECONDS = NOTICE_NS / NS_PER_SECOND
-_MAX_SECONDS = MAX_AHEAD_NS / NS_PER_SECOND - 5
-_ANSWER_SECONDS = 10.0
+if TYPE_CHECKING:
+    from tocsin.pipeline.registry import ModelCard, Registry
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
-    parser.add_argument("what", choices=("announce", "withdraw"), help="announce a model, or go back to the default")
-    text = "announce: the model's file (docs/models.md); withdraw: the detector's name"
-    parser.add_argument("subject", metavar="FILE|DETECTOR", help=text)
-    parser.add_argument("--detector", metavar="NAME", help="announce: which detector it is for: peers, steps")
-    text = "announce: its name for people (default: the first 12 digits of the file's sha256)"
+    """Declare the verbs and their flags."""
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    listed = verbs.add_parser("list", help="all models, which is current, which are refused")
+    listed.add_argument("detector", metavar="DETECTOR", nargs="?", help="only its models")
+    shown = verbs.add_parser("show", help="all that is known of one model")
+    shown.add_argument("detector", metavar="DETECTOR")
+    shown.add_argument("version", metavar="VERSION", nargs="?", help="(default: the current one)")
+    text = "make a model the current one, if it is not worse on validation recordings"
+    promoted = verbs.add_parser("promote", help=text)
+    add_promote_arguments(promoted)
+    refused = verbs.add_parser("refuse", help="mark a model: it is not promoted or announced any more")
+    refused.add_argument("detector", metavar="DETECTOR")
+    refused.add_argument("version", metavar="VERSION")
+    refused.add_argument("--reason", metavar="TEXT", required=True, help="why, for those who come later")
+    announced = verbs.add_parser("announce", help="give running engines a model, without a restart")
+    _add_announce(announced)
+    withdrawn = verbs.add_parser("withdraw", help="give running engines the detector's own settings back")
+    withdrawn.add_argument("subject", metavar="DETECTOR")
+    for verb in (announced, withdrawn):
+        add_announcing_arguments(verb)
+        verb.add_argument("--dry-run", action="store_true", help="check it, and send nothing")
+    for verb in (listed, shown):
+        verb.add_argument("--json", action="store_true", help="JSON instead of text")
+    for verb in (listed, shown, promoted, refused, announced):
+        add_registry_argument(verb)
+
+
+def _add_announce(parser: argparse.ArgumentParser) -> None:
+    text = "a detector: one of its models in the registry; with --detector: a model's file (docs/models.md)"
+    parser.add_argument("subject", metavar="DETECTOR|FILE", help=text)
+    parser.add_argument("--detector", metavar="NAME", help="with a file: which detector it is for: peers, steps")
+    text = "which version (default: the current one); with a file: its name for people (default: of its sha256)"
     parser.add_argument("--version", metavar="TEXT", help=text)
-    parser.add_argument("--format", metavar="NAME/N", help="announce: how it is written (default: this version's)")
-    text = f"used from the first slice on that begins so much later, at least {_NOTICE_SECONDS:g} (default: 30)"
-    parser.add_argument("--effective-in", type=float, default=30.0, metavar="SECONDS", help=text)
-    parser.add_argument("--to", metavar="ADDRESS", help="an embedded engine: unix:PATH or HOST:PORT (serve --listen)")
-    add_kafka_arguments(parser, text="brokers of the Flink jobs")
-    parser.add_argument("--dry-run", action="store_true", help="check it, and send nothing")
+    parser.add_argument("--format", metavar="NAME/N", help="with a file: how it is written (default: this program's)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check and send it; status 1 where it is refused."""
-    from tocsin.models.documents import accept
+    """Do what the verb says."""
+    verbs = {
+        "list": _list,
+        "show": _show,
+        "promote": promote,
+        "refuse": _refuse,
+        "announce": _announce,
+        "withdraw": _announce,
+    }
+    return verbs[args.verb](args)
 
-    if not _NOTICE_SECONDS <= args.effective_in <= _MAX_SECONDS:
-        raise ConfigError("--effective-in", args.effective_in, f"from {_NOTICE_SECONDS:g} to {_MAX_SECONDS:g} seconds")
-    if not (args.dry_run or args.to or args.kafka):
-        raise ConfigError("--to", args.to, "given, or --kafka (or TOCSIN_KAFKA)")
-    announcement = _announcement(args)
+
+# -- list, show, refuse ----------------------------------------------------------------------------
+
+
+def _list(args: argparse.Namespace) -> int:
+    registry = registry_of(args)
+    bad: list[str] = []
+    cards = registry.cards(args.detector, lambda error: bad.append(str(error)))
+    current: dict[str, str] = {}
+    for detector in dict.fromkeys(card.detector for card in cards):
+        try:
+            current[detector] = _current_version(registry, detector, cards)
+        except RegistryError as error:
+            bad.append(str(error))
+    rows = [_row(registry, card, current.get(card.detector), bad) for card in cards]
+    if args.json:
+        print(json.dumps(rows))
+    elif rows:
+        print(_table(rows))
+    else:
+        print(f"no models{f' of {args.detector}' if args.detector else ''} in {registry.where}")
+    for text in bad:
+        print(f"tocsin models: {text}", file=sys.stderr)
+    return EXIT_ERROR if bad else 0
+
+
+def _current_version(registry: Registry, detector: str, cards: Sequence[ModelCard]) -> str:
+    """The promoted version; nothing was ever promoted: what ships."""
+    promotion = registry.promotion(detector)
+    if promotion is None:
+        return BUILTIN_VERSION
+    if not any((card.detector, card.version) == (detector, promotion.version) for card in cards):
+        text = f"names {promotion.version}, which is not there: promote another one"
+        raise RegistryError("not_found", f"{registry.where}/{detector}/current.json", text)
+    return promotion.version
+
+
+def _row(registry: Registry, card: ModelCard, current: str | None, bad: list[str]) -> dict[str, Any]:
     try:
-        accept(announcement)
-        if args.dry_run:
-            print(f"{announcement.name} {announcement.version}: can be used")
-            return 0
-        if args.to:
-            _tell_engine(args.to, announcement)
-        else:
-            from tocsin.pipeline.bus.announce import announce
+        reason = registry.refusal(card.detector, card.version)
+    except RegistryError as error:
+        bad.append(str(error))
+        reason = str(error)
+    is_current = card.version == current
+    state = "refused" if reason is not None else "current" if is_current else ""
+    return {**asdict(card), "state": state, "current": is_current, "refused": reason}
 
-            announce(settings_of(args), args.topic_prefix, announcement)
-    except ModelRefusedError as error:
-        raise EngineError(f"{announcement.name} {announcement.version} is refused ({error.reason}): {error}") from error
-    since = datetime.fromtimestamp(announcement.effective_ns / NS_PER_SECOND, UTC)
-    print(f"{announcement.name} {announcement.version}: used by slices from {since:%Y-%m-%d %H:%M:%S} UTC on")
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """For people: of the figures, those that tell models apart."""
+    head = ("DETECTOR", "VERSION", "STATE", "FORMAT", "TRAINED", "RECORDINGS", "FAULTS", "F1", "VALIDATED F1")
+    lines = [head, *(_cells(row) for row in rows)]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(head))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    training, metrics = row["training"], row["metrics"]
+    figures = [_figure(metrics.get(name), "f1") for name in ("training", "validation")]
+    both = "current, refused" if row["current"] and row["refused"] is not None else row["state"]
+    counts = (str(training.get(name, "-")) for name in ("recordings", "faults"))
+    when = str(row["trained_at"])[:16].replace("T", " ") or "own settings"
+    return (row["detector"], row["version"], both, row["format"], when, *counts, *figures)
+
+
+def _figure(figures: object, name: str) -> str:
+    value = figures.get(name) if isinstance(figures, dict) else None
+    return f"{value:.3f}" if isinstance(value, int | float) else "-"
+
+
+def _show(args: argparse.Namespace) -> int:
+    registry = registry_of(args)
+    promotion = registry.promotion(args.detector)
+    version = args.version or (BUILTIN_VERSION if promotion is None else promotion.version)
+    card = registry.card(args.detector, version)
+    size = len(registry.payload(args.detector, version))
+    found: dict[str, Any] = {**asdict(card), "bytes": size, "refused": registry.refusal(args.detector, version)}
+    if promotion is not None and promotion.version == version:
+        found["promoted"] = asdict(promotion)
+    print(json.dumps(found) if args.json else "\n".join(_lines(found)))
     return 0
 
 
-def _announcement(args: argparse.Namespace) -> ModelAnnouncement:
-    now_ns = time.time_ns()
-    effective_ns = boundary_after(now_ns, round(args.effective_in * NS_PER_SECOND))
-    if args.what == "withdraw":
-        return withdrawal(args.subject, now_ns, effective_ns)
-    if not args.detector:
-        raise ConfigError("--detector", args.detector, "given: which detector the model is for")
-    path = Path(args.subject)
+def _lines(values: Mapping[str, Any], indent: str = "") -> list[str]:
+    lines = []
+    for key, value in values.items():
+        if isinstance(value, dict):
+            lines += [f"{indent}{key}:", *_lines(value, indent + "  ")] if value else []
+        elif value is not None and value != "":
+            lines.append(f"{indent}{key}: {_shown(value)}")
+    return lines
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return ", ".join(map(_shown, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _refuse(args: argparse.Namespace) -> int:
+    registry = registry_of(args)
+    if not args.reason.strip():
+        raise ConfigError("--reason", args.reason, "a sentence for those who come later")
+    registry.refuse(args.detector, args.version, args.reason.strip())
+    print(f"{args.detector} {args.version}: refused")
+    promotion = registry.promotion(args.detector)
+    if promotion is not None and promotion.version == args.version:
+        print("it is the current one, and engines that use it go on with it: promote another one")
+    return 0
+
+
+# -- announce, withdraw ----------------------------------------------------------------------------
+
+
+def _announce(args: argparse.Namespace) -> int:
+    """Check and send it."""
+    if not (is_addressed(args) or args.dry_run):
+        raise ConfigError("--to", args.to, "given, or --kafka (or TOCSIN_KAFKA)")
+    announce = _announcement(args)
+    if args.dry_run:
+        announcement = check(args, announce)
+        print(f"{announcement.name} {announcement.version}: can be used")
+    else:
+        send(args, announce)
+    return 0
+
+
+def _announcement(args: argparse.Namespace) -> Announce:
+    if args.verb == "withdraw":
+        return lambda now_ns, since_ns: withdrawal(args.subject, now_ns, since_ns)
+    if args.detector:
+        return _of_file(args)
+    from tocsin.pipeline.registry.card import is_detector
+
+    if not is_detector(args.subject):
+        raise ConfigError("--detector", args.detector, "given with a file: which detector the model is for")
+    registry = registry_of(args)
+    version = args.version
+    if not version:
+        promotion = registry.promotion(args.subject)
+        if promotion is None:
+            raise ConfigError("--version", None, f"given: nothing of {args.subject} is promoted in {registry.where}")
+        version = promotion.version
+    return of_registry(registry, args.subject, version)
+
+
+def _of_file(args: argparse.Namespace) -> Announce:
     try:
-        payload = path.read_bytes()
+        payload = Path(args.subject).read_bytes()
     except OSError as error:
         raise ConfigError("FILE", args.subject, f"a file that can be read ({error.strerror})") from error
     if len(payload) > MAX_MODEL_BYTES:
         raise ConfigError("FILE", f"{args.subject}, {len(payload)} bytes", f"at most {MAX_MODEL_BYTES} bytes")
-    name = content_hash(payload)
-    version, written = args.version or name[:12], args.format or f"{args.detector}/1"
-    return ModelAnnouncement(now_ns, args.detector, version, written, name, payload, effective_ns)
-
-
-def _tell_engine(address: str, announcement: ModelAnnouncement) -> None:
-    """Hand it to an embedded engine as a record, and wait for the answer.
-
-    Raises:
-        EngineError: it cannot be reached, or does not answer.
-        ModelRefusedError: it does not take the model.
-    """
-    from tocsin.collectors.link import LENGTH, FrameReader, parse_control
-    from tocsin.pipeline.server import parse_address
-    from tocsin.schemas.codec import encode
-
-    kind, where = parse_address(address)
-    data = encode(announcement)
-    reader = FrameReader()
-    try:
-        with socket.socket(socket.AF_UNIX if kind == "unix" else socket.AF_INET, socket.SOCK_STREAM) as peer:
-            peer.settimeout(_ANSWER_SECONDS)
-            peer.connect(where)
-            peer.sendall(LENGTH.pack(len(data)) + data)
-            while True:
-                chunk = peer.recv(1 << 16)
-                if not chunk:
-                    raise EngineError(f"the engine at {address} closed the connection without an answer")
-                for answer in map(parse_control, reader.feed(chunk)):
-                    if answer["t"] == "refused":
-                        raise ModelRefusedError(str(answer.get("reason")), str(answer.get("message")))
-                    if answer["t"] == "ack":
-                        return
-    except OSError as error:
-        raise EngineError(f"no engine answers at {address}: {error}") from error
+    digest = content_hash(payload)
+    name, version, written = args.detector, args.version or digest[:12], args.format or f"{args.detector}/1"
+    return lambda now_ns, since_ns: ModelAnnouncement(now_ns, name, version, written, digest, payload, since_ns)

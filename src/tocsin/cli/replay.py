@@ -4,31 +4,24 @@ import argparse
 import contextlib
 import gc
 import math
-import multiprocessing
 import os
 import signal
 import sys
-import threading
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from tocsin.cli.kafka import add_kafka_arguments, settings_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
-from tocsin.cli.main import EXIT_INTERRUPTED
+from tocsin.cli.workers import Work, bar_of, interrupt, side_by_side
 from tocsin.pipeline.garbage import GARBAGE_THRESHOLDS
 from tocsin.schemas.errors import ConfigError, TocsinError
 
 _NS_PER_SECOND = 1_000_000_000
-_BAR_WIDTH = 30
 _REDRAW_SECONDS = 0.1
-_LOOK_SECONDS = 2.0
 _SHOWN_REASONS = 10
 _INPUTS = ("topology", "groups", "host_metrics", "steps", "collectives", "events")
 
@@ -77,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     """Replay every folder; 2 when one of them cannot be read (the others are replayed all the same)."""
     set_up_logs(args)
     gc.set_threshold(*GARBAGE_THRESHOLDS)
-    signal.signal(signal.SIGTERM, _interrupt)  # as Ctrl-C: nothing half written stays
+    signal.signal(signal.SIGTERM, interrupt)  # as Ctrl-C: nothing half written stays
     if args.verdicts is not None and len(args.folders) != 1:
         raise ConfigError("--verdicts", str(args.verdicts), "used with one folder only")
     if args.jobs < 1:
@@ -94,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     ]
     if alone:
         return _report([replay_one(jobs[0])])
-    return _report(_many(jobs, min(args.jobs, len(jobs)), bar=bar))
+    return _report(side_by_side(jobs, Work(replay_one, _not_replayed), args.jobs, bar_of("folders") if bar else None))
 
 
 def _to_kafka(args: argparse.Namespace, *, bar: bool) -> int:
@@ -192,71 +185,8 @@ def _file_for(target: Path) -> Iterator[BinaryIO]:
         part.unlink(missing_ok=True)
 
 
-def _replay_supervised(job: ReplayJob) -> Result:
-    try:
-        return replay_one(job)
-    except SystemExit:  # asked to end, and cleaned up: the pool would give this worker the next folder
-        os._exit(EXIT_INTERRUPTED)
-    except Exception as error:  # noqa: BLE001  # supervising loop: the other folders are replayed all the same
-        traceback.print_exc()
-        return Result(job.folder, 0, f"{type(error).__name__}: {error}")
-
-
-def _many(jobs: Sequence[ReplayJob], worker_count: int, *, bar: bool) -> list[Result]:
-    results = _side_by_side(jobs, worker_count, _bar_of("folders") if bar else None)
-    if bar:
-        print(file=sys.stderr)
-    return results
-
-
-def _side_by_side(
-    jobs: Sequence[ReplayJob], worker_count: int, draw: Callable[[float], None] | None = None
-) -> list[Result]:
-    """Replay in processes of their own; one that is killed (no memory left) costs its own folder only."""
-    results = []
-    # spawn: the engine's libraries start threads, and fork copies their locks
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(worker_count, context, _begin_worker, (os.getpid(),)) as pool:
-        futures = [pool.submit(_replay_supervised, job) for job in jobs]
-        try:
-            for job, future in zip(jobs, futures, strict=True):
-                results.append(_result_of(job, future, is_alone=len(jobs) == 1))
-                if draw is not None:
-                    draw(len(results) / len(jobs))
-        except KeyboardInterrupt:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for child in multiprocessing.active_children():
-                child.terminate()
-            raise
-    return results
-
-
-def _result_of(job: ReplayJob, future: Future[Result], *, is_alone: bool) -> Result:
-    try:
-        return future.result()
-    except BrokenProcessPool:
-        if is_alone:
-            return Result(job.folder, 0, "the process that replayed it was killed (out of memory?)")
-        return _side_by_side([job], 1)[0]  # nobody knows whose process it was: each one again, alone
-
-
-def _begin_worker(parent_pid: int) -> None:
-    """Ctrl-C reaches the whole terminal: the parent ends its workers, and they clean up; without a parent they end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_INTERRUPTED))
-
-    def watch() -> None:
-        while os.getppid() == parent_pid:
-            time.sleep(_LOOK_SECONDS)
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(_LOOK_SECONDS)
-        os._exit(EXIT_INTERRUPTED)
-
-    threading.Thread(target=watch, name="parent", daemon=True).start()
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
+def _not_replayed(job: ReplayJob, why: str) -> Result:
+    return Result(job.folder, 0, why)
 
 
 class Pace:
@@ -267,7 +197,7 @@ class Pace:
         self._start_ns, self._end_ns = start_ns, end_ns
         self._speed = job.speed
         self._begun_seconds = self._drawn_seconds = time.monotonic()
-        self._draw = _bar_of(job.folder.name) if job.bar else None
+        self._draw = bar_of(job.folder.name) if job.bar else None
 
     def on_second(self, now_ns: int) -> None:
         """One second of the recording is done."""
@@ -283,12 +213,3 @@ class Pace:
         if self._draw is not None:
             self._draw(1.0)
             print(file=sys.stderr)
-
-
-def _bar_of(what: str) -> Callable[[float], None]:
-    def draw(ratio: float) -> None:
-        full = round(_BAR_WIDTH * min(1.0, max(0.0, ratio)))
-        bar = "#" * full + "." * (_BAR_WIDTH - full)
-        print(f"\r{what} [{bar}] {min(1.0, ratio):4.0%}", end="", file=sys.stderr, flush=True)
-
-    return draw

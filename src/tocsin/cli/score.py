@@ -59,11 +59,12 @@ def table_of(total: Score, causes: dict[str, Score], kinds: dict[str, Score] | N
     ]
     for title, scores in (("kind", kinds), ("cause", causes)):
         if scores:
-            lines += ["", *_rows(title, scores)]
+            lines += ["", *rows_of(title, scores)]
     return "\n".join(lines)
 
 
-def _rows(title: str, scores: dict[str, Score]) -> list[str]:
+def rows_of(title: str, scores: dict[str, Score]) -> list[str]:
+    """A table by kind or cause; it names itself by its title."""
     width = max(len(name) for name in (title, *scores))
     lines = [f"{title:{width}}  faults  hits  recall  cause right  median s   90 % s"]
     for name, score in scores.items():

@@ -11,7 +11,7 @@ from tests.models.minder_cases import LIMITS
 from tocsin.models.lstm_vae import Limits
 from tocsin.models.minder import MinderConfig, MinderModel
 from tocsin.pipeline.backtest.minder_runner import MinderRunner, pulls
-from tocsin.pipeline.backtest.runner import Answer, Runner, lines_of
+from tocsin.pipeline.backtest.runner import Answer, lines_of
 from tocsin.pipeline.backtest.series import series_of
 from tocsin.pipeline.frame_blocks import BUILTIN_TABLES, MetricSlice, blocks_of
 from tocsin.pipeline.operators.minder import MinderDetector, MinderDetectorConfig
@@ -78,8 +78,7 @@ def through_the_operator(job: Recording, *, as_means: bool = False) -> list[Anom
 
 
 def test_it_names_machine_metric_and_onset_at_the_call_that_saw_four_minutes_of_it() -> None:
-    runner: Runner = RUNNER
-    answer, _ = runner.run(recording())  # it says it again at the next call
+    answer, _ = RUNNER.run(recording())  # it says it again at the next call
 
     assert (answer.host, answer.metric) == ("n2", "gpu_power_watts")
     assert abs(answer.onset_ns - T0 - 600 * NS_PER_SECOND) <= 8 * NS_PER_SECOND

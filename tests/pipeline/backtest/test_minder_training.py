@@ -59,10 +59,10 @@ def test_a_threshold_is_fitted_below_what_these_few_machines_can_reach() -> None
     model = train_minder(taught, SHORT)
     fitted, by_ceiling = fit_thresholds(taught[:3], model, MinderConfig("raw"))
 
-    assert fitted.f1_ratio == by_ceiling.f1_ratio == 1.0
-    assert fitted.config.threshold_sigmas is not None
-    assert fitted.config.threshold_sigmas < np.sqrt(5)
-    assert by_ceiling.config.ceiling_ratio is not None
+    assert fitted.score.f1 == by_ceiling.score.f1 == 1.0
+    assert fitted.thing.threshold_sigmas is not None
+    assert fitted.thing.threshold_sigmas < np.sqrt(5)
+    assert by_ceiling.thing.ceiling_ratio is not None
 
 
 def test_answers_for_many_thresholds_are_those_of_the_runner() -> None:

@@ -1,0 +1,125 @@
+"""The registry's files, in a folder or in an object store: read whole, written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs
+
+from tocsin.schemas.errors import ConfigError, RegistryError
+from tocsin.schemas.reasons import RegistryRefusal
+
+
+class Files:
+    """Files below one place.
+
+    Attributes:
+        where: the place, as the user named it.
+    """
+
+    def __init__(self, system: Any, base: str, where: str) -> None:
+        """Use a ``pyarrow.fs.FileSystem``."""
+        self._system = system
+        self._base = base.rstrip("/")
+        self.where = where
+
+    @classmethod
+    def open(cls, where: str) -> Files:
+        """Open a folder, or an address that pyarrow knows: ``s3://``, ``gs://``, ``file://`` and others.
+
+        Raises:
+            ConfigError: it is neither.
+        """
+        if not where:
+            raise ConfigError("--registry", where, "a folder, or an address such as s3://BUCKET/PATH")
+        if "://" not in where:
+            return cls(fs.LocalFileSystem(), str(Path(where).expanduser().absolute()), where)
+        try:
+            system, base = fs.FileSystem.from_uri(where)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            must = f"a folder, or an address such as s3://BUCKET/PATH ({_first_line(error)})"
+            raise ConfigError("--registry", where, must) from error
+        return cls(system, base, where)
+
+    def path(self, name: str) -> str:
+        """How a file is called in messages."""
+        return f"{self.where.partition('?')[0].rstrip('/')}/{name}"
+
+    def folders(self, name: str = "") -> list[str]:
+        """Names of the folders in a folder, in order; none where it does not exist.
+
+        Raises:
+            RegistryError: the place cannot be read.
+        """
+        with self._told(name):
+            selector = fs.FileSelector(self._full(name), allow_not_found=True)
+            found = self._system.get_file_info(selector)
+        return sorted(entry.base_name for entry in found if entry.type == fs.FileType.Directory)
+
+    def read(self, name: str, max_bytes: int) -> bytes | None:
+        """A file's bytes, None where there is none.
+
+        Raises:
+            RegistryError: it cannot be read, or is longer than ``max_bytes``.
+        """
+        with self._told(name):
+            if self._system.get_file_info(self._full(name)).type != fs.FileType.File:
+                return None
+            try:
+                with self._system.open_input_stream(self._full(name), compression=None) as file:
+                    data: bytes = file.read(max_bytes + 1)
+            except FileNotFoundError:  # gone in between
+                return None
+        if len(data) > max_bytes:
+            text = f"more than {max_bytes} bytes: no such file is ours"
+            raise RegistryError(RegistryRefusal.TOO_LARGE.value, self.path(name), text)
+        return data
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write or replace a file: whoever reads it meanwhile, reads the old one or the new one.
+
+        Raises:
+            RegistryError: it cannot be written.
+        """
+        with self._told(name):
+            if isinstance(self._system, fs.LocalFileSystem):
+                _replace(Path(self._full(name)), data)
+                return
+            # An object appears when its upload is complete; an upload that dies leaves nothing.
+            stream = self._system.open_output_stream(self._full(name), compression=None)
+            stream.write(data)
+            stream.close()
+
+    def _full(self, name: str) -> str:
+        return f"{self._base}/{name}".strip("/") if not self._base.startswith("/") else f"{self._base}/{name}"
+
+    @contextmanager
+    def _told(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError) as error:
+            raise RegistryError(RegistryRefusal.UNREACHABLE.value, self.path(name), _first_line(error)) from error
+
+
+def _replace(target: Path, data: bytes) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

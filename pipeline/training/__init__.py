@@ -1,0 +1,1 @@
+"""Training: recordings in; models, thresholds and the figures about them out. No engine imports this."""

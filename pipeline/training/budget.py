@@ -1,0 +1,157 @@
+"""A budget of false accusations in, a choice among thresholds out.
+
+False accusations are rare and independent, so their count is Poisson: from k of them in D machine-days
+the rate is, with 95 % confidence, below ``upper_bound(k, D)`` (exact, one-sided); without any it is
+below 3.0 / D. So a budget of 0.01 a machine-day takes 300 machine-days to prove. Recordings seldom
+hold as many; then the count alone must be within the budget, and the answer says that it is no proof.
+
+The bound is of one threshold. Among many that were tried the best one is a little lucky: only
+recordings that nothing was fitted on tell by how much.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+from scipy.special import gammaincinv
+
+from tocsin.pipeline.recording.score import Score
+from tocsin.schemas.errors import ConfigError
+
+ThingT = TypeVar("ThingT")
+CONFIDENCE_RATIO = 0.95
+
+
+class BudgetReason(StrEnum):
+    """Why a choice is one."""
+
+    NO_BUDGET = "no_budget"
+    """None was asked for: the best F1."""
+    BOUND_WITHIN_BUDGET = "bound_within_budget"
+    """The upper confidence bound of false accusations is within the budget."""
+    COUNT_WITHIN_BUDGET = "count_within_budget"
+    """The count is, the bound is not: too few machine-days to prove it."""
+    BUDGET_EXCEEDED = "budget_exceeded"
+    """Nothing that was tried is within the budget."""
+
+
+_ORDER = (BudgetReason.BUDGET_EXCEEDED, BudgetReason.COUNT_WITHIN_BUDGET, BudgetReason.BOUND_WITHIN_BUDGET)
+
+
+@dataclass(frozen=True, slots=True)
+class Tried(Generic[ThingT]):
+    """One threshold (or set of numbers), and what it does on the recordings.
+
+    Attributes:
+        thing: what was tried.
+        score: hits, misses, false accusations, machine-days.
+    """
+
+    thing: ThingT
+    score: Score
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Generic[ThingT]):
+    """What was chosen.
+
+    Attributes:
+        thing: the threshold.
+        score: what it does on the recordings that it was chosen on.
+        reason: how it stands to the budget.
+        budget_ratio: false accusations that a machine may cost in a day, infinite: no budget.
+    """
+
+    thing: ThingT
+    score: Score
+    reason: BudgetReason
+    budget_ratio: float
+
+    @property
+    def bound_ratio(self) -> float:
+        """Upper bound of false accusations per machine-day."""
+        return upper_bound(self.score.false_count, self.score.machine_days)
+
+    def sentence(self) -> str:
+        """How it stands to the budget, for people."""
+        score = self.score
+        found = f"{score.false_count} false accusations in {score.machine_days:.3g} machine-days"
+        bound = f"below {self.bound_ratio:.3g} per machine-day with {CONFIDENCE_RATIO:.0%} confidence"
+        if self.reason is BudgetReason.NO_BUDGET:
+            return f"{found}: {bound} (no budget was asked for)"
+        if self.reason is BudgetReason.BOUND_WITHIN_BUDGET:
+            return f"{found}: {bound}, within the budget of {self.budget_ratio:g}"
+        if self.reason is BudgetReason.COUNT_WITHIN_BUDGET:
+            needed = provable_days(self.budget_ratio)
+            text = f"too few to prove the budget of {self.budget_ratio:g}, which takes {needed:.0f} without any"
+            return f"{found}: {bound}; {text}"
+        text = f"the budget is {self.budget_ratio:g}, and nothing that was tried accuses less"
+        return f"{found}, {score.false_per_machine_day or math.inf:.3g} per machine-day: {text}"
+
+
+def upper_bound(false_count: int, machine_days: float) -> float:
+    """The rate per machine-day that the true one is below with 95 % confidence; infinite without machine-days."""
+    if machine_days <= 0:
+        return math.inf
+    return float(gammaincinv(false_count + 1, CONFIDENCE_RATIO)) / machine_days
+
+
+def provable_days(budget_ratio: float) -> float:
+    """Machine-days without a false accusation that it takes to prove a budget."""
+    return upper_bound(0, 1.0) / budget_ratio
+
+
+def check_budget(budget_ratio: float) -> None:
+    """Check a budget.
+
+    Raises:
+        ConfigError: it is not above 0 (infinite: no budget).
+    """
+    if not budget_ratio > 0:
+        raise ConfigError("--budget-per-machine-day", budget_ratio, "above 0 (inf: no budget)")
+
+
+def standing(score: Score, budget_ratio: float) -> BudgetReason:
+    """How these figures stand to a budget."""
+    if math.isinf(budget_ratio):
+        return BudgetReason.NO_BUDGET
+    if upper_bound(score.false_count, score.machine_days) <= budget_ratio:
+        return BudgetReason.BOUND_WITHIN_BUDGET
+    if score.false_count <= budget_ratio * score.machine_days:
+        return BudgetReason.COUNT_WITHIN_BUDGET
+    return BudgetReason.BUDGET_EXCEEDED
+
+
+def choose(tried: Sequence[Tried[ThingT]], budget_ratio: float) -> Choice[ThingT]:
+    """Choose the best F1 among those that are provably within the budget; else among those whose count is.
+
+    Where nothing is within the budget: the fewest false accusations. Of equally good ones the first.
+
+    Args:
+        tried: at least one, those that one would rather have first.
+        budget_ratio: false accusations per machine-day, infinite: no budget.
+
+    Raises:
+        ConfigError: the budget is none, or nothing was tried.
+    """
+    check_budget(budget_ratio)
+    if not tried:
+        raise ConfigError("thresholds", "none", "at least one to try")
+    best = tried[0]
+    for other in tried[1:]:
+        if worth(other.score, budget_ratio) > worth(best.score, budget_ratio):
+            best = other
+    return Choice(best.thing, best.score, standing(best.score, budget_ratio), budget_ratio)
+
+
+def worth(score: Score, budget_ratio: float) -> tuple[int, float, float]:
+    """What figures are compared by; more is better."""
+    reason = standing(score, budget_ratio)
+    f1, false = score.f1 or 0.0, float(-score.false_count)
+    if reason is BudgetReason.BUDGET_EXCEEDED:
+        return 0, false, f1
+    return (_ORDER.index(reason) if reason in _ORDER else 1), f1, false

@@ -1,0 +1,180 @@
+"""One training, from recordings to a model and the card that tells what it is worth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from tocsin.models.documents import Numbers, write_numbers
+from tocsin.models.entropy_file import FORMAT_NAME as ENTROPY_FORMAT
+from tocsin.models.entropy_file import decode_entropy, encode_entropy
+from tocsin.pipeline.backtest.minder_runner import published
+from tocsin.pipeline.recording.score import Score
+from tocsin.pipeline.registry import ModelCard, code_version
+from tocsin.pipeline.training.budget import BudgetReason, Choice, check_budget
+from tocsin.pipeline.training.entropy import fit_entropy, try_lines
+from tocsin.pipeline.training.mapping import Mapper, Told
+from tocsin.pipeline.training.numbers import check_all_labelled, fit_numbers
+from tocsin.pipeline.training.recordings import TrainingSet
+from tocsin.pipeline.training.replays import evaluate
+from tocsin.schemas.errors import ConfigError
+
+DETECTORS: Final = ("peers", "steps", "minder", "entropy")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingConfig:
+    """What a training is told.
+
+    Attributes:
+        detector: what is trained.
+        budget_ratio: false accusations that a machine may cost in a day, infinite: no budget, the best F1.
+        seed: of all that is drawn.
+    """
+
+    detector: str
+    budget_ratio: float = 0.01
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What came out.
+
+    Attributes:
+        card: without version and hash.
+        payload: the model.
+        reason: how it stands to the budget.
+        lines: what there is to tell, a sentence each.
+    """
+
+    card: ModelCard
+    payload: bytes
+    reason: BudgetReason
+    lines: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Model:
+    """A model before it has a card."""
+
+    payload: bytes
+    format: str
+    choice: Choice[Any]
+    thresholds: Mapping[str, Any]
+    lines: list[str] = field(default_factory=list)
+
+
+def train(
+    data: TrainingSet,
+    config: TrainingConfig,
+    trained_at: str,
+    mapper: Mapper,
+    *,
+    validation: TrainingSet | None = None,
+    told: Told | None = None,
+) -> Trained:
+    """Train a detector's model.
+
+    Args:
+        data: what it learns from.
+        config: what, how often it may be wrong, from which seed.
+        trained_at: now, ISO 8601 with its zone.
+        mapper: shares work out.
+        validation: recordings that it does not learn from, each with its truth; None: no figures of them.
+        told: progress.
+
+    Raises:
+        ConfigError: there is no such detector, the budget is none, or there is nothing to learn from.
+        RecordingError: a recording cannot be read, or lacks what is needed.
+    """
+    if config.detector not in DETECTORS:
+        raise ConfigError("--detector", config.detector, f"one of {' '.join(DETECTORS)}")
+    check_budget(config.budget_ratio)
+    if validation is not None:
+        check_all_labelled(validation)
+    if config.detector == "minder":
+        model = _minder(data, config, mapper, told)
+    elif config.detector == "entropy":
+        model = _entropy(data, config, mapper, told)
+    else:
+        model = _numbers(data, config, mapper, told)
+    metrics = {"training": model.choice.score.to_object()}
+    if validation is not None:
+        metrics["validation"] = judged(config.detector, model.payload, validation, mapper, told).to_object()
+    own = asdict(config) | {"budget_ratio": None if math.isinf(config.budget_ratio) else config.budget_ratio}
+    bound = model.choice.bound_ratio
+    found = {
+        **model.thresholds,
+        "budget": model.choice.reason.value,
+        "false_accusations_per_machine_day_below": bound if math.isfinite(bound) else None,
+    }
+    card = ModelCard(
+        detector=config.detector,
+        format=model.format,
+        trained_at=trained_at,
+        code_version=code_version(),
+        seed=config.seed,
+        training=data.described(),
+        settings={name: value for name, value in own.items() if name not in ("detector", "seed")},
+        thresholds=found,
+        metrics=metrics,
+    )
+    return Trained(card, model.payload, model.choice.reason, (*model.lines, model.choice.sentence()))
+
+
+def judged(detector: str, payload: bytes, data: TrainingSet, mapper: Mapper, told: Told | None = None) -> Score:
+    """What a model does on recordings that have a truth."""
+    if detector == "minder":
+        from tocsin.models.minder_file import decode_minder
+        from tocsin.pipeline.training.minder import try_on
+
+        model = decode_minder(payload)
+        return try_on(data.folders, model, [published("vae")], mapper, told)[0].score
+    if detector == "entropy":
+        return try_lines(data.folders, [decode_entropy(payload)], mapper, told)[0].score
+    from tocsin.models.documents import FORMATS
+
+    return evaluate(data.folders, detector, [FORMATS[detector].read(payload)], mapper, told)[0]
+
+
+def _numbers(data: TrainingSet, config: TrainingConfig, mapper: Mapper, told: Told | None) -> _Model:
+    found = fit_numbers(data, config.detector, config.budget_ratio, mapper, seed=config.seed, told=told)
+    numbers: Numbers = found.choice.thing
+    payload = write_numbers(numbers)
+    lines = []
+    for section, values in numbers.items():
+        for name, value in values.items():
+            was = found.changed.get(f"{section}.{name}")
+            lines.append(f"{section}.{name} = {value:g} " + (f"(was {was[0]:g})" if was else "(the program's own)"))
+    lines.append(f"{found.tried_count} sets of numbers tried; F1 {_f1(found.own)} -> {_f1(found.choice.score)}")
+    return _Model(payload, f"{config.detector}/1", found.choice, {k: dict(v) for k, v in numbers.items()}, lines)
+
+
+def _entropy(data: TrainingSet, config: TrainingConfig, mapper: Mapper, told: Told | None) -> _Model:
+    choice = fit_entropy(data, config.budget_ratio, mapper, told)
+    line = choice.thing.max_sigmas
+    lines = [f"max_sigmas = {line:g}; F1 {_f1(choice.score)}"]
+    return _Model(encode_entropy(choice.thing), ENTROPY_FORMAT, choice, {"max_sigmas": line}, lines)
+
+
+def _minder(data: TrainingSet, config: TrainingConfig, mapper: Mapper, told: Told | None) -> _Model:
+    from tocsin.models.minder_file import encode_minder
+    from tocsin.models.training.lstm_vae_training import VaeTrainingConfig
+    from tocsin.pipeline.training.minder import fit_minder
+
+    fitted = fit_minder(data, config.budget_ratio, mapper, config=VaeTrainingConfig(seed=config.seed), told=told)
+    thresholds: dict[str, Any] = {"threshold_sigmas": fitted.model.threshold_sigmas}
+    thresholds["variant_sigmas"] = dict(fitted.model.variant_sigmas)
+    lines = [f"{len(fitted.model.single)} LSTM-VAEs, order: {', '.join(fitted.model.priority)}"]
+    unlabelled = len(data.members) - len(data.labelled)
+    if unlabelled:
+        lines.append(f"{unlabelled} recordings without truth.json teach the LSTM-VAEs, and no threshold")
+    lines.append(f"threshold {fitted.model.threshold_sigmas:g} standard deviations; F1 {_f1(fitted.choice.score)}")
+    return _Model(encode_minder(fitted.model), "minder/1", fitted.choice, thresholds, lines)
+
+
+def _f1(score: Score) -> str:
+    return "-" if score.f1 is None else f"{score.f1:.3f}"

@@ -1,0 +1,220 @@
+"""``tocsin backtest RECORDING …``: detector sets side by side, scored as ``tocsin score`` does, with plots."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tocsin.cli.logs import add_log_arguments, set_up_logs
+from tocsin.cli.main import EXIT_ERROR
+from tocsin.cli.registry import add_registry_argument, registry_of
+from tocsin.cli.score import rows_of
+from tocsin.cli.workers import Work, bar_of, interrupt, side_by_side
+from tocsin.schemas.errors import ConfigError, TocsinError
+
+if TYPE_CHECKING:
+    from tocsin.pipeline.backtest.summary import Case
+
+RESULT_NAME = "backtest.json"
+INDEX_NAME = "index.html"
+_PAGE_PREFIX = "case-"
+_DEFAULT_SETS = "ours,plain"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    text = "recording, or a folder that holds some; without truth.json it is judged and not scored"
+    parser.add_argument("recordings", metavar="RECORDING", type=Path, nargs="+", help=text)
+    text = "sets beside each other: ours, minder, minder-raw, minder-concatenated, minder-integrated, "
+    text += "minder-no-continuity, mahalanobis, plain, entropy (%(default)s)"
+    parser.add_argument("--detectors", metavar="SET,…", default=_DEFAULT_SETS, help=text)
+    text = "a detector's model: a file, a version of 'tocsin models list', or current; repeatable "
+    text += "(default: what ships with tocsin)"
+    parser.add_argument("--model", metavar="DETECTOR=FILE|VERSION", action="append", default=[], help=text)
+    add_registry_argument(parser)
+    text = "processes (default: one a processor)"
+    parser.add_argument("--jobs", metavar="N", type=int, default=len(os.sched_getaffinity(0)), help=text)
+    text = (
+        f"write {INDEX_NAME}, a page with plots a case and {RESULT_NAME} there: a new or empty folder, or an earlier "
+    )
+    text += "one of this command"
+    parser.add_argument("--out", metavar="DIR", type=Path, help=text)
+    parser.add_argument("--kinds", action="store_true", help="also by kind and by cause")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    add_log_arguments(parser, default_level="warning")
+
+
+@dataclass(frozen=True, slots=True)
+class BacktestJob:
+    """One recording; crosses to a worker process.
+
+    Attributes:
+        folder: the recording.
+        sets: the detector sets.
+        models: detector -> payload.
+        page: file for its page, None: none is wanted.
+    """
+
+    folder: Path
+    sets: tuple[str, ...]
+    models: Mapping[str, bytes]
+    page: Path | None
+
+
+def run(args: argparse.Namespace) -> int:
+    """Judge, print, write; 2 when a recording cannot be read (the others are judged all the same)."""
+    from tocsin.pipeline.backtest.detector_sets import checked_sets, runner_of
+    from tocsin.pipeline.backtest.summary import index_page, to_object
+
+    set_up_logs(args)
+    signal.signal(signal.SIGTERM, interrupt)  # as Ctrl-C: the workers end with it
+    if args.jobs < 1:
+        raise ConfigError("--jobs", args.jobs, "at least 1")
+    sets = checked_sets(args.detectors.split(","))
+    models = _models(args)
+    for name in sets:
+        runner_of(name, models)  # a model that cannot be used is known before the work
+    if args.out is not None:
+        _claim(args.out)
+    folders, failed = _folders(args.recordings)
+    jobs = [BacktestJob(folder, sets, models, _page(args.out, number, folder)) for number, folder in enumerate(folders)]
+    bar = bar_of("recordings") if sys.stderr.isatty() else None
+    cases = [*side_by_side(jobs, Work(backtest_one, _failed), args.jobs, bar), *failed] if jobs else failed
+    for case in cases:
+        if case.trial is None:
+            print(f"tocsin backtest: {case.folder}: {case.error}", file=sys.stderr)
+    result = json.dumps(to_object(cases))
+    if args.out is not None:
+        (args.out / RESULT_NAME).write_text(result + "\n", "utf-8", errors="replace")
+        (args.out / INDEX_NAME).write_text(index_page(cases), "utf-8")
+    print(result if args.json else _shown(cases, args))
+    return EXIT_ERROR if any(case.trial is None for case in cases) else 0
+
+
+def _models(args: argparse.Namespace) -> dict[str, bytes]:
+    """Payloads by detector: those named, and of the others what ships for sets that need a file.
+
+    Raises:
+        ConfigError: an argument is wrong.
+        RegistryError: a version is not there, or damaged.
+    """
+    from tocsin.pipeline.backtest.detector_sets import ENGINE_DETECTORS, MODELS
+    from tocsin.pipeline.registry.builtin import builtin_cards, builtin_payload
+
+    shipped = {name: card for name, card in builtin_cards().items() if name not in ENGINE_DETECTORS and not card.is_own}
+    models = {name: builtin_payload(card) for name, card in shipped.items() if name in MODELS}
+    for given in args.model:
+        detector, _, where = given.partition("=")
+        if detector not in MODELS or not where:
+            must = f"DETECTOR=FILE or DETECTOR=VERSION, DETECTOR one of {', '.join(MODELS)}"
+            raise ConfigError("--model", given, must)
+        payload = _payload(args, detector, where)
+        models.pop(detector, None)
+        if payload:
+            models[detector] = payload
+    return models
+
+
+def _payload(args: argparse.Namespace, detector: str, where: str) -> bytes:
+    """The bytes of a file or of a version; none for a detector's own settings."""
+    path = Path(where)
+    if path.is_file():
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise ConfigError("--model", where, f"a file that can be read ({error.strerror})") from error
+    registry = registry_of(args)
+    if where != "current":
+        return registry.payload(detector, where)
+    current = registry.current(detector)
+    if current is None:
+        raise ConfigError(
+            "--model", f"{detector}=current", f"of a detector whose model was promoted in {registry.where}"
+        )
+    return registry.payload(detector, current.version)
+
+
+def _claim(out: Path) -> None:
+    """Make the folder; pages of an earlier backtest go, anything else is never written over.
+
+    Raises:
+        ConfigError: it holds something else, or cannot be made.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if any(out.iterdir()) and not (out / RESULT_NAME).is_file():
+            raise ConfigError("--out", str(out), f"a new or empty folder, or one with a {RESULT_NAME}")
+        for page in out.glob(f"{_PAGE_PREFIX}*.html"):
+            page.unlink()
+        (out / RESULT_NAME).write_text("{}\n")  # claimed: also where this run is interrupted
+    except OSError as error:
+        raise ConfigError("--out", str(out), f"a folder that can be written to ({error.strerror})") from error
+
+
+def _folders(paths: Sequence[Path]) -> tuple[list[Path], list[Case]]:
+    """The recordings that paths name, each once; and the paths that name none."""
+    from tocsin.pipeline.backtest.summary import Case
+    from tocsin.pipeline.training.recordings import recordings_under
+
+    found: dict[Path, None] = {}
+    failed = []
+    for path in paths:
+        try:
+            found.update(dict.fromkeys(recordings_under([path])))
+        except (TocsinError, OSError) as error:
+            failed.append(Case(str(path), None, str(error)))
+    return list(found), failed
+
+
+def _page(out: Path | None, number: int, folder: Path) -> Path | None:
+    if out is None:
+        return None
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", folder.resolve().name)[:60]
+    return out / f"{_PAGE_PREFIX}{number:04d}-{name}.html"
+
+
+def backtest_one(job: BacktestJob) -> Case:
+    """Judge one recording and write its page."""
+    from tocsin.pipeline.backtest.case_page import case_page
+    from tocsin.pipeline.backtest.detector_sets import runner_of
+    from tocsin.pipeline.backtest.summary import Case
+    from tocsin.pipeline.backtest.trial import judge
+    from tocsin.pipeline.garbage import GARBAGE_THRESHOLDS
+    from tocsin.pipeline.recording.reader import read_recording
+
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
+    try:
+        recording = read_recording(job.folder)
+        trial = judge(recording, [runner_of(name, job.models) for name in job.sets])
+        if job.page is not None:
+            job.page.write_text(case_page(str(job.folder), recording, trial), "utf-8")
+    except (TocsinError, OSError) as error:
+        return _failed(job, str(error))
+    return Case(str(job.folder), trial, page=job.page.name if job.page is not None else "")
+
+
+def _failed(job: BacktestJob, why: str) -> Case:
+    from tocsin.pipeline.backtest.summary import Case
+
+    return Case(str(job.folder), None, why)
+
+
+def _shown(cases: Sequence[Case], args: argparse.Namespace) -> str:
+    from tocsin.pipeline.backtest.summary import figures_of, headline, table_lines
+
+    figures = figures_of([case.trial for case in cases if case.trial is not None])
+    lines = [headline(cases), *table_lines(figures)]
+    for one in figures if args.kinds else ():
+        lines += ["", f"{one.name}:", *rows_of("kind", one.kinds), "", *rows_of("cause", one.causes)]
+    if args.out is not None:
+        lines.append(f"pages: {args.out / INDEX_NAME}")
+    return "\n".join(lines)

@@ -1,0 +1,135 @@
+"""``tocsin models promote``: the current model and the new one on the same recordings, side by side."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tocsin.cli.announcing import add_announcing_arguments, check, is_addressed, of_registry, send
+from tocsin.cli.registry import registry_of
+from tocsin.cli.workers import bar_of, interrupt, shared_out
+from tocsin.schemas.errors import ConfigError, EngineError
+
+if TYPE_CHECKING:
+    from tocsin.pipeline.registry import ModelCard, Registry
+    from tocsin.pipeline.registry.comparison import Comparison
+
+EXIT_NO = 1
+_ROWS = (
+    ("faults", "faults"),
+    ("hits", "hits"),
+    ("precision", "precision"),
+    ("recall", "recall"),
+    ("F1", "f1"),
+    ("false accusations", "false_accusations"),
+    ("  per machine-day", "false_accusations_per_machine_day"),
+    ("cause right", "cause_accuracy"),
+    ("median s", "median_seconds"),
+    ("90 % s", "p90_seconds"),
+)
+
+
+def add_promote_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument("detector", metavar="DETECTOR")
+    parser.add_argument("version", metavar="VERSION", help="of 'tocsin models list'; builtin: what ships")
+    text = "recordings with truth.json, or folders that hold some; none that a model was trained on"
+    parser.add_argument("--validate", metavar="RECORDING", type=Path, nargs="+", default=[], help=text)
+    text = "processes (default: one a processor)"
+    parser.add_argument("--jobs", metavar="N", type=int, default=len(os.sched_getaffinity(0)), help=text)
+    text = "also where it is worse, or was compared with nothing; current.json says so"
+    parser.add_argument("--force", action="store_true", help=text)
+    add_announcing_arguments(parser)
+
+
+def promote(args: argparse.Namespace) -> int:
+    """Compare, promote, announce; status 1 where the new model is worse, or nobody can tell."""
+    from tocsin.models.documents import FORMATS
+
+    signal.signal(signal.SIGTERM, interrupt)  # as Ctrl-C: the workers end with it
+    is_announced = is_addressed(args)
+    if args.jobs < 1:
+        raise ConfigError("--jobs", args.jobs, "at least 1")
+    if not (args.validate or args.force):
+        raise ConfigError("--validate", None, "given: recordings to compare the models on (or --force: without)")
+    registry = registry_of(args)
+    announce = of_registry(registry, args.detector, args.version)
+    if is_announced or args.detector in FORMATS:
+        check(args, announce)  # before minutes of work
+    before = registry.promotion(args.detector)
+    name = f"{args.detector} {args.version}"
+    if before is not None and before.version == args.version:
+        print(f"{name}: is the current one already")
+    else:
+        figures = _figures(args, registry)
+        if figures is None:
+            return EXIT_NO
+        registry.check_unchanged(args.detector, before)
+        registry.promote(args.detector, args.version, figures)
+        print(f"{name}: promoted (before: {'nothing' if before is None else before.version})")
+    if is_announced:
+        try:
+            send(args, announce)
+        except EngineError as error:
+            again = f"tocsin models announce {args.detector} --version {args.version}"
+            raise EngineError(f"{name} is promoted, but not announced: {error}; then: {again} ...") from error
+    return 0
+
+
+def _figures(args: argparse.Namespace, registry: Registry) -> dict[str, Any] | None:
+    """What the promotion stands on, None: it is refused; told either way."""
+    current = registry.in_use(args.detector)
+    against = None if current is None else current.version
+    if not args.validate:
+        return {"against": against, "shortfalls": {"not_validated": "compared with nothing"}, "forced": True}
+    from tocsin.pipeline.registry import fingerprint_of
+    from tocsin.pipeline.training.recordings import recordings_under
+
+    new = registry.card(args.detector, args.version)
+    folders = recordings_under(args.validate)
+    fingerprint = fingerprint_of(folders)
+    is_own_data = new.training.get("fingerprint") == fingerprint
+    if is_own_data:
+        print(f"{args.version} was trained on these very recordings: its figures flatter it", file=sys.stderr)
+    comparison = _compare(args, registry, new, folders)
+    print(table_of(comparison, against or "", args.version))
+    for one in comparison.shortfalls:
+        print(f"{'in spite of' if args.force else 'refused'} ({one.reason.value}): {one.text}")
+    if comparison.shortfalls and not args.force:
+        return None
+    told = {"against": against, "fingerprint": fingerprint, "trained_on_them": is_own_data}
+    return {**told, **comparison.to_object(), "forced": bool(comparison.shortfalls)}
+
+
+def _compare(args: argparse.Namespace, registry: Registry, new: ModelCard, folders: list[Path]) -> Comparison:
+    from tocsin.pipeline.registry.validation import validate
+
+    draw = bar_of("recordings") if sys.stderr.isatty() else None
+
+    def told(_: str, done: int, total: int) -> None:
+        if draw is not None:
+            draw(done / total)
+            print(end="\n" if done == total else "", file=sys.stderr)
+
+    with shared_out(min(args.jobs, len(folders))) as mapper:
+        return validate(registry, new, folders, mapper, told)
+
+
+def table_of(comparison: Comparison, current_name: str, new_name: str) -> str:
+    """Return both models' figures side by side."""
+    old = None if comparison.current is None else comparison.current.to_object()
+    new = comparison.new.to_object()
+    head = f"{comparison.recording_count} recordings, {comparison.new.machine_days:.2f} machine-days"
+    rows = [("", f"current ({current_name})" if old else "", f"new ({new_name})")]
+    rows += [(title, _shown(old[key]) if old else "", _shown(new[key])) for title, key in _ROWS]
+    widths = [max(len(row[index]) for row in rows) for index in range(3)]
+    lines = [f"{row[0]:{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}".rstrip() for row in rows]
+    return "\n".join([head, *lines])
+
+
+def _shown(value: object) -> str:
+    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,218 @@
+"""``tocsin train RECORDING …``: a detector's model from recordings, with thresholds that keep a budget."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from tocsin.cli.kafka import add_kafka_arguments, settings_of
+from tocsin.cli.logs import add_log_arguments, set_up_logs
+from tocsin.cli.record import when_ns
+from tocsin.cli.registry import add_registry_argument, registry_of
+from tocsin.cli.workers import interrupt, shared_out
+from tocsin.schemas.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tocsin.pipeline.training.mapping import Mapper
+    from tocsin.pipeline.training.recordings import TrainingSet
+    from tocsin.pipeline.training.train import Trained
+
+DETECTORS = ("peers", "steps", "minder", "entropy")
+_SHOWN_NOTES = 10
+_EXIT_NO_MODEL = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    text = "recordings, or folders that hold some; with truth.json where thresholds are fitted"
+    parser.add_argument("recordings", metavar="RECORDING", type=Path, nargs="*", help=text)
+    parser.add_argument("--detector", choices=DETECTORS, default="peers", help="what is trained (%(default)s)")
+    text = "false accusations that a machine may cost in a day; inf: none is asked for, the best F1 (%(default)s)"
+    parser.add_argument("--budget-per-machine-day", metavar="X", type=float, default=0.01, help=text)
+    parser.add_argument("--seed", metavar="S", type=int, default=0, help="the same seed and data give the same model")
+    text = "more recordings, with truth.json, that nothing is learned from: their figures go onto the card"
+    parser.add_argument("--validate", metavar="RECORDING", type=Path, nargs="+", default=[], help=text)
+    text = "processes (default: one a processor)"
+    parser.add_argument("--jobs", metavar="N", type=int, default=len(os.sched_getaffinity(0)), help=text)
+    add_registry_argument(parser)
+    text = (
+        "the LSTM-VAEs that ship with tocsin: simulates the recordings of --seed, learns from them, asks for no budget"
+    )
+    parser.add_argument("--defaults", action="store_true", help=text)
+    text = "write DETECTOR/model.bin and card.json there, as the sources keep them, and not into the registry"
+    parser.add_argument("--out", metavar="FOLDER", type=Path, help=text)
+    group = parser.add_argument_group("out of Kafka, beside or instead of recordings")
+    group.add_argument("--from-kafka", metavar="[CLUSTER/]JOB", help="whose records; needs --kafka")
+    text = "from this event time: 2026-11-21T10:00 (UTC), or 90m, 2h, 1d ago (default: all that is there)"
+    group.add_argument("--since", metavar="WHEN", help=text)
+    group.add_argument("--until", metavar="WHEN", help="to before this event time (default: now)")
+    text = 'truth.json of that range; {"faults": []}: nothing happened (default: nobody knows)'
+    group.add_argument("--truth", metavar="FILE", type=Path, help=text)
+    add_kafka_arguments(parser)
+    add_log_arguments(parser, default_level="warning")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train; status 1 where nothing that was tried keeps the budget."""
+    set_up_logs(args)
+    signal.signal(signal.SIGTERM, interrupt)  # as Ctrl-C: temporary folders go
+    _check(args)
+    begun = os.times()
+    with tempfile.TemporaryDirectory(prefix="tocsin-train-") as own, shared_out(args.jobs) as mapper, Shown() as shown:
+        trained = _train(args, Path(own), mapper, shown)
+    for line in trained.lines:
+        print(line)
+    return _keep(args, trained, begun)
+
+
+def _check(args: argparse.Namespace) -> None:
+    from tocsin.pipeline.training.budget import check_budget
+
+    check_budget(args.budget_per_machine_day)
+    if args.jobs < 1:
+        raise ConfigError("--jobs", args.jobs, "at least 1")
+    if args.seed < 0:
+        raise ConfigError("--seed", args.seed, "0 or more")
+    given = [
+        name for name, value in (("--since", args.since), ("--until", args.until), ("--truth", args.truth)) if value
+    ]
+    if given and not args.from_kafka:
+        raise ConfigError(given[0], str(getattr(args, given[0][2:])), "used with --from-kafka")
+    if args.defaults and (args.recordings or args.from_kafka):
+        raise ConfigError("--defaults", "RECORDING", "used alone: it simulates its own recordings")
+    if not (args.recordings or args.from_kafka or args.defaults):
+        raise ConfigError("RECORDING", "none", "given, or --from-kafka, or --defaults")
+    if args.defaults:
+        args.detector, args.budget_per_machine_day = "minder", float("inf")
+
+
+def _train(args: argparse.Namespace, own: Path, mapper: Mapper, shown: Shown) -> Trained:
+    from tocsin.pipeline.training.recordings import look_at_all
+    from tocsin.pipeline.training.train import TrainingConfig, train
+
+    paths, source = list(args.recordings), [str(path) for path in args.recordings]
+    if args.defaults:
+        from tocsin.pipeline.training.simulated import write_defaults
+
+        shown.say("simulating the recordings of the default models")
+        write_defaults(own, args.seed, mapper, told=shown.told)
+        paths, source = [own], [f"tocsin train --defaults --seed {args.seed}"]
+    if args.from_kafka:
+        paths.append(_from_kafka(args, own / "kafka"))
+        since, until = args.since or "all", args.until or "now"
+        source.append(f"kafka {args.topic_prefix}.* {args.from_kafka} {since} to {until}")
+    data = look_at_all(paths, mapper, source)
+    validation = look_at_all(args.validate, mapper) if args.validate else None
+    shown.say(f"{args.detector}: {_size_of(data)}")
+    if validation is not None:
+        shown.say(f"validation: {_size_of(validation)}")
+    _notes(data, shown)
+    config = TrainingConfig(args.detector, args.budget_per_machine_day, args.seed)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return train(data, config, now, mapper, validation=validation, told=shown.told)
+
+
+def _size_of(data: TrainingSet) -> str:
+    count, labelled = len(data.members), len(data.labelled)
+    without = f" ({count - labelled} without truth.json)" if labelled < count else ""
+    return f"{count} recordings{without}, {data.machine_days:.3g} machine-days, {data.fault_count} faults"
+
+
+def _notes(data: TrainingSet, shown: Shown) -> None:
+    notes = [f"{one.folder}: {note}" for one in data.members for note in one.notes]
+    for note in notes[:_SHOWN_NOTES]:
+        shown.say(note)
+    if len(notes) > _SHOWN_NOTES:
+        shown.say(f"and {len(notes) - _SHOWN_NOTES} more such notes")
+
+
+def _from_kafka(args: argparse.Namespace, folder: Path) -> Path:
+    """Record the range, as ``tocsin record --from-kafka`` does."""
+    from tocsin.pipeline.bus.record import Wanted, record
+    from tocsin.pipeline.recording.manifest import read_truth
+
+    settings, now_ns = settings_of(args), time.time_ns()
+    cluster, _, job_id = args.from_kafka.rpartition("/")
+    if not job_id:
+        raise ConfigError("--from-kafka", args.from_kafka, "JOB or CLUSTER/JOB")
+    since_ns = when_ns("--since", args.since, now_ns) if args.since else 0
+    until_ns = when_ns("--until", args.until, now_ns) if args.until else None
+    if until_ns is not None and until_ns <= since_ns:
+        raise ConfigError("--until", args.until, "later than --since")
+    record(settings, args.topic_prefix, folder, Wanted(job_id, cluster, since_ns, until_ns))
+    if args.truth is not None:
+        try:
+            (folder / "truth.json").write_bytes(args.truth.read_bytes())
+        except OSError as error:
+            raise ConfigError("--truth", str(args.truth), f"a file that can be read ({error.strerror})") from error
+        read_truth(folder)
+    return folder
+
+
+def _keep(args: argparse.Namespace, trained: Trained, begun: os.times_result) -> int:
+    """Put the model where it belongs, and say where."""
+    from tocsin.pipeline.registry.builtin import save_builtin
+    from tocsin.pipeline.training.budget import BudgetReason
+
+    now = os.times()
+    cpu_seconds = sum(now[:4]) - sum(begun[:4])
+    size = f"{len(trained.payload)} bytes; {now.elapsed - begun.elapsed:.0f} s, {cpu_seconds:.0f} s of processors"
+    if trained.reason is BudgetReason.BUDGET_EXCEEDED:
+        print(f"{trained.card.detector}: no model ({trained.reason.value}); allow more, or mend what accuses")
+        return _EXIT_NO_MODEL
+    if args.out is not None:
+        save_builtin(trained.card, trained.payload, args.out)
+        print(f"{trained.card.detector}: written to {args.out / trained.card.detector} ({size})")
+        return 0
+    registry = registry_of(args)
+    card = registry.add(trained.card, trained.payload)
+    print(f"{card.detector} {card.version}: added to {registry.where} ({size})")
+    print(f"not promoted: tocsin models promote {card.detector} {card.version} --validate RECORDING...")
+    return 0
+
+
+class Shown(contextlib.AbstractContextManager["Shown"]):
+    """Progress: bars on a terminal, a line a stage elsewhere."""
+
+    def __init__(self) -> None:
+        """Nothing is shown yet."""
+        self._bars: Any = None
+        self._tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import Progress
+
+            self._bars = Progress(console=Console(stderr=True))
+            self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the bars as they are."""
+        if self._bars is not None:
+            self._bars.stop()
+
+    def say(self, text: str) -> None:
+        """One line."""
+        if self._bars is not None:
+            self._bars.console.print(text, markup=False, highlight=False)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def told(self, what: str, done: int, total: int) -> None:
+        """So much of a stage is done."""
+        if self._bars is None:
+            return
+        if what not in self._tasks:
+            self._tasks[what] = self._bars.add_task(what, total=total)
+        self._bars.update(self._tasks[what], completed=done, total=total)

@@ -1,0 +1,158 @@
+"""Many jobs side by side in processes of their own: ``replay``, ``backtest``."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from tocsin.cli.main import EXIT_INTERRUPTED
+from tocsin.pipeline.training.mapping import Mapper, alone
+from tocsin.schemas.errors import EngineError
+
+_BAR_WIDTH = 30
+_LOOK_SECONDS = 2.0
+JobT = TypeVar("JobT")
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True, slots=True)
+class Work(Generic[JobT, ResultT]):
+    """What is done with each job; both functions are of a module, so that they reach a new process.
+
+    Attributes:
+        do: does it.
+        failed: the result of a job that could not be done, and why.
+    """
+
+    do: Callable[[JobT], ResultT]
+    failed: Callable[[JobT, str], ResultT]
+
+
+def side_by_side(
+    jobs: Sequence[JobT],
+    work: Work[JobT, ResultT],
+    worker_count: int,
+    draw: Callable[[float], None] | None = None,
+) -> list[ResultT]:
+    """The results in the order of the jobs; a process that is killed (no memory left) costs its own job only.
+
+    Args:
+        jobs: what is to be done.
+        work: how.
+        worker_count: processes, at most one a job.
+        draw: called with the share that is done.
+    """
+    results = _side_by_side(jobs, work, min(worker_count, len(jobs)), draw)
+    if draw is not None:
+        print(file=sys.stderr)
+    return results
+
+
+def _side_by_side(
+    jobs: Sequence[JobT], work: Work[JobT, ResultT], worker_count: int, draw: Callable[[float], None] | None
+) -> list[ResultT]:
+    results = []
+    # spawn: the engine's libraries start threads, and fork copies their locks
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(worker_count, context, _begin_worker, (os.getpid(),)) as pool:
+        futures = [pool.submit(_supervised, work, job) for job in jobs]
+        try:
+            for job, future in zip(jobs, futures, strict=True):
+                results.append(_result_of(job, work, future, is_alone=len(jobs) == 1))
+                if draw is not None:
+                    draw(len(results) / len(jobs))
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in multiprocessing.active_children():
+                child.terminate()
+            raise
+    return results
+
+
+def _supervised(work: Work[JobT, ResultT], job: JobT) -> ResultT:
+    try:
+        return work.do(job)
+    except SystemExit:  # asked to end, and cleaned up: the pool would give this worker the next job
+        os._exit(EXIT_INTERRUPTED)
+    except Exception as error:  # noqa: BLE001  # supervising loop: the other jobs are done all the same
+        traceback.print_exc()
+        return work.failed(job, f"{type(error).__name__}: {error}")
+
+
+def _result_of(job: JobT, work: Work[JobT, ResultT], future: Future[ResultT], *, is_alone: bool) -> ResultT:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        if is_alone:
+            return work.failed(job, "the process that worked on it was killed (out of memory?)")
+        return _side_by_side([job], work, 1, None)[0]  # nobody knows whose process it was: each one again, alone
+
+
+def _begin_worker(parent_pid: int) -> None:
+    """Ctrl-C reaches the whole terminal: the parent ends its workers, and they clean up; without a parent they end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_INTERRUPTED))
+
+    def watch() -> None:
+        while os.getppid() == parent_pid:
+            time.sleep(_LOOK_SECONDS)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_LOOK_SECONDS)
+        os._exit(EXIT_INTERRUPTED)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
+@contextlib.contextmanager
+def shared_out(worker_count: int) -> Iterator[Mapper]:
+    """A ``Mapper`` over processes that stay, for work that comes in many rounds; one process: this one.
+
+    Raises:
+        EngineError: while it is used: one of the processes was killed.
+    """
+    if worker_count == 1:
+        yield alone
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(worker_count, context, _begin_worker, (os.getpid(),)) as pool:
+
+        def share(work: Callable[[JobT], ResultT], jobs: Sequence[JobT], /) -> Iterator[ResultT]:
+            try:
+                yield from pool.map(work, jobs)
+            except BrokenProcessPool as error:
+                raise EngineError("a process was killed (out of memory?): try with fewer --jobs") from error
+
+        try:
+            yield share
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in multiprocessing.active_children():
+                child.terminate()
+            raise
+
+
+def interrupt(*_: object) -> None:
+    """For SIGTERM: as Ctrl-C, so that nothing half written stays."""
+    raise KeyboardInterrupt
+
+
+def bar_of(what: str) -> Callable[[float], None]:
+    """A progress bar on stderr."""
+
+    def draw(ratio: float) -> None:
+        full = round(_BAR_WIDTH * min(1.0, max(0.0, ratio)))
+        bar = "#" * full + "." * (_BAR_WIDTH - full)
+        print(f"\r{what} [{bar}] {min(1.0, ratio):4.0%}", end="", file=sys.stderr, flush=True)
+
+    return draw
