@@ -212,10 +212,27 @@ class FakeJob:
             if not rank.agent_alive:
                 continue
             stage = rank.rank * self.shape.stage_count // self.shape.rank_count
-            place = RankPlace(rank.rank, rank.host, pp=stage, world_size=self.shape.rank_count, pid=100 + rank.rank)
+            leaf, minipod = self._switches(rank.rank)
+            place = RankPlace(
+                rank.rank,
+                rank.host,
+                pp=stage,
+                leaf=leaf,
+                minipod=minipod,
+                world_size=self.shape.rank_count,
+                pid=100 + rank.rank,
+            )
             own = tuple(group for group in self.groups if rank.rank in group.ranks)
             self._queue.append(Topology(self.job, rank.host, self.now_ns, (place,)))
             self._queue.append(Groups(self.job, rank.host, self.now_ns, own))
+
+    def _switches(self, rank: int) -> tuple[str, str]:
+        """Names of the leaf switch and the minipod of a rank's host, "" = unknown."""
+        per_leaf, per_minipod = self.shape.leaf_hosts_count, self.shape.minipod_leaves_count
+        if not per_leaf:
+            return "", ""
+        leaf = rank // per_leaf
+        return f"leaf{leaf}", f"minipod{leaf // per_minipod}" if per_minipod else ""
 
     def _run_steps(self, end_ns: int) -> None:
         while not self.standing:
