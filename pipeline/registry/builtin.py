@@ -1,7 +1,7 @@
 """The models that ship with the program, as registry entries of version ``builtin``.
 
-``models/defaults/DETECTOR/`` holds ``model.bin`` and ``card.json``. A detector that running engines use
-and that has no folder there has a card too: it stands for the numbers that are part of the code.
+``models/defaults/DETECTOR/`` holds ``model.bin`` and ``card.json``. A detector that works without a model and
+has no folder there has a card too: it stands for the numbers that are part of the code.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from tocsin.schemas.reasons import RegistryRefusal
 
 CARD_FILE: Final = "card.json"
 MODEL_FILE: Final = "model.bin"
+WITHOUT_A_MODEL: Final = (*FORMATS, "entropy")
+"""Detectors that have numbers of their own."""
 
 
 def shipped_folder() -> Traversable:
@@ -35,7 +37,7 @@ def builtin_cards(folder: Traversable | None = None) -> dict[str, ModelCard]:
         RegistryError: a shipped file is damaged: this installation is.
     """
     place = shipped_folder() if folder is None else folder
-    found = {detector: own_settings(detector, code_version()) for detector in FORMATS}
+    found = {detector: own_settings(detector, code_version()) for detector in WITHOUT_A_MODEL}
     for entry in place.iterdir() if place.is_dir() else ():
         if entry.is_dir() and is_detector(entry.name) and (entry / CARD_FILE).is_file():
             found[entry.name] = _shipped_card(entry)

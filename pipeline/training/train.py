@@ -16,7 +16,7 @@ from tocsin.pipeline.registry import ModelCard, code_version
 from tocsin.pipeline.training.budget import BudgetReason, Choice, check_budget
 from tocsin.pipeline.training.entropy import fit_entropy, try_lines
 from tocsin.pipeline.training.mapping import Mapper, Told
-from tocsin.pipeline.training.numbers import COORDINATES, check_all_labelled, fit_numbers
+from tocsin.pipeline.training.numbers import check_all_labelled, fit_numbers
 from tocsin.pipeline.training.recordings import TrainingSet
 from tocsin.pipeline.training.replays import evaluate
 from tocsin.schemas.errors import ConfigError
@@ -122,7 +122,10 @@ def train(
         thresholds=found,
         metrics=metrics,
     )
-    return Trained(card, model.payload, model.choice.reason, (*model.lines, model.choice.sentence()))
+    lines = [*model.lines, model.choice.sentence()]
+    if not data.fault_count:
+        lines.append("no fault in these recordings: how many it finds, and how soon, nobody knows")
+    return Trained(card, model.payload, model.choice.reason, tuple(lines))
 
 
 def judged(detector: str, payload: bytes, data: TrainingSet, mapper: Mapper, told: Told | None = None) -> Score:
@@ -144,11 +147,11 @@ def _numbers(data: TrainingSet, config: TrainingConfig, mapper: Mapper, told: To
     found = fit_numbers(data, config.detector, config.budget_ratio, mapper, seed=config.seed, told=told)
     numbers: Numbers = found.choice.thing
     payload = write_numbers(numbers)
-    lines = [
-        f"{coordinate.path} = {numbers[coordinate.section][coordinate.name]:g}"
-        + (f" (was {coordinate.own:g})" if coordinate.path in found.changed else " (the program's own)")
-        for coordinate in COORDINATES[config.detector]
-    ]
+    lines = []
+    for section, values in numbers.items():
+        for name, value in values.items():
+            was = found.changed.get(f"{section}.{name}")
+            lines.append(f"{section}.{name} = {value:g} " + (f"(was {was[0]:g})" if was else "(the program's own)"))
     lines.append(f"{found.tried_count} sets of numbers tried; F1 {_f1(found.own)} -> {_f1(found.choice.score)}")
     return _Model(payload, f"{config.detector}/1", found.choice, {k: dict(v) for k, v in numbers.items()}, lines)
 

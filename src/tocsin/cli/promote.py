@@ -15,9 +15,8 @@ from tocsin.cli.workers import bar_of, interrupt, shared_out
 from tocsin.schemas.errors import ConfigError, EngineError
 
 if TYPE_CHECKING:
-    from tocsin.pipeline.registry import Registry
+    from tocsin.pipeline.registry import ModelCard, Registry
     from tocsin.pipeline.registry.comparison import Comparison
-    from tocsin.pipeline.registry.validation import Entry
 
 EXIT_NO = 1
 _ROWS = (
@@ -49,6 +48,8 @@ def add_promote_arguments(parser: argparse.ArgumentParser) -> None:
 
 def promote(args: argparse.Namespace) -> int:
     """Compare, promote, announce; status 1 where the new model is worse, or nobody can tell."""
+    from tocsin.models.documents import FORMATS
+
     signal.signal(signal.SIGTERM, interrupt)  # as Ctrl-C: the workers end with it
     is_announced = is_addressed(args)
     if args.jobs < 1:
@@ -57,7 +58,7 @@ def promote(args: argparse.Namespace) -> int:
         raise ConfigError("--validate", None, "given: recordings to compare the models on (or --force: without)")
     registry = registry_of(args)
     announce = of_registry(registry, args.detector, args.version)
-    if is_announced:
+    if is_announced or args.detector in FORMATS:
         check(args, announce)  # before minutes of work
     before = registry.promotion(args.detector)
     name = f"{args.detector} {args.version}"
@@ -86,13 +87,12 @@ def _figures(args: argparse.Namespace, registry: Registry) -> dict[str, Any] | N
     if not args.validate:
         return {"against": against, "shortfalls": {"not_validated": "compared with nothing"}, "forced": True}
     from tocsin.pipeline.registry import fingerprint_of
-    from tocsin.pipeline.registry.validation import entry_of
     from tocsin.pipeline.training.recordings import recordings_under
 
-    new = entry_of(registry, args.detector, args.version)
+    new = registry.card(args.detector, args.version)
     folders = recordings_under(args.validate)
     fingerprint = fingerprint_of(folders)
-    is_own_data = new.card.training.get("fingerprint") == fingerprint
+    is_own_data = new.training.get("fingerprint") == fingerprint
     if is_own_data:
         print(f"{args.version} was trained on these very recordings: its figures flatter it", file=sys.stderr)
     comparison = _compare(args, registry, new, folders)
@@ -105,7 +105,7 @@ def _figures(args: argparse.Namespace, registry: Registry) -> dict[str, Any] | N
     return {**told, **comparison.to_object(), "forced": bool(comparison.shortfalls)}
 
 
-def _compare(args: argparse.Namespace, registry: Registry, new: Entry, folders: list[Path]) -> Comparison:
+def _compare(args: argparse.Namespace, registry: Registry, new: ModelCard, folders: list[Path]) -> Comparison:
     from tocsin.pipeline.registry.validation import validate
 
     draw = bar_of("recordings") if sys.stderr.isatty() else None

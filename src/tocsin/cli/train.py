@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tocsin.cli.kafka import add_kafka_arguments, settings_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
-from tocsin.cli.main import EXIT_ERROR
 from tocsin.cli.record import when_ns
+from tocsin.cli.registry import add_registry_argument, registry_of
 from tocsin.cli.workers import interrupt, shared_out
 from tocsin.schemas.errors import ConfigError
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 DETECTORS = ("peers", "steps", "minder", "entropy")
 _SHOWN_NOTES = 10
-_DEFAULT_REGISTRY = "tocsin-models"
+_EXIT_NO_MODEL = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,8 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--validate", metavar="RECORDING", type=Path, nargs="+", default=[], help=text)
     text = "processes (default: one a processor)"
     parser.add_argument("--jobs", metavar="N", type=int, default=len(os.sched_getaffinity(0)), help=text)
-    text = "folder or address of the registry [env: TOCSIN_REGISTRY; default: ./tocsin-models]"
-    parser.add_argument("--registry", metavar="WHERE", default="", help=text)
+    add_registry_argument(parser)
     text = (
         "the LSTM-VAEs that ship with tocsin: simulates the recordings of --seed, learns from them, asks for no budget"
     )
@@ -75,6 +74,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
+    from tocsin.pipeline.training.budget import check_budget
+
+    check_budget(args.budget_per_machine_day)
     if args.jobs < 1:
         raise ConfigError("--jobs", args.jobs, "at least 1")
     if args.seed < 0:
@@ -157,7 +159,6 @@ def _from_kafka(args: argparse.Namespace, folder: Path) -> Path:
 
 def _keep(args: argparse.Namespace, trained: Trained, begun: os.times_result) -> int:
     """Put the model where it belongs, and say where."""
-    from tocsin.pipeline.registry import Registry
     from tocsin.pipeline.registry.builtin import save_builtin
     from tocsin.pipeline.training.budget import BudgetReason
 
@@ -166,14 +167,14 @@ def _keep(args: argparse.Namespace, trained: Trained, begun: os.times_result) ->
     size = f"{len(trained.payload)} bytes; {now.elapsed - begun.elapsed:.0f} s, {cpu_seconds:.0f} s of processors"
     if trained.reason is BudgetReason.BUDGET_EXCEEDED:
         print(f"{trained.card.detector}: no model ({trained.reason.value}); allow more, or mend what accuses")
-        return EXIT_ERROR
+        return _EXIT_NO_MODEL
     if args.out is not None:
         save_builtin(trained.card, trained.payload, args.out)
         print(f"{trained.card.detector}: written to {args.out / trained.card.detector} ({size})")
         return 0
-    where = args.registry or os.environ.get("TOCSIN_REGISTRY") or _DEFAULT_REGISTRY
-    card = Registry.open(where).add(trained.card, trained.payload)
-    print(f"{card.detector} {card.version}: added to {where} ({size})")
+    registry = registry_of(args)
+    card = registry.add(trained.card, trained.payload)
+    print(f"{card.detector} {card.version}: added to {registry.where} ({size})")
     print(f"not promoted: tocsin models promote {card.detector} {card.version} --validate RECORDING...")
     return 0
 

@@ -14,10 +14,10 @@ from tocsin.pipeline.registry.card import BUILTIN, write_card
 from tocsin.schemas.errors import RegistryError
 
 
-def test_without_files_each_detector_of_an_engine_has_its_own_settings(tmp_path: Path) -> None:
+def test_without_files_each_detector_that_needs_none_has_its_own_settings(tmp_path: Path) -> None:
     cards = builtin_cards(tmp_path)
 
-    assert list(cards) == sorted(FORMATS)
+    assert list(cards) == sorted([*FORMATS, "entropy"])
     assert all(
         (one.version, one.is_own, builtin_payload(one, tmp_path)) == (BUILTIN, True, b"") for one in cards.values()
     )

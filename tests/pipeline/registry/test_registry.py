@@ -118,7 +118,7 @@ def test_any_bytes_and_any_settings_come_back(payload: bytes, seed: int, text: s
 def test_a_model_has_at_least_a_byte_and_fits_into_an_announcement(registry: Registry, size: int) -> None:
     with pytest.raises(ConfigError, match=f"{size} bytes"):
         registry.add(card("minder"), b"x" * size)
-    assert versions(registry, "minder") == []
+    assert [one for one in versions(registry, "minder") if one != BUILTIN] == []
 
 
 @pytest.mark.parametrize(

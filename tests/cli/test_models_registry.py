@@ -1,0 +1,357 @@
+"""``tocsin models`` with a registry: list, show, promote, refuse, announce; a promoted model in a running engine."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.model_announcements import DEAF
+from tests.pipeline.registry.kit import card, payload_of
+from tocsin.cli.main import main
+from tocsin.models.documents import write_numbers
+from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.recording.replay import ReplayConfig, drive
+from tocsin.pipeline.recording.score import score_lines
+from tocsin.pipeline.recording.tables import Recording
+from tocsin.pipeline.recording.writer import write_recording
+from tocsin.pipeline.registry import Registry, comparison, fingerprint_of
+from tocsin.pipeline.server import AgentServer
+from tocsin.pipeline.simulation.case import Case, draw_case
+from tocsin.schemas.records import NS_PER_SECOND
+
+SAME = payload_of(8.5)
+"""A hair above the program's own line: says the same of the recording."""
+
+
+@cache
+def case() -> Case:
+    """A machine whose power is capped: the peers detector finds it, and nobody else does."""
+    return draw_case(3, 4, "power_cap", duration_seconds=300.0)
+
+
+@cache
+def recording(start_ns: int = 0) -> Recording:
+    """What it gives, at another time if asked for."""
+    shape = case().shape
+    moved = replace(
+        case(), shape=replace(shape, start_ns=start_ns // shape.slice_ns * shape.slice_ns or shape.start_ns)
+    )
+    return moved.recording()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    """Where the registry is."""
+    return str(tmp_path / "models")
+
+
+@pytest.fixture
+def registry(place: str) -> Registry:
+    return Registry.open(place)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder that holds one recording."""
+    write_recording(tmp_path / "recordings" / "one", recording())
+    return tmp_path / "recordings"
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One recording is enough to tell."""
+    monkeypatch.setattr(comparison, "MIN_FAULT_COUNT", 1)
+    monkeypatch.setattr(comparison, "MIN_MACHINE_DAYS", 0.0)
+
+
+@pytest.fixture
+def server() -> Iterator[AgentServer]:
+    """An engine that listens."""
+    server = AgentServer(EmbeddedEngine(EngineConfig(history=None)), "127.0.0.1:0", time.time_ns)
+    server.start()
+    yield server
+    server.close()
+
+
+def add(registry: Registry, payload: bytes, detector: str = "peers") -> str:
+    return registry.add(card(detector), payload).version
+
+
+# -- list, show, refuse ----------------------------------------------------------------------------
+
+
+def test_a_list_says_what_is_current_and_what_is_refused(
+    registry: Registry, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, bad = add(registry, payload_of(11.0)), add(registry, payload_of(12.0))
+    registry.promote("peers", good, {})
+    assert main(["models", "refuse", "peers", bad, "--reason", "blamed the switch", "--registry", place]) == 0
+    assert main(["models", "list", "--registry", place, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out.splitlines()[-1])
+    states = {(row["detector"], row["version"]): row["state"] for row in rows}
+
+    assert states[("peers", good)] == "current"
+    assert states[("peers", bad)] == "refused"
+    assert states[("peers", "builtin")] == ""
+    assert states[("steps", "builtin")] == "current"
+    assert {row["refused"] for row in rows} == {None, "blamed the switch"}
+    assert main(["models", "list", "peers", "--registry", place]) == 0
+    table = capsys.readouterr().out
+    assert [line.split()[:2] for line in table.splitlines()[1:]] == [
+        ["peers", "builtin"],
+        *sorted([["peers", good], ["peers", bad]]),
+    ]
+    assert "0.970" in table
+
+
+def test_a_damaged_model_is_told_and_the_others_are_listed(
+    registry: Registry, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut, lost, good = (add(registry, payload_of(value)) for value in (11.0, 12.0, 13.0))
+    registry.promote("peers", lost, {})
+    (Path(place) / "peers" / cut / "card.json").write_bytes(b'{"card_version": 1')
+    (Path(place) / "peers" / lost / "card.json").unlink()
+    assert main(["models", "list", "--registry", place]) == 2
+    told = capsys.readouterr()
+
+    assert good in told.out
+    assert f"peers/{cut}/card.json: card is no JSON" in told.err
+    assert f"current.json: names {lost}, which is not there" in told.err
+
+
+def test_show_names_data_figures_and_promotion(
+    registry: Registry, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version = add(registry, payload_of())
+    registry.promote("peers", version, {"against": "builtin"})
+    assert main(["models", "show", "peers", "--registry", place]) == 0
+    shown = capsys.readouterr().out
+    for words in (
+        f"version: {version}",
+        "fingerprint: 000",
+        "f1: 0.97",
+        "against: builtin",
+        "alarm_sum: 12",
+        "bytes: 30",
+    ):
+        assert words in shown
+    assert main(["models", "show", "peers", version, "--json", "--registry", place]) == 0
+    assert json.loads(capsys.readouterr().out)["training"]["machine_days"] == 1.5
+
+
+def test_the_environment_names_the_registry(
+    registry: Registry, place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version = add(registry, payload_of())
+    monkeypatch.setenv("TOCSIN_REGISTRY", place)
+    assert main(["models", "list"]) == 0
+    assert version in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["show", "peers", "20260101-aaaaaaaa"], "peers has builtin, 2"),
+        (["show", "oracle"], "none of oracle"),
+        (["refuse", "peers", "builtin", "--reason=x"], "part of the program"),
+        (["refuse", "peers", "VERSION", "--reason= "], "--reason"),
+        (["promote", "peers", "VERSION"], "--validate"),
+        (["promote", "peers", "VERSION", "--force", "--jobs=0"], "--jobs"),
+        (["promote", "peers", "VERSION", "--validate", "nowhere"], "nowhere: no such folder"),
+        (["promote", "peers", "20260101-aaaaaaaa", "--force"], "no such model"),
+        (["promote", "peers", "VERSION", "--force", "--to=127.0.0.1:1", "--effective-in=1"], "--effective-in"),
+        (["announce", "peers", "--dry-run"], "nothing of peers is promoted"),
+        (["announce", "minder", "--version=MINDER", "--dry-run"], "minder judges recordings only"),
+        (["promote", "minder", "MINDER", "--force", "--to=127.0.0.1:1"], "minder judges recordings only"),
+        (["list", "--registry", "ftp://host/models"], "--registry"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    registry: Registry, place: str, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = {"VERSION": add(registry, payload_of()), "MINDER": add(registry, b"weights", "minder")}
+    given = arguments if "--registry" in arguments else [*arguments, "--registry", place]
+    told = [next((one.replace(key, name) for key, name in names.items() if key in one), one) for one in given]
+    assert main(["models", *told]) == 2
+    assert words in capsys.readouterr().err
+    assert registry.promotion("peers") is None
+
+
+# -- promote ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("few")
+def test_a_worse_model_is_refused_and_by_how_much_is_said(
+    registry: Registry, place: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deaf = add(registry, write_numbers(DEAF))
+    flags = ["models", "promote", "peers", deaf, "--registry", place, "--jobs=1"]
+    assert main([*flags, "--validate", str(folder)]) == 1
+    told = capsys.readouterr().out
+
+    assert f"current (builtin)  new ({deaf})" in told
+    assert "refused (f1_lower): F1 0.0000 instead of 1.0000: lower by 1.0000" in told
+    assert registry.promotion("peers") is None
+    assert main([*flags, "--validate", str(folder), "--force"]) == 0
+    promotion = registry.promotion("peers")
+    assert promotion is not None
+    assert promotion.figures["forced"] is True
+    assert list(promotion.figures["shortfalls"]) == ["f1_lower"]
+
+
+@pytest.mark.usefixtures("few")
+def test_a_model_as_good_is_promoted_with_its_figures(
+    registry: Registry, place: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version = add(registry, SAME)
+    flags = ["models", "promote", "peers", version, "--registry", place, "--jobs=1", "--validate", str(folder)]
+    assert main(flags) == 0
+    assert f"peers {version}: promoted (before: nothing)" in capsys.readouterr().out
+    promotion = registry.promotion("peers")
+    assert promotion is not None
+    figures = promotion.figures
+    assert (promotion.version, figures["against"], figures["recordings"]) == (version, "builtin", 1)
+    assert (figures["current"]["f1"], figures["new"]["f1"], figures["forced"]) == (1.0, 1.0, False)
+    assert figures["fingerprint"] == fingerprint_of([folder / "one"])
+    assert main(flags) == 0
+    assert "is the current one already" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("few")
+def test_the_current_models_of_the_other_detectors_are_beside_it(
+    registry: Registry, place: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    registry.promote("peers", add(registry, write_numbers(DEAF)), {})
+    quiet = write_numbers({"lines": {"max_lasting_seconds": 61.0}})
+    steps = registry.add(card("steps"), quiet).version
+    flags = ["models", "promote", "steps", steps, "--registry", place, "--jobs=1", "--validate", str(folder)]
+    assert main(flags) == 0
+    promotion = registry.promotion("steps")
+
+    assert promotion is not None
+    assert promotion.figures["current"]["hits"] == promotion.figures["new"]["hits"] == 0  # peers is deaf in both
+
+
+@pytest.mark.slow
+def test_too_few_recordings_in_processes_of_their_own(
+    registry: Registry, place: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_recording(folder / "two", recording())
+    version = add(registry, SAME)
+    flags = ["models", "promote", "peers", version, "--registry", place, "--jobs=2", "--validate", str(folder)]
+    assert main(flags) == 1
+    told = capsys.readouterr().out
+
+    assert "2 recordings, 0.03 machine-days" in told
+    assert "refused (too_few_recordings): 2 faults and 0.03 machine-days" in told
+    assert registry.promotion("peers") is None
+
+
+@pytest.mark.usefixtures("few")
+def test_who_is_compared_on_its_own_training_data_hears_of_it(
+    registry: Registry, place: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training = {"fingerprint": fingerprint_of([folder / "one"])}
+    version = registry.add(card(training=training), SAME).version
+    flags = ["models", "promote", "peers", version, "--registry", place, "--jobs=1", "--validate", str(folder)]
+    assert main(flags) == 0
+    assert "was trained on these very recordings" in capsys.readouterr().err
+
+
+def test_recordings_without_truth_cannot_be_compared_on(
+    registry: Registry, place: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "one" / "truth.json").unlink()
+    flags = ["models", "promote", "peers", add(registry, SAME), "--registry", place, "--jobs=1"]
+    assert main([*flags, "--validate", str(folder)]) == 2
+    assert f"truth.json: missing in {folder / 'one'}" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("few")
+def test_what_judges_recordings_only_is_run_over_them(
+    registry: Registry, place: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version = registry.add(card("entropy"), b'{"lines": {"max_sigmas": 5.0}}').version
+    flags = ["models", "promote", "entropy", version, "--registry", place, "--jobs=1", "--validate", str(folder)]
+    assert main(flags) == 0
+    assert f"new ({version})" in capsys.readouterr().out
+    unknown = registry.add(card("oracle"), b"?").version
+    assert main([*flags[:2], "oracle", unknown, *flags[4:]]) == 2
+    assert "nothing here runs its models" in capsys.readouterr().err
+
+
+def test_a_refused_model_is_neither_promoted_nor_announced(
+    registry: Registry, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version = add(registry, payload_of())
+    registry.promote("peers", version, {})
+    assert main(["models", "refuse", "peers", version, "--reason", "blamed the switch", "--registry", place]) == 0
+    assert "it is the current one" in capsys.readouterr().out
+    for arguments in (["promote", "peers", version, "--force"], ["announce", "peers", "--dry-run"]):
+        assert main(["models", *arguments, "--registry", place]) == 2
+        assert "marked as refused: blamed the switch" in capsys.readouterr().err
+
+
+# -- running engines -------------------------------------------------------------------------------
+
+
+def found_in(engine: EmbeddedEngine, data: Recording) -> list[float | None]:
+    """The delay of each fault, None where it was missed."""
+    lines = [verdict.to_line() for verdict in drive(engine, data, ReplayConfig())]
+    assert data.truth is not None
+    return [fault.delay_seconds for fault in score_lines(lines, data.truth["faults"], 1.0).faults]
+
+
+def test_a_promoted_model_is_used_by_a_running_engine(
+    registry: Registry, place: str, server: AgentServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version = add(registry, write_numbers(DEAF))
+    engine = server._engine
+    [before] = found_in(engine, recording(time.time_ns() - 600 * NS_PER_SECOND))
+    flags = ["models", "promote", "peers", version, "--force", "--registry", place, "--effective-in=10"]
+    assert main([*flags, f"--to={server.address}"]) == 0
+    told = capsys.readouterr().out
+    later = recording(time.time_ns() + 60 * NS_PER_SECOND)
+    engine.tick(later.manifest.start_ns)
+    [after] = found_in(engine, later)
+
+    assert f"peers {version}: promoted" in told
+    assert f"peers {version}: used by slices from" in told
+    assert before is not None
+    assert after is None
+    assert found_in(EmbeddedEngine(EngineConfig(history=None)), later) == [before]  # another engine: its own settings
+    assert [(m["version"], m["state"]) for m in engine.models.status(later.manifest.end_ns)] == [(version, "in use")]
+
+
+def test_a_version_of_the_registry_and_what_ships_can_be_announced(
+    registry: Registry, place: str, server: AgentServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = add(registry, payload_of(11.0)), add(registry, payload_of(12.0))
+    registry.promote("peers", second, {})
+    flags = ["--registry", place, f"--to={server.address}"]
+    assert main(["models", "announce", "peers", "--version", first, *flags]) == 0
+    assert main(["models", "announce", "peers", "--effective-in=60", *flags]) == 0
+    assert main(["models", "announce", "peers", "--version=builtin", "--effective-in=120", *flags]) == 0
+    waiting = [model["version"] for model in server._engine.models.status(time.time_ns())]
+
+    assert waiting == [first, second, "default"]
+
+
+def test_an_engine_that_is_away_leaves_it_promoted_and_says_so(
+    registry: Registry, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version = add(registry, payload_of())
+    assert main(["models", "promote", "peers", version, "--force", "--registry", place, "--to=127.0.0.1:1"]) == 2
+    told = capsys.readouterr().err
+
+    assert f"peers {version} is promoted, but not announced: no engine answers at 127.0.0.1:1" in told
+    assert f"tocsin models announce peers --version {version}" in told
+    promotion = registry.promotion("peers")
+    assert promotion is not None
+    assert promotion.figures["shortfalls"] == {"not_validated": "compared with nothing"}
