@@ -15,7 +15,7 @@ SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12)
 # A uv that works on the PATH serves; otherwise one of our own in .uv/, never in the system's Python.
 UV := $(shell if uv --version >/dev/null 2>&1; then echo uv; else echo .uv/bin/uv; fi)
 
-.PHONY: help install run test test-slow lint format bench bench-stream parity chaos clean distclean
+.PHONY: help install run test test-slow lint format bench bench-stream models parity chaos clean distclean
 
 help:
 	@echo "make install    .venv with everything (about 6 GB, minutes the first time)"
@@ -23,6 +23,7 @@ help:
 	@echo "make test       the tests that take seconds;  make test-slow: the others"
 	@echo "make lint       ruff, mypy, import-linter, units in names;  make format: mend what can be mended"
 	@echo "make bench      the figures that docs/claims.md cites;  make bench-stream: Kafka, Flink, ClickHouse at 10,000 hosts"
+	@echo "make models     the LSTM-VAEs that ship in models/defaults, from simulated recordings of one seed (minutes)"
 	@echo "make parity     every recording through Kafka, Flink and ClickHouse: what the embedded engine says, to the byte"
 	@echo "make chaos      the same while each part is killed with -9, at least 20 times each (half an hour)"
 	@echo "make clean      remove caches and builds;  make distclean: the environments too"
@@ -75,6 +76,9 @@ bench: install
 
 bench-stream: install
 	@$(BIN)/python -m tests.bench.stream $(ARGS)
+
+models: install
+	@$(BIN)/tocsin train --defaults --out models/defaults $(ARGS)
 
 # ARGS="simulated dumps": some of the recordings; ARGS="--also FOLDER": recordings of your own
 parity: install

@@ -142,13 +142,17 @@ def not_judged(figures: SetFigures) -> str:
 
 def table_lines(figures: Sequence[SetFigures]) -> list[str]:
     """The table by set for a terminal; what was not judged below it."""
-    rows = [HEAD, *(cells(one.name, one.total) for one in figures)]
+    lines = lined_up([HEAD, *(cells(one.name, one.total) for one in figures)])
+    return [*lines, *(f"{one.name} could not judge: {told}" for one in figures if (told := not_judged(one)))]
+
+
+def lined_up(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows under each other: names to the left, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
+    return [
         "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
         for row in rows
     ]
-    return [*lines, *(f"{one.name} could not judge: {told}" for one in figures if (told := not_judged(one)))]
 
 
 def headline(cases: Sequence[Case]) -> str:

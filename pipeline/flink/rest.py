@@ -182,6 +182,17 @@ class FlinkRest:
             return None
         return sum(found) if aggregate == "sum" else min(found) if aggregate == "min" else max(found)
 
+    def metrics_ending(self, job_id: str, name: str) -> float | None:
+        """Return the sum of all metrics whose name's last part is this, over all subtasks; None: there is none."""
+        found: list[float] = []
+        for vertex in self._get(f"/jobs/{job_id}")["vertices"]:
+            where = f"/jobs/{job_id}/vertices/{vertex['id']}/subtasks/metrics"
+            ids = [str(entry["id"]) for entry in self._get(where) if str(entry["id"]).rpartition(".")[2] == name]
+            if ids:
+                query = urllib.parse.urlencode({"get": ",".join(ids), "agg": "sum"})
+                found += [float(entry["sum"]) for entry in self._get(f"{where}?{query}")]
+        return sum(found) if found else None
+
     def savepoint(self, job_id: str, folder: str = "") -> str:
         """Take a savepoint while the job goes on; return where it lies.
 

@@ -212,10 +212,18 @@ class FakeJob:
             if not rank.agent_alive:
                 continue
             stage = rank.rank * self.shape.stage_count // self.shape.rank_count
-            place = RankPlace(rank.rank, rank.host, pp=stage, world_size=self.shape.rank_count, pid=100 + rank.rank)
+            leaf, minipod = self._switches(rank.rank)
+            size, pid = self.shape.rank_count, 100 + rank.rank
+            place = RankPlace(rank.rank, rank.host, pp=stage, leaf=leaf, minipod=minipod, world_size=size, pid=pid)
             own = tuple(group for group in self.groups if rank.rank in group.ranks)
             self._queue.append(Topology(self.job, rank.host, self.now_ns, (place,)))
             self._queue.append(Groups(self.job, rank.host, self.now_ns, own))
+
+    def _switches(self, rank: int) -> tuple[str, str]:
+        """The leaf switch and the minipod of a rank's host, "" = nobody knows."""
+        hosts, leaves = self.shape.leaf_hosts_count, self.shape.minipod_leaves_count
+        leaf = rank // max(1, hosts)
+        return f"leaf{leaf}" if hosts else "", f"minipod{leaf // leaves}" if hosts and leaves else ""
 
     def _run_steps(self, end_ns: int) -> None:
         while not self.standing:

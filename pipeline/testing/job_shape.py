@@ -14,6 +14,8 @@ class JobShape:
     Attributes:
         rank_count: ranks, one a host; even.
         stage_count: pipeline stages (ranks are compared within one).
+        leaf_hosts_count: hosts behind one leaf switch, 0: nobody knows the switches.
+        minipod_leaves_count: leaf switches of one minipod, 0: nobody knows the minipods.
         step_seconds: own time of a rank in a healthy step.
         transfer_seconds: time of one collective once everybody is there.
         jitter_ratio: standard deviation of a rank's own time.
@@ -23,6 +25,8 @@ class JobShape:
 
     rank_count: int = 8
     stage_count: int = 1
+    leaf_hosts_count: int = 0
+    minipod_leaves_count: int = 0
     step_seconds: float = 0.2
     transfer_seconds: float = 0.002
     jitter_ratio: float = 0.05

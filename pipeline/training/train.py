@@ -122,7 +122,10 @@ def train(
         thresholds=found,
         metrics=metrics,
     )
-    return Trained(card, model.payload, model.choice.reason, (*model.lines, model.choice.sentence()))
+    lines = [*model.lines, model.choice.sentence()]
+    if not data.fault_count:
+        lines.append("no fault in these recordings: how many it finds, and how soon, nobody knows")
+    return Trained(card, model.payload, model.choice.reason, tuple(lines))
 
 
 def judged(detector: str, payload: bytes, data: TrainingSet, mapper: Mapper, told: Told | None = None) -> Score:

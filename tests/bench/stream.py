@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.bench.stream_lag import FETCH_SETTINGS, LagMeter, busy_seconds, what_bounds
 from tocsin.cli.cluster.broker import Broker, BrokerConfig
 from tocsin.cli.cluster.clickhouse import ClickHouseEndpoint, EndpointConfig
 from tocsin.cli.cluster.flink import Flink
@@ -40,6 +41,7 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _DRAIN_SECONDS = 30.0
 _THREADS_COUNT = 16
 _SLOW_COUNT = 12
+_SEARCH_FACTOR, _SEARCH_SECONDS = 1.25, 90
 _FIRST = ["nice", "-n", "-15"] if os.geteuid() == 0 else []
 _DEFAULTS = JobOptions(StreamOptions(servers=""))
 
@@ -63,14 +65,14 @@ class Usage:
         self.peak_bytes = max(self.peak_bytes, resident)
 
     def threads(self) -> Counter[str]:
-        """CPU seconds by thread name."""
+        """CPU seconds by thread, its name and number."""
         found: Counter[str] = Counter()
         for pid in self._members():
             program = _stat(Path(f"/proc/{pid}"))[0]
             if self.program in program:
                 for folder in Path(f"/proc/{pid}/task").iterdir():
                     name, seconds, _ = _stat(folder)
-                    found[name] += seconds  # type: ignore[assignment]  # a counter counts what it is given
+                    found[f"{name} {folder.name}"] += seconds  # type: ignore[assignment]  # a counter counts what it is given
         return found
 
     def _members(self) -> list[int]:
@@ -101,24 +103,39 @@ def main() -> int:
     parser.add_argument("--warmup-seconds", type=int, default=40, help=text)
     parser.add_argument("--parallelism", type=int, default=2, help="slots")
     parser.add_argument("--cut", action="store_true", help="agents cut frames by metric group")
+    text = "after these, more and more hosts in as many jobs as the first run's, 90 s each, until they do not keep up"
+    parser.add_argument("--search", action="store_true", help=text)
     parser.add_argument("--threads", action="store_true", help="print which threads used the time")
     parser.add_argument("--flink", action="append", default=[], metavar="NAME=VALUE", help="a setting of Flink")
     parser.add_argument("--checkpoint-seconds", type=float, default=_DEFAULTS.checkpoint_seconds)
     parser.add_argument("--snapshot-seconds", type=int, default=_DEFAULTS.snapshot_seconds)
     args = parser.parse_args()
-    failed = 0
-    for job_count in args.jobs:
-        options = argparse.Namespace(**{**vars(args), "jobs": job_count, "cut": args.cut})
-        with tempfile.TemporaryDirectory(prefix="tocsin-stream-") as folder:
-            failed += not _Chain(Path(folder), options).run()
+    failed = sum(not _run(args, jobs=job_count) for job_count in args.jobs)
+    if args.search:
+        _search(args)
     return min(1, failed)
+
+
+def _run(args: argparse.Namespace, **changes: int) -> bool:
+    with tempfile.TemporaryDirectory(prefix="tocsin-stream-") as folder:
+        return _Chain(Path(folder), argparse.Namespace(**{**vars(args), **changes})).run()
+
+
+def _search(args: argparse.Namespace) -> None:
+    hosts, most = args.hosts, 0
+    while True:
+        hosts = round(hosts * _SEARCH_FACTOR)
+        if not _run(args, jobs=args.jobs[0], hosts=hosts, seconds=_SEARCH_SECONDS):
+            break
+        most = hosts
+    print(f"largest number of hosts that kept up: {most or args.hosts}; {hosts} did not (what bounds them: above)")
 
 
 class _Chain:
     def __init__(self, folder: Path, args: argparse.Namespace) -> None:
         self._args = args
         self._broker = Broker(BrokerConfig(folder / "kafka"))
-        settings = parse_settings(args.flink)
+        settings = {**FETCH_SETTINGS, **parse_settings(args.flink)}
         memory = args.taskmanager_gib * 1024**3
         config = FlinkConfig(folder / "flink", slot_count=args.parallelism, taskmanager_bytes=memory, settings=settings)
         self._flink = Flink(config)
@@ -191,10 +208,14 @@ class _Chain:
             part.sample()
         before = {name: part.total_seconds() for name, part in parts.items()}
         threads = {name: part.threads() for name, part in parts.items()}
+        lag, busy, begin = LagMeter(self._flink.rest, self._job_id), busy_seconds(), time.monotonic()
         ended = threading.Event()
-        sampler = threading.Thread(target=_sample, args=(parts, ended), daemon=True)
+        sampler = threading.Thread(target=_sample, args=(parts, lag, ended), daemon=True)
         sampler.start()
         told = json.loads(load.stdout.readline())
+        wall = time.monotonic() - begin
+        busy_share = (busy_seconds() - busy) / wall / (os.cpu_count() or 1)
+        spent = _spent(parts, threads)
         load.wait()
         store = ClickHouseStore(parse_address(self._endpoint.url))
         wanted = self._args.jobs * self._args.seconds
@@ -205,8 +226,13 @@ class _Chain:
         sampler.join()
         used = {name: part.total_seconds() - before[name] for name, part in parts.items()}
         self._print(begun, told, rows, wanted, used, parts)
+        print(*lag.lines(), sep="\n")
+        self.keeps_up = self.keeps_up and not lag.grows()
+        print("keeps up" if self.keeps_up else "DOES NOT KEEP UP: canaries are missing or come later, or the lag grows")
+        print(f"what bounds it: {what_bounds(busy_share, {name: share / wall for share, name in spent})}", flush=True)
         if self._args.threads:
-            _print_threads(parts, threads)
+            for seconds, name in spent[:_THREADS_COUNT]:
+                print(f"{seconds:8.1f} s  {name}")
 
     def _print(
         self,
@@ -233,7 +259,6 @@ class _Chain:
             _print_delays("every second", np.concatenate([rows, lost]))
             _print_delays("ends of metric slices", rows[rows[:, 0] % SLICE_SECONDS == 0])
             self.keeps_up = not lost.size and second <= first + 1.0
-            print("keeps up" if self.keeps_up else "DOES NOT KEEP UP: canaries are missing, or come later and later")
         else:
             print(f"no canary of {wanted} arrived")
         print(f"{'component':30} {'CPU s':>8} {'cores':>6} {'s/host-h':>9} {'peak MB':>8}")
@@ -255,20 +280,21 @@ def _print_delays(name: str, rows: FloatArray) -> None:
     print(f"  the slowest: {when}")
 
 
-def _print_threads(parts: dict[str, Usage], before: dict[str, Counter[str]]) -> None:
-    spent = [
-        (seconds - before[name][thread], name, thread)
+def _spent(parts: dict[str, Usage], before: dict[str, Counter[str]]) -> list[tuple[float, str]]:
+    """(CPU seconds since then, component and thread), the most first."""
+    found = [
+        (seconds - before[name][thread], f"{name}: {thread}")
         for name, part in parts.items()
         for thread, seconds in part.threads().items()
     ]
-    for seconds, name, thread in sorted(spent, reverse=True)[:_THREADS_COUNT]:
-        print(f"{seconds:8.1f} s  {name}: {thread}")
+    return sorted(found, reverse=True)
 
 
-def _sample(parts: dict[str, Usage], ended: threading.Event) -> None:
+def _sample(parts: dict[str, Usage], lag: LagMeter, ended: threading.Event) -> None:
     while not ended.wait(1.0):
         for part in parts.values():
             part.sample()
+        lag.sample()
 
 
 def _canaries(store: ClickHouseStore, since: float) -> FloatArray:

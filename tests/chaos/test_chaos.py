@@ -1,4 +1,7 @@
-"""Killed with -9, each part once: the tables are those of an undisturbed run. A short form of ``make chaos``."""
+"""Killed with -9, each part once, the sink in both modes: the tables are those of an undisturbed run.
+
+A short form of ``make chaos``.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,20 @@ from tests.kafka_fixtures import need_java
 
 
 @pytest.mark.timeout(400)
-def test_each_part_killed_once_while_a_stream_is_played(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "is_exactly_once", [pytest.param(False, id="at-least-once"), pytest.param(True, id="exactly-once")]
+)
+def test_each_part_killed_once_while_a_stream_is_played(tmp_path: Path, *, is_exactly_once: bool) -> None:
     need_java()
     pytest.importorskip("pyflink", reason="no pyflink: pip install 'tocsin[flink]'")
     config = RoundConfig(
-        seed=1, kills_each_count=1, gap_seconds=(1.0, 3.0), jobs_count=2, faults_count=2, stream_seconds=300.0
+        seed=1,
+        is_exactly_once=is_exactly_once,
+        kills_each_count=1,
+        gap_seconds=(1.0, 3.0),
+        jobs_count=2,
+        faults_count=2,
+        stream_seconds=300.0,
     )
     told = run_round(config, tmp_path)
 

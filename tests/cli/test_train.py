@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from tests.pipeline.recording.kit import good_tables, write_folder
 from tocsin.cli.main import main
 from tocsin.models.documents import FORMATS
 from tocsin.models.entropy_file import decode_entropy
+from tocsin.models.minder import PRIORITY
+from tocsin.models.minder_file import decode_minder
 from tocsin.pipeline.recording.replay import ReplayConfig, replay
 from tocsin.pipeline.recording.score import FolderScore, add_up, score_lines
 from tocsin.pipeline.recording.tables import Recording
@@ -101,6 +103,29 @@ def test_the_entropy_line_is_fitted_and_judged_on_recordings_that_it_did_not_see
 
     assert decode_entropy(payload).max_sigmas == card.thresholds["max_sigmas"]
     assert card.metrics["training"]["faults"] == card.metrics["validation"]["faults"] == 1
+
+
+def test_healthy_recordings_alone_prove_no_recall_and_it_is_said(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(folder / "case-2", "--detector", "entropy") == 0
+    [card] = cards(tmp_path, "entropy")
+
+    assert (card.metrics["training"]["f1"], card.metrics["training"]["false_accusations"]) == (None, 0)
+    assert "no fault in these recordings: how many it finds" in capsys.readouterr().out
+
+
+def test_minders_models_come_out_whole(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = pytest.importorskip("tocsin.models.training.lstm_vae_training", reason="training needs tocsin[train]")
+    short = partial(training.VaeTrainingConfig, window_count=500, epoch_count=1)
+    monkeypatch.setattr(training, "VaeTrainingConfig", short)
+
+    assert train(folder, "--detector", "minder", "--budget-per-machine-day", "inf", "--seed", "5") == 0
+    [card] = cards(tmp_path, "minder")
+    model = decode_minder(Registry.open(str(tmp_path / "registry")).payload("minder", card.version))
+    assert set(model.single) == set(PRIORITY)
+    assert (card.format, card.seed, card.settings) == ("minder/1", 5, {"budget_ratio": None})
+    assert card.thresholds["threshold_sigmas"] == model.threshold_sigmas
 
 
 def test_again_it_is_the_same_version_and_no_second_entry(folder: Path, tmp_path: Path) -> None:

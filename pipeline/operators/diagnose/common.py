@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas.job_key import LONE_RANK_PREFIX
@@ -30,6 +30,35 @@ def names_of(graph: JobGraph, ranks: Iterable[int]) -> str:
         host = graph.host_of(rank) or "?"
         names.append(f"rank {rank}" if host.startswith(LONE_RANK_PREFIX) else f"rank {rank} on {host}")
     return ", ".join(names)
+
+
+def common_component(graph: JobGraph, hosts: Collection[str]) -> Component | None:
+    """The leaf switch that all of several hosts hang on, else their minipod; None where they share none."""
+    if len(hosts) < 2:
+        return None
+    places = [place for place in graph.places.values() if place.host in hosts]
+    for kind, names in (
+        (ComponentKind.LEAF, {place.leaf for place in places}),
+        (ComponentKind.MINIPOD, {place.minipod for place in places}),
+    ):
+        name = names.pop() if len(names) == 1 else ""
+        if name:
+            return Component(kind, name)
+    return None
+
+
+def is_whole(graph: JobGraph, hosts: Collection[str]) -> bool:
+    """Whether these are all of the job's hosts behind the component that they share, and there are others.
+
+    More hosts than chance would strike at once: they fell together because what they hang on fell.
+    """
+    common = common_component(graph, hosts)
+    if common is None:
+        return False
+    names = {place.host: place.leaf if common.kind is ComponentKind.LEAF else place.minipod
+             for place in graph.places.values()}  # fmt: skip
+    behind = {host for host, name in names.items() if name == common.name}
+    return behind == set(hosts) and len(behind) < len(names)
 
 
 def few_hosts(graph: JobGraph, ratio: float) -> int:

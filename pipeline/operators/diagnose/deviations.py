@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tocsin.pipeline.operators.diagnose.common import few_hosts
+from tocsin.pipeline.operators.diagnose.common import common_component, few_hosts, is_whole
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas.records import NS_PER_SECOND
-from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind, Evidence
+from tocsin.schemas.verdicts import Anomaly, ComponentKind, Evidence
 
 SHOWN_METRICS = 6
 
@@ -111,9 +111,28 @@ def single_out(graph: JobGraph, anomalies: Sequence[Anomaly], rules: MachineRule
         return [strongest[0]]
     if len(ordered) == 2 and ordered[1].start_ns - ordered[0].start_ns >= rules.first_by_ns:  # a pair
         return [ordered[0]]
-    if len(ordered) <= few and common_leaf(graph, ordered) is not None:
-        return ordered
-    return []
+    hosts = {anomaly.component.name for anomaly in ordered}
+    common = common_component(graph, hosts)
+    if common is None or common.kind is not ComponentKind.LEAF:
+        return []
+    return ordered if len(ordered) <= few or _is_switch(graph, ordered, rules) else []
+
+
+def _is_switch(graph: JobGraph, ordered: Sequence[Anomaly], rules: MachineRules) -> bool:
+    """Whether all that hang on one leaf began to differ in a link at once, and the rest of their minipod did not.
+
+    A whole minipod that differs is congested, and that is nobody's fault.
+    """
+    hosts = {anomaly.component.name for anomaly in ordered}
+    pods = {place.minipod for place in graph.places.values() if place.host in hosts}
+    in_pod = {place.host for place in graph.places.values() if place.minipod in pods}
+    return (
+        "" not in pods
+        and hosts < in_pod
+        and is_whole(graph, hosts)
+        and ordered[-1].start_ns - ordered[0].start_ns <= rules.first_by_ns
+        and all("link" in families(anomaly) for anomaly in ordered)
+    )
 
 
 def _strength(anomaly: Anomaly) -> float:
@@ -125,14 +144,6 @@ def _strength(anomaly: Anomaly) -> float:
 def present_ratio(anomaly: Anomaly) -> float:
     """Share of the time since it began in which the most steady of its metrics deviated."""
     return max(float(metric["present_ratio"]) for metric in anomaly.detail["metrics"])
-
-
-def common_leaf(graph: JobGraph, anomalies: Sequence[Anomaly]) -> Component | None:
-    """The leaf switch that all these machines hang on, None where there is no such one."""
-    hosts = {anomaly.component.name for anomaly in anomalies}
-    leaves = {place.leaf for place in graph.places.values() if place.host in hosts}
-    leaf = leaves.pop() if len(leaves) == 1 else ""
-    return Component(ComponentKind.LEAF, leaf) if leaf else None
 
 
 def evidence_of(anomaly: Anomaly, metric: dict[str, Any]) -> Evidence:

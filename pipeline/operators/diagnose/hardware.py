@@ -8,11 +8,11 @@ evidence shows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from tocsin.pipeline.operators.diagnose.common import few_hosts
+from tocsin.pipeline.operators.diagnose.common import common_component, few_hosts, is_whole
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
@@ -27,6 +27,10 @@ _WEAK_CAUSES = frozenset({"unknown", "process_exit", "process_frozen", "machine_
 
 
 _BY_PATTERN = frozenset({Reason.METRICS_DIFFER, Reason.METRICS_DIFFER_STEPS_SLOWER, Reason.NO_IMPACT})
+
+
+_LINK_CAUSES = frozenset({"nic_dropout", "aoc_error"})
+"""What a switch that fell looks like to all that hang on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +127,11 @@ class HardwareTracker:
             for fact in accusing
             if fact.cause == first.cause and abs(fact.ts_ns - first.ts_ns) <= self.config.together_ns
         }
-        if len(same) > few_hosts(graph, self.config.max_host_ratio):
+        switch = first.cause in _LINK_CAUSES
+        if len(same) > few_hosts(graph, self.config.max_host_ratio) and not (switch and is_whole(graph, same)):
             return [], [Reason.AMBIGUOUS]
-        return self._judge(graph, now_ns, first, pace)
+        found, reasons = self._judge(graph, now_ns, first, pace)
+        return [_of_all(graph, finding, same) if switch else finding for finding in found], reasons
 
     def _judge(
         self, graph: JobGraph, now_ns: int, fact: HardwareFact, pace: Pace
@@ -261,3 +267,12 @@ def add_broken(findings: Sequence[Finding], broken: Sequence[Finding]) -> list[F
         if all(report.onset_ns <= f.onset_ns + 2 * NS_PER_SECOND for f in others):
             found = [report, *(f for f in found if f.fault is FaultKind.DEGRADED)]
     return found
+
+
+def _of_all(graph: JobGraph, finding: Finding, hosts: Collection[str]) -> Finding:
+    """Machines behind one switch that reported the same at once are named together."""
+    common = common_component(graph, hosts)
+    if common is None:
+        return finding
+    suspects = tuple(Suspect(Component(ComponentKind.HOST, host)) for host in sorted(hosts))
+    return replace(finding, suspects=suspects, common=common)

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from tocsin.models.pace import Slowdown
+from tocsin.pipeline.operators.diagnose.common import common_component
 from tocsin.pipeline.operators.diagnose.deviations import (
     SHOWN_METRICS,
     SILENT_FAMILIES,
     MachineRules,
-    common_leaf,
     evidence_of,
     families,
     lost_gpu,
@@ -184,7 +184,7 @@ def _finding(
         confidence,
         reason,
         tuple(evidence[:SHOWN_METRICS] + evidence[-1:] if len(evidence) > SHOWN_METRICS else evidence),
-        common=common_leaf(graph, chosen) if len(chosen) > 1 else None,
+        common=common_component(graph, {anomaly.component.name for anomaly in chosen}),
         seen_ns=max(anomaly.end_ns for anomaly in chosen),
         tentative=max(anomaly.end_ns for anomaly in chosen) - onset_ns < sure_ns,
         is_harmless=slowdown is not None and slowdown.is_gone,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tocsin.pipeline.operators.diagnose.common import suspects_of
+from tocsin.pipeline.operators.diagnose.common import common_component, few_hosts, is_whole, suspects_of
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
@@ -29,7 +29,8 @@ class SilenceConfig:
         sure_ns: the silence is confirmed after this: an agent that restarts while everybody writes an
             unannounced checkpoint looks the same before.
         long_silence_ns: a host that falls silent while the job stands anyway is accused after this.
-        max_suspect_ratio: more hosts silent together are no machine fault.
+        max_suspect_ratio: more hosts silent together are no machine fault, unless they are all that hang on one
+            switch or minipod.
     """
 
     missed_count: int = 2
@@ -98,7 +99,7 @@ def find_silence(
     reasons = {host: Reason.MONITORING_LOST for host in silent if host not in guilty}
     if not guilty or len(speaking) + len(guilty) < 2:  # a lone host has no peers to confirm it
         return [], reasons
-    if len(guilty) > max(1.0, config.max_suspect_ratio * len(graph.hosts)):
+    if len(guilty) > few_hosts(graph, config.max_suspect_ratio) and not is_whole(graph, guilty):
         return [], reasons | dict.fromkeys(guilty, Reason.AMBIGUOUS)
     return [_unreachable(graph, guilty, progress_ns, now_ns, config.sure_ns)], reasons
 
@@ -145,8 +146,6 @@ def _unreachable(graph: JobGraph, guilty: list[str], progress_ns: int, now_ns: i
             f"its peers finished their last step {(now_ns - progress_ns) / 1e9:.0f} s ago and stand still since",
         )
     )
-    leaves = {graph.places[rank].leaf for host in guilty for rank in graph.ranks_of_host(host) if rank in graph.places}
-    leaf = leaves.pop() if len(guilty) > 1 and len(leaves) == 1 else ""
     return Finding(
         FaultKind.FAIL_STOP,
         "machine_unreachable",
@@ -156,7 +155,7 @@ def _unreachable(graph: JobGraph, guilty: list[str], progress_ns: int, now_ns: i
         Reason.SILENT_AND_PEERS_STALLED,
         tuple(evidence),
         tentative=now_ns - onset_ns < sure_ns,
-        common=Component(ComponentKind.LEAF, leaf) if leaf else None,
+        common=common_component(graph, guilty),
     )
 
 

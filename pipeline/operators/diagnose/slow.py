@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tocsin.pipeline.operators.diagnose.common import names_of, suspects_of
+from tocsin.pipeline.operators.diagnose.common import common_component, names_of, suspects_of
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
-from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind, Evidence, FaultKind
+from tocsin.schemas.verdicts import Anomaly, ComponentKind, Evidence, FaultKind
 
 _LONE_PHASE_RATIO = 0.8
 """Garbage collection lengthens the forward pass alone: the backward pass is launched from C++ (What-if, OSDI'25)."""
@@ -110,7 +110,7 @@ def _slow_host(graph: JobGraph, now_ns: int, anomaly: Anomaly, rules: SlowRules)
         min(0.97, 0.6 + 0.2 * min(anomaly.score, 1.8)),
         reason,
         _slow_evidence(graph, now_ns, anomaly, stopped, rules),
-        common=_common_leaf(graph, ranks) if len(suspects) > 1 else None,
+        common=common_component(graph, {graph.host_of(rank) for rank in ranks}),
         seen_ns=anomaly.end_ns,
         is_soft=bool(detail["from_start"]),
     )
@@ -137,13 +137,6 @@ def _slow_evidence(
         return (slow,)
     text = f"its process is stopped and continued from outside, {stopped:.0%} of the time"
     return slow, Evidence("process", "stopped", 1.0 + stopped, now_ns - rules.stop_window_ns, now_ns, text)
-
-
-def _common_leaf(graph: JobGraph, ranks: Sequence[int]) -> Component | None:
-    """The leaf switch that all of these ranks hang on, where it is known."""
-    leaves = {graph.places[rank].leaf for rank in ranks if rank in graph.places}
-    leaf = leaves.pop() if len(leaves) == 1 else ""
-    return Component(ComponentKind.LEAF, leaf) if leaf else None
 
 
 def _stopped_ratio(graph: JobGraph, ranks: Sequence[int], now_ns: int, rules: SlowRules) -> float | None:

@@ -136,7 +136,7 @@ def test_a_recording_goes_through_all_of_it_while_its_servers_die(up: Up, tmp_pa
     assert up.tocsin("cluster", "logs", f"--folder={up.folder}", "jobmanager", "-n1").stdout.count("\n") == 1
 
 
-@pytest.mark.slow  # open: SIGTERM during the start ended with status 1 once, on a machine with a load of 15
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_whatever_ends_it_while_it_starts_it_leaves_nobody_behind(up: Up, number: signal.Signals) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
-from tests.pipeline.operators.conformance import FAULTY_HOST, Detector, DetectorConformance, accused
+from tests.pipeline.operators.conformance import FAULTY_HOST, Detector, accused
+from tests.pipeline.operators.conformance_checks import DetectorConformance
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.pipeline.operators.traces import BILSTM, ENTROPY, TraceDetector, TracesConfig
 from tocsin.schemas.reasons import Reason
@@ -80,6 +82,12 @@ def slow_forward(second: int, own: Own) -> None:
         own[min(len(own), 4) - 1, 1] *= 1.5
 
 
+def far_slower(second: int, own: Own) -> None:
+    """The same, five times as slow."""
+    if second >= FAULT_AT:
+        own[min(len(own), 4) - 1, 1] *= 3.0
+
+
 def run(detector: TraceDetector, graph: JobGraph, slices: Sequence[Slice]) -> list[Anomaly]:
     """All that is said."""
     told: list[Anomaly] = []
@@ -96,11 +104,35 @@ def told_of(slices: Sequence[Slice]) -> tuple[TraceDetector, list[Anomaly]]:
 
 
 class TestEntropyOverPhases(DetectorConformance):
+    seconds = SECONDS
+    fault_at = FAULT_AT
+    within_slices = 42
+    """Three windows of ten seconds, the one in which the fault began, and the one after the last."""
+    exempt: ClassVar[Mapping[str, str]] = {
+        "units": "operation times are told in seconds: there are no limits that could have another unit",
+        "learning": "nobody tells it to: it learns each rank's own past (test_what_lasts_beyond_ten_minutes_is_normal)",
+    }
+
     def detector(self, graph: JobGraph) -> Detector:
         return TraceDetector(TracesConfig(), graph)
 
     def slices(self, hosts: int, *, faulty: bool) -> list[Slice]:
-        return job_slices(hosts, slow_forward if faulty else nothing)
+        seconds = self.seconds if hosts < 1000 else self.fault_at + self.within_slices + 1
+        return job_slices(hosts, (slow_forward if self.strength == 1 else far_slower) if faulty else nothing, seconds)
+
+    def alike(self, data: Slice) -> Slice:
+        """Of whole records: the first host's rows, with the rank of the other."""
+        telling = [r for r in data.records if isinstance(r, StepBatch | CollectiveBatch)]
+        if not telling:
+            return data
+        own = {record.host: record.rows[0].rank for record in telling}
+        records = tuple(
+            dataclasses.replace(r, rows=tuple(row._replace(rank=own[r.host]) for row in telling[0].rows))  # type: ignore[arg-type]  # of its own kind
+            if isinstance(r, StepBatch | CollectiveBatch)
+            else r
+            for r in data.records
+        )
+        return dataclasses.replace(data, records=records)
 
     def emptied(self, data: Slice) -> Slice:
         first = next((r.host for r in data.records if isinstance(r, StepBatch) and _measured(r)), "")

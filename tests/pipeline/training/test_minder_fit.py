@@ -104,6 +104,13 @@ def test_recordings_without_the_seven_metrics_are_refused_by_their_names(tmp_pat
         fit(looked(folder))
 
 
+def test_recordings_shorter_than_a_window_are_refused(tmp_path: Path) -> None:
+    folder = written(tmp_path / "a", recording(5, NEVER), truth={"faults": []})
+
+    with pytest.raises(ConfigError, match=r"no whole window.*must be 8 samples in a row of one machine"):
+        fit(looked(folder))
+
+
 @pytest.mark.parametrize("value", [math.inf, -5.0, math.nan])
 def test_samples_that_cannot_be_teach_nothing(tmp_path: Path, value: float) -> None:
     job = recording(300, NEVER)

@@ -52,6 +52,17 @@ def test_it_retreats_until_the_budget_is_kept() -> None:
     assert (found.own.false_count, found.choice.score.false_count) == (4, 0)
 
 
+def test_healthy_recordings_alone_move_a_number_only_where_it_accuses() -> None:
+    def quiet(candidates: Sequence[Numbers]) -> list[Score]:
+        return [Score(machine_days=10.0) for _ in candidates]
+
+    def loud(candidates: Sequence[Numbers]) -> list[Score]:
+        return [Score(false_count=3 * (one["working"]["alarm_sum"] < 20), machine_days=10.0) for one in candidates]
+
+    assert search((LINE, DRIFT), quiet, 0.01).changed == {}
+    assert search((LINE, DRIFT), loud, 0.01).changed == {"working.alarm_sum": (10.0, 20.0)}
+
+
 def test_a_number_that_changes_nothing_stays_the_programs_own() -> None:
     found = search((DRIFT, LINE), Bench(false_below=1.0).evaluate, 0.01)
 

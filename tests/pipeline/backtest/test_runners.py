@@ -1,0 +1,145 @@
+"""Detector sets: they judge what they can, and name the reason where they cannot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.pipeline.backtest.kit import cpu_recording, manifest, metric_table
+from tocsin.models.lstm_vae import Limits
+from tocsin.models.minder import MinderConfig, MinderModel
+from tocsin.models.minder_file import encode_minder
+from tocsin.pipeline.backtest.detector_sets import MINDER_SETS, SETS, checked_sets, runner_of
+from tocsin.pipeline.backtest.minder_runner import MinderRunner
+from tocsin.pipeline.recording.replay import ReplayConfig, replay
+from tocsin.pipeline.recording.tables import Recording, Text
+from tocsin.pipeline.simulation.case import draw_case
+from tocsin.schemas.errors import ConfigError, ModelRefusedError
+from tocsin.schemas.reasons import Reason
+
+MODEL = encode_minder(MinderModel({"cpu_util_ratio": Limits(0.0, 1.0)}, priority=("cpu_util_ratio",)))
+"""No LSTM-VAE: enough for the variants that use none."""
+MODELS = {"minder": MODEL}
+EMPTY = Recording(manifest(600), {})
+
+
+@pytest.mark.parametrize(
+    ("name", "recording", "reason"),
+    [
+        ("ours", EMPTY, Reason.NOTHING_RECORDED),
+        ("plain", EMPTY, Reason.METRIC_MISSING),
+        ("plain", cpu_recording(2), Reason.TOO_FEW_PEERS),
+        ("plain", cpu_recording(seconds=60), Reason.SPAN_TOO_SHORT),
+        ("entropy", EMPTY, Reason.NO_HOOK),
+        ("entropy", cpu_recording(), Reason.NO_HOOK),
+        ("minder", cpu_recording(), Reason.NO_MODEL),
+        ("minder-raw", EMPTY, Reason.METRIC_MISSING),
+        ("minder-raw", cpu_recording(2), Reason.TOO_FEW_PEERS),
+        ("minder-raw", cpu_recording(seconds=300), Reason.SPAN_TOO_SHORT),
+        ("mahalanobis", cpu_recording(2), Reason.TOO_FEW_PEERS),
+    ],
+)
+def test_what_cannot_be_judged_has_a_named_reason(name: str, recording: Recording, reason: Reason) -> None:
+    opinion = runner_of(name, MODELS).judge(recording)
+
+    assert opinion.reason is reason
+    assert opinion.lines == ()
+
+
+@pytest.mark.parametrize("name", ["ours", "plain", "minder-raw", "mahalanobis"])
+def test_a_quiet_recording_is_judged_and_accuses_nobody(name: str) -> None:
+    models = {"minder": encode_minder(replace(MinderModel({"cpu_util_ratio": Limits(0.0, 1.0)}), threshold_sigmas=2.2))}
+    opinion = runner_of(name, models).judge(cpu_recording())
+
+    assert opinion.reason is None
+    assert opinion.lines == ()
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_rows_without_a_value_crash_nobody(name: str) -> None:
+    table = metric_table(["a", "b", "c", "d"], {"cpu_util_ratio": np.full((600, 4), np.nan)})
+    wild = metric_table(["a", "b", "c", "d"], {"cpu_util_ratio": np.full((600, 4), np.inf)})
+    for columns in (table, wild):
+        recording = Recording(manifest(600), {"host_metrics": columns})
+        assert runner_of(name, MODELS).judge(recording).lines == ()
+
+
+def test_no_rows_at_all_are_no_metrics() -> None:
+    columns = {"ts_ns": np.zeros(0, np.int64), "host": Text.of([]), "gpu": np.zeros(0, np.int8)}
+    recording = Recording(manifest(600), {"host_metrics": columns})
+
+    assert runner_of("ours", {}).judge(recording).reason is Reason.NOTHING_RECORDED
+    assert runner_of("plain", {}).judge(recording).reason is Reason.METRIC_MISSING
+    for name in MINDER_SETS:
+        assert runner_of(name, MODELS).judge(recording).reason is not None
+
+
+def test_ours_is_the_replay() -> None:
+    recording = draw_case(2, 4, "machine_unreachable", duration_seconds=300.0).recording()
+    wanted = [verdict.to_line() for verdict in replay(recording, ReplayConfig())]
+    opinion = runner_of("ours", {}).judge(recording)
+
+    assert wanted
+    assert list(opinion.lines) == wanted
+
+
+def test_a_model_of_ours_counts_from_the_first_slice() -> None:
+    """With an alarm line that nothing reaches the metrics say nothing any more."""
+    columns = np.full((600, 6), 0.5) + 0.005 * np.random.default_rng(1).standard_normal((600, 6))
+    columns[60:, 2] = 0.95
+    recording = Recording(manifest(600), {"host_metrics": metric_table([f"n{i}" for i in range(6)], {"cpu_util_ratio": columns})})
+    own = runner_of("ours", {}).judge(recording)
+    deaf = runner_of("ours", {"peers": b'{"accounts": {"warmup_count": 1000}}'}).judge(recording)
+
+    assert {line["suspects"][0]["name"] for line in own.lines} == {"n2"}
+    assert deaf.lines == ()
+
+
+def test_the_plain_detector_names_the_machine_that_changed() -> None:
+    quiet = cpu_recording()
+    table = dict(quiet.tables["host_metrics"])
+    values = np.asarray(table["cpu_util_ratio"]).reshape(600, 6).copy()
+    values[300:, 4] = 0.9
+    table["cpu_util_ratio"] = values.reshape(-1)
+    opinion = runner_of("plain", {}).judge(replace(quiet, tables={"host_metrics": table}))
+
+    assert [line["suspects"][0]["name"] for line in opinion.lines] == ["n4"]
+
+
+def test_entropy_speaks_of_the_hosts_of_the_steps() -> None:
+    recording = draw_case(11, 4, "healthy", duration_seconds=120.0).recording()
+    if "steps" not in recording.tables:
+        pytest.fail("the case of this seed has no steps any more: choose another")
+    opinion = runner_of("entropy", {}).judge(recording)
+
+    assert opinion.reason is None
+
+
+@pytest.mark.parametrize(
+    ("name", "models"),
+    [("ours", {"peers": b"no json"}), ("minder", {"minder": b"cut"}), ("entropy", {"entropy": b"{}x"})],
+)
+def test_a_model_that_cannot_be_used_is_refused_at_once(name: str, models: dict[str, bytes]) -> None:
+    with pytest.raises(ModelRefusedError):
+        runner_of(name, models)
+
+
+def test_sets_that_need_a_model_say_so() -> None:
+    with pytest.raises(ConfigError, match="minder-raw needs a model"):
+        runner_of("minder-raw", {})
+
+
+def test_names_of_sets_are_checked() -> None:
+    assert checked_sets([" ours", "plain", "ours", ""]) == ("ours", "plain")
+    for wrong in (["our"], [""]):
+        with pytest.raises(ConfigError, match="minder-no-continuity"):
+            checked_sets(wrong)
+
+
+def test_each_set_of_minder_is_named_as_its_runner_names_itself() -> None:
+    names = {name: MinderRunner(MinderModel({}), config).name for name, config in MINDER_SETS.items()}
+
+    assert names == {name: name for name in MINDER_SETS}
+    assert MINDER_SETS["minder"] == MinderConfig()

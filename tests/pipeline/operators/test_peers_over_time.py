@@ -1,0 +1,155 @@
+"""The peer detector over hours: what it learns and how fast, warm-up, drift, single GPUs, machines that come later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tocsin.models.metric_means import MetricMeans
+from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.pipeline.operators.peers import PeerDetector, PeersConfig
+from tocsin.schemas.metrics import GPU_METRICS, HOST_METRICS
+from tocsin.schemas.records import NS_PER_SECOND, JobKey, Slice
+
+T0 = 1_700_000_000 * NS_PER_SECOND
+HOSTS, GPUS = 8, 8
+POWER = [metric.name for metric in GPU_METRICS].index("gpu_power_watts")
+CPU = [metric.name for metric in HOST_METRICS].index("cpu_util_ratio")
+Floats = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+Change = Callable[[int, Floats, Floats], None]
+"""Changes one window's values: (window, hosts x metrics, hosts x GPUs x metrics)."""
+
+
+def told(change: Change, windows: int, warmup_noise: float = 0.01) -> dict[str, list[int]]:
+    """Host -> the windows of five seconds in which it is named, in a job of eight hosts of eight GPUs."""
+    draw = np.random.default_rng(3)
+    detector = PeerDetector(PeersConfig(), JobGraph())
+    names = tuple(f"n{row:02d}" for row in range(HOSTS))
+    gpus = tuple((name, f"GPU-{name}-{gpu}") for name in names for gpu in range(GPUS))
+    found: dict[str, list[int]] = {}
+    for window in range(windows):
+        own = 0.5 * (1 + warmup_noise * draw.standard_normal((HOSTS, len(HOST_METRICS))))
+        each = 0.5 * (1 + warmup_noise * draw.standard_normal((HOSTS, GPUS, len(GPU_METRICS))))
+        each[:, :, POWER] *= 900
+        host, gpu = own.astype(np.float32), each.astype(np.float32)
+        change(window, host, gpu)
+        flat = gpu.reshape(HOSTS * GPUS, -1)
+        end_ns = T0 + 5 * (window + 1) * NS_PER_SECOND
+        stamps = np.full(HOSTS, end_ns - 1, np.int64)
+        counts = [(5 * np.isfinite(values)).astype(np.uint16) for values in (host, flat)]
+        fives = np.full(HOSTS, 5, np.int64)
+        seconds = np.full(HOSTS, NS_PER_SECOND, np.int64)
+        means = MetricMeans(names, stamps, seconds, fives, gpus, host, counts[0], flat, counts[1])
+        for anomaly in detector.on_means(Slice(JobKey("c", "j"), end_ns - 5 * NS_PER_SECOND, end_ns, ()), means):
+            found.setdefault(anomaly.component.name, []).append(window)
+    return found
+
+
+def test_a_slow_drift_of_one_machine_is_learned_and_named_by_nobody() -> None:
+    """A tenth in fifty minutes: fans age, a room gets warmer. The same tenth at once is a deviation."""
+
+    def drift(window: int, host: Floats, gpu: Floats) -> None:
+        gpu[3, :, POWER] *= 1 - 0.1 * window / 600
+
+    def step(window: int, host: Floats, gpu: Floats) -> None:
+        gpu[3, :, POWER] *= 0.9 if window >= 300 else 1.0
+
+    assert told(drift, 600) == {}
+    assert min(told(step, 330)["n03"]) < 306
+
+
+def test_a_drift_of_all_machines_together_is_nobody_s() -> None:
+    def drift(window: int, host: Floats, gpu: Floats) -> None:
+        gpu[:, :, POWER] *= 1 - 0.5 * window / 600
+        host[:, CPU] *= 1 + 0.5 * window / 600
+
+    assert told(drift, 600) == {}
+
+
+def test_a_deviation_that_lasts_is_not_learned_away_within_half_an_hour() -> None:
+    def step(window: int, host: Floats, gpu: Floats) -> None:
+        gpu[3, :, POWER] *= 0.75 if window >= 60 else 1.0
+
+    found = told(step, 60 + 360)
+
+    assert set(found) == {"n03"}
+    assert found["n03"] == list(range(min(found["n03"]), 420))
+
+
+def test_a_deviation_that_ends_is_seen_to_end_within_a_minute() -> None:
+    def spell(window: int, host: Floats, gpu: Floats) -> None:
+        gpu[3, :, POWER] *= 0.75 if 60 <= window < 120 else 1.0
+
+    assert max(told(spell, 180)["n03"]) < 120 + 12
+
+
+def test_nobody_is_named_while_the_job_warms_up() -> None:
+    """The first minute: one machine compiles 40 s longer than the others, and then is as they are."""
+
+    def compiles(window: int, host: Floats, gpu: Floats) -> None:
+        busy = 0.1 + 0.9 * min(1.0, window / 8)
+        gpu[:, :, POWER] *= busy
+        if window < 8:
+            gpu[3, :, POWER] *= 0.5
+            host[3, CPU] *= 1.8
+
+    assert told(compiles, 200) == {}
+
+
+def test_a_machine_that_was_always_different_is_how_it_is() -> None:
+    def odd(window: int, host: Floats, gpu: Floats) -> None:
+        gpu[3, :, POWER] *= 0.8
+        host[5, CPU] *= 1.5
+
+    assert told(odd, 300) == {}
+
+
+@pytest.mark.parametrize("factor", [0.7, 0.8])
+def test_one_gpu_of_eight_does_not_drown_in_the_mean(factor: float) -> None:
+    """The host's mean falls by 3.75 or 2.5 %: that alone is no alarm."""
+
+    def one_gpu(window: int, host: Floats, gpu: Floats) -> None:
+        gpu[3, 5, POWER] *= factor if window >= 60 else 1.0
+
+    def all_a_little(window: int, host: Floats, gpu: Floats) -> None:
+        gpu[3, :, POWER] *= 1 - (1 - factor) / GPUS if window >= 60 else 1.0
+
+    found = told(one_gpu, 80)
+
+    assert set(found) == {"n03"}
+    assert min(found["n03"]) <= 63
+    assert told(all_a_little, 80) == {}
+
+
+def test_a_machine_that_joins_late_is_learned_first() -> None:
+    def joins(window: int, host: Floats, gpu: Floats) -> None:
+        if window < 100:
+            host[6], gpu[6] = np.nan, np.nan
+        gpu[6, :, POWER] *= 0.8
+
+    assert told(joins, 200) == {}
+
+
+def test_metrics_that_two_of_eight_never_have_hide_nobody() -> None:
+    """A fifth of a fleet without profiling counters: the machines without them are compared by the rest."""
+    profiled = [column for column, metric in enumerate(GPU_METRICS) if metric.name.endswith("_active_ratio")]
+
+    def without(window: int, host: Floats, gpu: Floats) -> None:
+        for row in (2, 6):
+            gpu[row][:, profiled] = np.nan
+
+    def healthy(window: int, host: Floats, gpu: Floats) -> None:
+        without(window, host, gpu)
+
+    def slow(row: int, column: int) -> Change:
+        def change(window: int, host: Floats, gpu: Floats) -> None:
+            gpu[row, :, column] *= 0.75 if window >= 60 else 1.0
+            without(window, host, gpu)
+
+        return change
+
+    assert told(healthy, 100) == {}
+    assert set(told(slow(3, profiled[0]), 80)) == {"n03"}  # one that has them
+    assert set(told(slow(6, POWER), 80)) == {"n06"}  # one that has not
