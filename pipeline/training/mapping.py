@@ -11,6 +11,8 @@ InT = TypeVar("InT")
 OutT = TypeVar("OutT")
 Told = Callable[[str, int, int], None]
 """Progress: (what, done, of how many)."""
+ROUND = "recordings"
+"""A stage that comes again and again: all recordings, once for each set of candidates."""
 
 
 class Mapper(Protocol):
@@ -31,7 +33,7 @@ def for_each(
     work: Callable[[InT], OutT | str],
     things: Sequence[InT],
     told: Told | None = None,
-    what: str = "recordings",
+    what: str = ROUND,
 ) -> Iterator[OutT]:
     """The same for work on recordings, whose answer is a text where it cannot be done.
 

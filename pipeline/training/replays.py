@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,7 +58,8 @@ def score_recording(folder: Path, recording: Recording, config: ReplayConfig) ->
     """
     if recording.truth is None:
         raise RecordingError("truth.json", f"missing in {folder}: nothing to score against")
-    lines = [verdict.to_line() for verdict in replay(recording, config)]
+    refused = Counter[str]()  # single records, the same with each candidate; 'tocsin replay' tells them
+    lines = [verdict.to_line() for verdict in replay(recording, config, refused=refused)]
     return score_lines(lines, recording.truth["faults"], machine_days_of(recording))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tocsin.models.documents import Numbers, write_numbers
@@ -104,7 +104,7 @@ def train(
     metrics = {"training": model.choice.score.to_object()}
     if validation is not None:
         metrics["validation"] = judged(config.detector, model.payload, validation, mapper, told).to_object()
-    own = asdict(config) | {"budget_ratio": None if math.isinf(config.budget_ratio) else config.budget_ratio}
+    budget = None if math.isinf(config.budget_ratio) else config.budget_ratio
     bound = model.choice.bound_ratio
     found = {
         **model.thresholds,
@@ -118,7 +118,7 @@ def train(
         code_version=code_version(),
         seed=config.seed,
         training=data.described(),
-        settings={name: value for name, value in own.items() if name not in ("detector", "seed")},
+        settings={"budget_per_machine_day": budget},
         thresholds=found,
         metrics=metrics,
     )

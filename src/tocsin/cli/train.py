@@ -18,6 +18,7 @@ from tocsin.cli.logs import add_log_arguments, set_up_logs
 from tocsin.cli.record import when_ns
 from tocsin.cli.registry import add_registry_argument, registry_of
 from tocsin.cli.workers import interrupt, shared_out
+from tocsin.pipeline.training.mapping import ROUND
 from tocsin.schemas.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -212,6 +213,8 @@ class Shown(contextlib.AbstractContextManager["Shown"]):
     def told(self, what: str, done: int, total: int) -> None:
         """So much of a stage is done."""
         if self._bars is None:
+            if done == total and what != ROUND:
+                self.say(f"{what}: done")
             return
         if what not in self._tasks:
             self._tasks[what] = self._bars.add_task(what, total=total)

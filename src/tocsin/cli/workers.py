@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import signal
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from tocsin.cli.main import EXIT_INTERRUPTED
+from tocsin.pipeline.garbage import GARBAGE_THRESHOLDS
 from tocsin.pipeline.training.mapping import Mapper, alone
 from tocsin.schemas.errors import EngineError
 
@@ -115,6 +117,7 @@ def _result_of(job: JobT, work: Work[JobT, ResultT], future: Future[ResultT], *,
 
 def _begin_worker(parent_pid: int) -> None:
     """Ctrl-C reaches the whole terminal: the parent ends its workers, and they clean up; without a parent they end."""
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_INTERRUPTED))
 
