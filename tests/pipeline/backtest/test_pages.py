@@ -18,7 +18,7 @@ from tocsin.pipeline.recording.tables import Recording
 from tocsin.schemas.reasons import Reason
 
 X, S = "{http://www.w3.org/1999/xhtml}", "{http://www.w3.org/2000/svg}"
-LEFT, RIGHT = 150, 1900
+LEFT, RIGHT = 150, 1860
 """Where the time axis begins and ends."""
 
 
