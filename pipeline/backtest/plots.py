@@ -14,9 +14,9 @@ from tocsin.pipeline.backtest.curves import DRAWN_COUNT, Curves, Points, Singles
 from tocsin.pipeline.backtest.markup import since, text
 from tocsin.schemas.records import NS_PER_SECOND
 
-_WIDTH, _HEIGHT = 1920, 300
+_WIDTH, _HEIGHT = 1920, 336
 """In units of half a pixel: integers are fine enough, and short."""
-_LEFT, _RIGHT, _TOP, _BOTTOM = 150, 1900, 40, 262
+_LEFT, _RIGHT, _TOP, _BOTTOM = 150, 1860, 78, 300
 _STEPS_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 86400, 604800)
 _TICK_COUNT = 12
 _MARK_COUNT, _LABEL_COUNT = 60, 9
@@ -223,13 +223,13 @@ def _spans(scene: Scene) -> Iterator[str]:
         for kind, at in (("onset", left), ("end", right)):
             told = text(f"{kind}: {span.label}")
             yield f'<path class="{kind}" d="M{at} {_TOP}V{_BOTTOM}"><title>{told}</title></path>'
-        yield f'<text x="{left + 6}" y="{_BOTTOM - 8}" fill="#d00000">onset</text>'
+        yield f'<text x="{left - 6}" y="{_BOTTOM - 8}" text-anchor="end" fill="#d00000">onset</text>'
 
 
 def _marks(scene: Scene) -> Iterator[str]:
     """Verdicts over all else; labels beside each other get rows of their own, and of many the first are labelled."""
     for number, mark in enumerate(scene.marks[:_MARK_COUNT]):
-        at, row = scene.x(mark.at_ns), _TOP - 8 + 24 * (number % 3)
+        at, row = scene.x(mark.at_ns), 22 + 24 * (number % 3)
         side = f'x="{at + 6}"' if at < _RIGHT - 400 else f'x="{at - 6}" text-anchor="end"'
         told = text(mark.label)
         yield f'<path class="v" stroke="{mark.colour}" d="M{at} {_TOP}V{_BOTTOM}"><title>{told}</title></path>'

@@ -7,13 +7,17 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyarrow import fs
 
 from tocsin.schemas.errors import ConfigError, RegistryError
 from tocsin.schemas.reasons import RegistryRefusal
+
+_FAILED: Final[list[Any]] = []
+"""Uploads that failed. pyarrow ends an upload when its stream is let go: what was told to have failed would come
+true later (and Python stand still meanwhile), so they are kept until the program ends."""
 
 
 class Files:
@@ -93,8 +97,12 @@ class Files:
                 return
             # An object appears when its upload is complete; an upload that dies leaves nothing.
             stream = self._system.open_output_stream(self._full(name), compression=None)
-            stream.write(data)
-            stream.close()
+            try:
+                stream.write(data)
+                stream.close()
+            except BaseException:
+                _FAILED.append(stream)
+                raise
 
     def _full(self, name: str) -> str:
         return f"{self._base}/{name}".strip("/") if not self._base.startswith("/") else f"{self._base}/{name}"

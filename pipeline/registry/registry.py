@@ -99,7 +99,7 @@ class Registry:
         Raises:
             ConfigError: the payload is empty, too large, or stands there in another format.
             SchemaError: a field of the card is wrong, or the detector cannot read its model.
-            RegistryError: the place cannot be written.
+            RegistryError: the place cannot be written, or another model has this very version.
         """
         if not 0 < len(payload) <= MAX_MODEL_BYTES:
             raise ConfigError("model", f"{len(payload)} bytes", f"1 to {MAX_MODEL_BYTES} bytes")
@@ -112,6 +112,11 @@ class Registry:
                 if other.format != whole.format:
                     raise ConfigError("format", whole.format, f"{other.format}, as {other.version} of the same bytes")
                 return other
+            if other.version == whole.version:
+                text = (
+                    "another model whose SHA-256 begins alike stands there: train with another seed"
+                )
+                raise RegistryError(RegistryRefusal.FOREIGN.value, self._files.path(_folder(whole)), text)
         self._files.write(f"{_folder(whole)}/{MODEL_FILE}", payload)
         self._files.write(f"{_folder(whole)}/{CARD_FILE}", write_card(whole))
         return whole

@@ -1,4 +1,4 @@
-"""As ``accuracy``, on the seeds of the plain detector's own table (``simulation``): 200 + 200 cases of 4 to 64 hosts."""
+"""As ``accuracy``, on the seeds of the plain detector's table (``simulation``): 200 + 200 cases of 4 to 64 hosts."""
 
 from __future__ import annotations
 

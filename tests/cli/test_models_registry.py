@@ -8,11 +8,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tests.kafka_kit import make_topics, read_until
 from tests.model_announcements import DEAF
 from tests.pipeline.registry.kit import card, payload_of
+from tocsin.cli.cluster.broker import Broker
 from tocsin.cli.main import main
 from tocsin.models.documents import write_numbers
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
@@ -23,7 +27,8 @@ from tocsin.pipeline.recording.writer import write_recording
 from tocsin.pipeline.registry import Registry, comparison, fingerprint_of
 from tocsin.pipeline.server import AgentServer
 from tocsin.pipeline.simulation.case import Case, draw_case
-from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.codec import decode
+from tocsin.schemas.records import NS_PER_SECOND, ModelAnnouncement
 
 SAME = payload_of(8.5)
 """A hair above the program's own line: says the same of the recording."""
@@ -341,6 +346,34 @@ def test_a_version_of_the_registry_and_what_ships_can_be_announced(
     waiting = [model["version"] for model in server._engine.models.status(time.time_ns())]
 
     assert waiting == [first, second, "default"]
+
+
+def test_status_shows_what_waits_also_where_no_job_is(
+    registry: Registry, place: str, server: AgentServer, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    version = add(registry, payload_of())
+    assert (
+        main(["models", "announce", "peers", f"--version={version}", "--registry", place, f"--to={server.address}"])
+        == 0
+    )
+    answer = {"jobs": [], "connected_hosts": [], "dead_letters": [], **server._engine.status()}
+    monkeypatch.setattr("tocsin.cli.status.ControlClient", lambda _: SimpleNamespace(call=lambda *_, **__: answer))
+    assert main(["status"]) == 0
+    assert f"model     peers {version}: waiting" in capsys.readouterr().out
+
+
+def test_a_promoted_model_goes_to_flink_jobs_by_their_topic(
+    registry: Registry, place: str, kafka_broker: Broker, topic_prefix: str
+) -> None:
+    make_topics(kafka_broker, topic_prefix)
+    version = add(registry, payload_of())
+    kafka = [f"--kafka={kafka_broker.address}", f"--topic-prefix={topic_prefix}"]
+    assert main(["models", "promote", "peers", version, "--force", "--registry", place, *kafka]) == 0
+    [found] = read_until(kafka_broker.address, [f"{topic_prefix}.models"], bool)
+    sent = decode(found.value)
+
+    assert isinstance(sent, ModelAnnouncement)
+    assert (found.key, sent.version, sent.payload) == (b"peers", version, payload_of())
 
 
 def test_an_engine_that_is_away_leaves_it_promoted_and_says_so(

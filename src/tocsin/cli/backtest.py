@@ -18,7 +18,7 @@ from tocsin.cli.logs import add_log_arguments, set_up_logs
 from tocsin.cli.main import EXIT_ERROR
 from tocsin.cli.registry import add_registry_argument, registry_of
 from tocsin.cli.score import rows_of
-from tocsin.cli.workers import Work, bar_of, interrupt, side_by_side
+from tocsin.cli.workers import Work, bar_of, in_turn, interrupt, side_by_side
 from tocsin.schemas.errors import ConfigError, TocsinError
 
 if TYPE_CHECKING:
@@ -87,8 +87,7 @@ def run(args: argparse.Namespace) -> int:
         _claim(args.out)
     folders, failed = _folders(args.recordings)
     jobs = [BacktestJob(folder, sets, models, _page(args.out, number, folder)) for number, folder in enumerate(folders)]
-    bar = bar_of("recordings") if sys.stderr.isatty() else None
-    cases = [*side_by_side(jobs, Work(backtest_one, _failed), args.jobs, bar), *failed] if jobs else failed
+    cases = [*_judged(jobs, args.jobs), *failed]
     for case in cases:
         if case.trial is None:
             print(f"tocsin backtest: {case.folder}: {case.error}", file=sys.stderr)
@@ -200,6 +199,14 @@ def backtest_one(job: BacktestJob) -> Case:
     except (TocsinError, OSError) as error:
         return _failed(job, str(error))
     return Case(str(job.folder), trial, page=job.page.name if job.page is not None else "")
+
+
+def _judged(jobs: Sequence[BacktestJob], worker_count: int) -> list[Case]:
+    bar = bar_of("recordings") if sys.stderr.isatty() else None
+    work = Work(backtest_one, _failed)
+    if min(worker_count, len(jobs)) <= 1:
+        return in_turn(jobs, work, bar)
+    return side_by_side(jobs, work, worker_count, bar)
 
 
 def _failed(job: BacktestJob, why: str) -> Case:

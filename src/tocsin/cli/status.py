@@ -52,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
         what = f"job {args.job}" if args.job else "any job"
         print(f"The engine runs and has heard nothing of {what}.")
         print(f"Connected agents: {', '.join(answer['connected_hosts']) or 'none'}.")
+        _print_models(answer)
         return 1 if args.job else 0
     for job in answer["jobs"]:
         if job["job_id"] == IDLE_JOB_ID and args.job != IDLE_JOB_ID:
@@ -62,11 +63,15 @@ def run(args: argparse.Namespace) -> int:
             continue
         for line in describe(job, answer["connected_hosts"]):
             print(line)
-    for model in answer.get("models", ()):
-        print(f"model     {model['detector']} {model['version']}: {model['state']}")
+    _print_models(answer)
     for letter in answer["dead_letters"]:
         print(f"dead letter from {letter['host'] or '?'}: {letter['reason']}: {letter['message']}")
     return 0
+
+
+def _print_models(answer: dict[str, Any]) -> None:
+    for model in answer.get("models", ()):
+        print(f"model     {model['detector']} {model['version']}: {model['state']}")
 
 
 def describe(job: dict[str, Any], connected: list[str]) -> list[str]:

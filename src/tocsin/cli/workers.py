@@ -61,6 +61,20 @@ def side_by_side(
     return results
 
 
+def in_turn(
+    jobs: Sequence[JobT], work: Work[JobT, ResultT], draw: Callable[[float], None] | None = None
+) -> list[ResultT]:
+    """The same in this process: without the seconds that another takes to start."""
+    results = []
+    for job in jobs:
+        results.append(_supervised(work, job))
+        if draw is not None:
+            draw(len(results) / len(jobs))
+    if draw is not None:
+        print(file=sys.stderr)
+    return results
+
+
 def _side_by_side(
     jobs: Sequence[JobT], work: Work[JobT, ResultT], worker_count: int, draw: Callable[[float], None] | None
 ) -> list[ResultT]:

@@ -77,6 +77,7 @@ class Says:
     said: tuple[tuple[str, float], ...] = ()
     reason: Reason | None = None
     cause: str = "power_cap"
+    metric: str = "cpu_util_ratio"
 
     def judge(self, recording: Recording) -> Opinion:
         lines = tuple(
@@ -89,7 +90,7 @@ class Says:
                 "fault": "fail_slow",
                 "cause": self.cause,
                 "reason": "metrics_differ_for_long",
-                "evidence": [{"metric": "cpu_util_ratio"}],
+                "evidence": [{"metric": self.metric}],
             }
             for number, (host, seconds) in enumerate(self.said)
         )

@@ -7,21 +7,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.model_announcements import DEAF
 from tests.pipeline.backtest.kit import cpu_recording, manifest, metric_table
+from tocsin.models.documents import write_numbers
 from tocsin.models.lstm_vae import Limits
 from tocsin.models.minder import MinderConfig, MinderModel
 from tocsin.models.minder_file import encode_minder
 from tocsin.pipeline.backtest.detector_sets import MINDER_SETS, SETS, checked_sets, runner_of
 from tocsin.pipeline.backtest.minder_runner import MinderRunner
 from tocsin.pipeline.recording.replay import ReplayConfig, replay
-from tocsin.pipeline.recording.tables import Recording, Text
+from tocsin.pipeline.recording.tables import Columns, Recording, Text
 from tocsin.pipeline.simulation.case import draw_case
 from tocsin.schemas.errors import ConfigError, ModelRefusedError
 from tocsin.schemas.reasons import Reason
 
-MODEL = encode_minder(MinderModel({"cpu_util_ratio": Limits(0.0, 1.0)}, priority=("cpu_util_ratio",)))
+OF_CPU = MinderModel({"cpu_util_ratio": Limits(0.0, 1.0)}, priority=("cpu_util_ratio",))
 """No LSTM-VAE: enough for the variants that use none."""
-MODELS = {"minder": MODEL}
+MODELS = {"minder": encode_minder(OF_CPU)}
 EMPTY = Recording(manifest(600), {})
 
 
@@ -50,8 +52,7 @@ def test_what_cannot_be_judged_has_a_named_reason(name: str, recording: Recordin
 
 @pytest.mark.parametrize("name", ["ours", "plain", "minder-raw", "mahalanobis"])
 def test_a_quiet_recording_is_judged_and_accuses_nobody(name: str) -> None:
-    models = {"minder": encode_minder(replace(MinderModel({"cpu_util_ratio": Limits(0.0, 1.0)}), threshold_sigmas=2.2))}
-    opinion = runner_of(name, models).judge(cpu_recording())
+    opinion = runner_of(name, {"minder": encode_minder(replace(OF_CPU, threshold_sigmas=2.2))}).judge(cpu_recording())
 
     assert opinion.reason is None
     assert opinion.lines == ()
@@ -67,7 +68,7 @@ def test_rows_without_a_value_crash_nobody(name: str) -> None:
 
 
 def test_no_rows_at_all_are_no_metrics() -> None:
-    columns = {"ts_ns": np.zeros(0, np.int64), "host": Text.of([]), "gpu": np.zeros(0, np.int8)}
+    columns: Columns = {"ts_ns": np.zeros(0, np.int64), "host": Text.of([]), "gpu": np.zeros(0, np.int8)}
     recording = Recording(manifest(600), {"host_metrics": columns})
 
     assert runner_of("ours", {}).judge(recording).reason is Reason.NOTHING_RECORDED
@@ -89,9 +90,10 @@ def test_a_model_of_ours_counts_from_the_first_slice() -> None:
     """With an alarm line that nothing reaches the metrics say nothing any more."""
     columns = np.full((600, 6), 0.5) + 0.005 * np.random.default_rng(1).standard_normal((600, 6))
     columns[60:, 2] = 0.95
-    recording = Recording(manifest(600), {"host_metrics": metric_table([f"n{i}" for i in range(6)], {"cpu_util_ratio": columns})})
+    table = metric_table([f"n{index}" for index in range(6)], {"cpu_util_ratio": columns})
+    recording = Recording(manifest(600), {"host_metrics": table})
     own = runner_of("ours", {}).judge(recording)
-    deaf = runner_of("ours", {"peers": b'{"accounts": {"warmup_count": 1000}}'}).judge(recording)
+    deaf = runner_of("ours", {"peers": write_numbers(DEAF)}).judge(recording)
 
     assert {line["suspects"][0]["name"] for line in own.lines} == {"n2"}
     assert deaf.lines == ()

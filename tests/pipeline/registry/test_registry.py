@@ -150,6 +150,15 @@ def test_the_same_bytes_in_another_format_are_another_model_with_the_same_name(r
         registry.add(card("minder", format="minder/2"), b"bytes")
 
 
+def test_a_model_never_takes_the_place_of_another(folder: tuple[Registry, Path, ModelCard]) -> None:
+    registry, place, added = folder
+    told = replace(added, content_hash=added.content_hash[:8] + "0" * 56)  # 2^32 trainings on one day
+    (place / "card.json").write_bytes(write_card(told))
+    with pytest.raises(RegistryError, match="another model"):
+        registry.add(card(), payload_of())
+    assert (place / "card.json").read_bytes() == write_card(told)
+
+
 # -- what is damaged -------------------------------------------------------------------------------
 
 

@@ -1,0 +1,162 @@
+"""``tocsin backtest`` as a command: figures, pages, messages, exit codes."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.model_announcements import DEAF
+from tests.pipeline.recording.kit import good_tables, manifest, write_folder
+from tocsin.cli.main import main
+from tocsin.models.documents import write_numbers
+from tocsin.pipeline.recording.tables import Recording
+from tocsin.pipeline.recording.writer import write_recording
+from tocsin.pipeline.simulation.case import draw_case
+
+
+@cache
+def case(kind: str) -> Recording:
+    return draw_case(2, 4, kind, duration_seconds=300.0).recording()
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """A folder with a fault and a healthy job."""
+    for name, kind in (("a", "machine_unreachable"), ("b", "healthy")):
+        write_recording(tmp_path / "many" / name, case(kind))
+    return tmp_path / "many"
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    found = json.loads(capsys.readouterr().out)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_figures_are_those_of_replay_and_score(many: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = [str(many / name) for name in ("a", "b")]
+    assert main(["replay", *folders]) == 0
+    capsys.readouterr()
+    assert main(["score", *folders, "--json"]) == 0
+    wanted = told(capsys)
+
+    assert main(["backtest", str(many), "--detectors", "ours", "--json", "--jobs", "2"]) == 0
+    found = told(capsys)["sets"]["ours"]
+    assert wanted["all"]["hits"] == 1
+    assert {name: found[name] for name in wanted} == wanted
+
+
+def test_a_table_by_set_and_by_kind(many: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["backtest", str(many), "--kinds", "--jobs", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+
+    assert lines[0] == "2 recordings, 1 with a fault, 1 healthy"
+    assert lines[1].split()[:3] == ["set", "faults", "hits"]
+    assert [line.split()[0] for line in lines[2:4]] == ["ours", "plain"]
+    assert lines[2].split()[1:6] == ["1", "1", "1.000", "1.000", "1.000"]
+    assert {"ours:", "plain:"} < set(lines)
+    assert any(line.startswith("machine_unreachable ") for line in lines)
+    assert any(line.startswith("hang ") for line in lines)
+
+
+def test_pages_are_written_well_formed_and_linked(many: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out" / "deep"
+    for _ in range(2):  # the second time over the first one's
+        assert main(["backtest", str(many), "--out", str(out), "--jobs", "1"]) == 0
+        names = sorted(path.name for path in out.iterdir())
+        assert names == ["backtest.json", "case-0000-a.html", "case-0001-b.html", "index.html"]
+    index = ET.parse(out / "index.html")
+    links = [link.get("href") for link in index.iter("{http://www.w3.org/1999/xhtml}a")]
+    page = ET.parse(out / "case-0000-a.html").getroot()
+    truth = case("machine_unreachable").truth
+    assert truth is not None
+    host = truth["faults"][0]["suspects"][0]["name"]
+    marked = {path.get("data-host") for path in page.iter() if path.get("class") == "culprit suspect"}
+
+    assert sorted(link for link in links if link) == ["case-0000-a.html", "case-0001-b.html"]
+    assert marked == {host}
+    assert json.loads((out / "backtest.json").read_text())["sets"]["ours"]["all"]["hits"] == 1
+
+
+def test_a_folder_that_holds_something_else_is_not_written_to(
+    many: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "case-mine.html").write_text("mine")
+
+    assert main(["backtest", str(many), "--out", str(tmp_path)]) == 2
+    assert "must be a new or empty folder" in capsys.readouterr().err
+    assert (tmp_path / "case-mine.html").read_text() == "mine"
+
+
+def test_one_bad_recording_costs_itself_only(many: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tables = good_tables()
+    del tables["steps"]["rank"]
+    bad, absent, out = write_folder(tmp_path / "bad", tables), tmp_path / "absent", tmp_path / "out"
+
+    argv = ["backtest", str(absent), str(bad), str(many), "--out", str(out), "--detectors", "plain", "--jobs", "1"]
+    assert main(argv) == 2
+    said = capsys.readouterr()
+    assert said.err.splitlines() == [
+        f"tocsin backtest: {bad}: steps.parquet, column rank: the required column is missing",
+        f"tocsin backtest: {absent}: {absent}: no such folder",
+    ]
+    assert said.out.startswith("4 recordings, 1 with a fault, 1 healthy, 2 unreadable\n")
+    assert "unreadable: steps.parquet" in (out / "index.html").read_text()
+    assert (out / "case-0002-b.html").is_file()
+
+
+def test_nothing_to_judge_is_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_folder(tmp_path / "empty", {}, told=manifest(700))
+    few = write_folder(tmp_path / "few", good_tables(), told=manifest(700), truth={"faults": []})
+    sets = "ours,plain,entropy,minder-raw,mahalanobis"
+
+    argv = ["backtest", str(folder), str(few), "--out", str(tmp_path / "out"), "--detectors", sets, "--json"]
+    assert main([*argv, "--jobs", "1"]) == 0
+    by_set = {name: figures["not_judged"] for name, figures in told(capsys)["sets"].items()}
+    assert by_set["ours"] == {"nothing_recorded": 1}
+    assert by_set["plain"] == {"metric_missing": 1}
+    assert by_set["entropy"] == {"no_hook": 1}
+    assert by_set["minder-raw"] == by_set["mahalanobis"] == {"metric_missing": 1, "span_too_short": 1}
+    index = (tmp_path / "out" / "index.html").read_text()
+    assert "not judged: nothing_recorded" in index
+
+
+def test_a_model_from_a_file_judges_from_the_begin(
+    many: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "deaf.json").write_bytes(write_numbers(DEAF))
+
+    argv = ["backtest", str(many / "b"), "--detectors", "ours", "--json", "--model", f"peers={tmp_path / 'deaf.json'}"]
+    assert main(argv) == 0
+    assert told(capsys)["cases"][0]["sets"]["ours"]["accusations"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--jobs", "0"], "at least 1"),
+        (["--detectors", "mine"], "minder-no-continuity"),
+        (["--detectors", ","], "one or more of ours"),
+        (["--model", "peers"], "DETECTOR=FILE"),
+        (["--model", "plain=x"], "one of peers, steps, minder, entropy"),
+        (["--model", "peers=absent"], "no such model"),
+        (["--model", "peers=current"], "promoted"),
+        (["--detectors", "minder", "--model", "minder=FILE"], "model file"),
+    ],
+)
+def test_wrong_arguments(
+    many: Path, tmp_path: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_bytes(b"no model at all" * 20)
+    told_arguments = [argument.replace("FILE", str(tmp_path / "file")) for argument in arguments]
+    registry = ["--registry", str(tmp_path / "registry")]
+
+    assert main(["backtest", str(many / "b"), *told_arguments, *registry]) == 2
+    said = capsys.readouterr()
+    assert words in said.err
+    assert said.out == ""
