@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tocsin.models.documents import Numbers
 from tocsin.pipeline.recording.score import Score
-from tocsin.pipeline.training.budget import Choice, Tried, choose
+from tocsin.pipeline.training.budget import Choice, Tried, choose, standing
 from tocsin.pipeline.training.mapping import Told
 
 
@@ -94,36 +94,39 @@ def search(
     """
     order = list(range(len(coordinates)))
     random.Random(seed).shuffle(order)
+    known = _Known(coordinates, evaluate)
     at: Point = tuple(coordinate.own for coordinate in coordinates)
-    known: dict[Point, Score] = {}
-
-    def scored(points: Sequence[Point]) -> list[Tried[Point]]:
-        new = [point for point in dict.fromkeys(points) if point not in known]
-        if new:
-            scores = evaluate([numbers_at(coordinates, point) for point in new])
-            known.update(zip(new, scores, strict=True))
-        return [Tried(point, known[point]) for point in points]
-
-    [own] = scored([at])
+    [own] = known.tried([at])
     for number in range(max_passes):
         before = at
         for done, index in enumerate(order):
             if told is not None:
                 told(f"pass {number + 1}", done, len(order))
             others = [(*at[:index], value, *at[index + 1 :]) for value in _values(coordinates[index])]
-            at = choose(scored([at, *(point for point in others if point != at)]), budget_ratio).thing
+            at = choose(known.tried([at, *(point for point in others if point != at)]), budget_ratio).thing
         if told is not None:
             told(f"pass {number + 1}", len(order), len(order))
         if at == before:
             break
-    choice = choose(scored([at]), budget_ratio)
-    changed = {
-        coordinate.path: (coordinate.own, value)
-        for coordinate, value in zip(coordinates, at, strict=True)
-        if value != coordinate.own
-    }
-    numbers = numbers_at(coordinates, at)
-    return Found(Choice(numbers, choice.score, choice.reason, budget_ratio), own.score, changed, len(known))
+    score = known.scores[at]
+    choice = Choice(numbers_at(coordinates, at), score, standing(score, budget_ratio), budget_ratio)
+    changed = {one.path: (one.own, value) for one, value in zip(coordinates, at, strict=True) if value != one.own}
+    return Found(choice, own.score, changed, len(known.scores))
+
+
+class _Known:
+    """Scores of points; each is asked for once."""
+
+    def __init__(self, coordinates: Sequence[Coordinate], evaluate: Evaluate) -> None:
+        self._coordinates, self._evaluate = coordinates, evaluate
+        self.scores: dict[Point, Score] = {}
+
+    def tried(self, points: Sequence[Point]) -> list[Tried[Point]]:
+        new = [point for point in dict.fromkeys(points) if point not in self.scores]
+        if new:
+            found = self._evaluate([numbers_at(self._coordinates, point) for point in new])
+            self.scores.update(zip(new, found, strict=True))
+        return [Tried(point, self.scores[point]) for point in points]
 
 
 def _values(coordinate: Coordinate) -> tuple[float, ...]:

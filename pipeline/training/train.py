@@ -95,37 +95,37 @@ def train(
     check_budget(config.budget_ratio)
     if validation is not None:
         check_all_labelled(validation)
-    if config.detector == "minder":
-        model = _minder(data, config, mapper, told)
-    elif config.detector == "entropy":
-        model = _entropy(data, config, mapper, told)
-    else:
-        model = _numbers(data, config, mapper, told)
+    fit = {"minder": _minder, "entropy": _entropy}.get(config.detector, _numbers)
+    model = fit(data, config, mapper, told)
     metrics = {"training": model.choice.score.to_object()}
     if validation is not None:
         metrics["validation"] = judged(config.detector, model.payload, validation, mapper, told).to_object()
-    budget = None if math.isinf(config.budget_ratio) else config.budget_ratio
+    lines = [*model.lines, model.choice.sentence()]
+    if not data.fault_count:
+        lines.append("no fault in these recordings: how many it finds, and how soon, nobody knows")
+    card = _card(data, config, trained_at, model, metrics)
+    return Trained(card, model.payload, model.choice.reason, tuple(lines))
+
+
+def _card(
+    data: TrainingSet, config: TrainingConfig, trained_at: str, model: _Model, metrics: Mapping[str, Any]
+) -> ModelCard:
     bound = model.choice.bound_ratio
-    found = {
-        **model.thresholds,
-        "budget": model.choice.reason.value,
-        "false_accusations_per_machine_day_below": bound if math.isfinite(bound) else None,
-    }
-    card = ModelCard(
+    return ModelCard(
         detector=config.detector,
         format=model.format,
         trained_at=trained_at,
         code_version=code_version(),
         seed=config.seed,
         training=data.described(),
-        settings={"budget_per_machine_day": budget},
-        thresholds=found,
+        settings={"budget_per_machine_day": None if math.isinf(config.budget_ratio) else config.budget_ratio},
+        thresholds={
+            **model.thresholds,
+            "budget": model.choice.reason.value,
+            "false_accusations_per_machine_day_below": bound if math.isfinite(bound) else None,
+        },
         metrics=metrics,
     )
-    lines = [*model.lines, model.choice.sentence()]
-    if not data.fault_count:
-        lines.append("no fault in these recordings: how many it finds, and how soon, nobody knows")
-    return Trained(card, model.payload, model.choice.reason, tuple(lines))
 
 
 def judged(detector: str, payload: bytes, data: TrainingSet, mapper: Mapper, told: Told | None = None) -> Score:
