@@ -8,14 +8,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.model_announcements import DEAF
+from tests.pipeline.backtest import kit
+from tests.pipeline.backtest.kit import metric_table
 from tests.pipeline.recording.kit import good_tables, manifest, write_folder
+from tests.pipeline.registry.kit import card
 from tocsin.cli.main import main
 from tocsin.models.documents import write_numbers
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.pipeline.recording.writer import write_recording
+from tocsin.pipeline.registry import Registry
 from tocsin.pipeline.simulation.case import draw_case
 
 
@@ -126,14 +131,46 @@ def test_nothing_to_judge_is_no_error(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "not judged: nothing_recorded" in index
 
 
-def test_a_model_from_a_file_judges_from_the_begin(
-    many: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_from_a_file_judges_from_the_begin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "deaf.json").write_bytes(write_numbers(DEAF))
+    argv = ["backtest", str(busy(tmp_path / "busy")), "--detectors", "ours", "--json"]
 
-    argv = ["backtest", str(many / "b"), "--detectors", "ours", "--json", "--model", f"peers={tmp_path / 'deaf.json'}"]
     assert main(argv) == 0
-    assert told(capsys)["cases"][0]["sets"]["ours"]["accusations"] == []
+    assert said_of(capsys) == ["n2"]
+    assert main([*argv, "--model", f"peers={tmp_path / 'deaf.json'}"]) == 0
+    assert said_of(capsys) == []
+
+
+def test_a_model_out_of_the_registry_by_version_and_the_current_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recording, registry = busy(tmp_path / "busy"), Registry.open(str(tmp_path / "models"))
+    added = registry.add(card("peers"), write_numbers(DEAF))
+    argv = ["backtest", str(recording), "--detectors", "ours", "--json", "--registry", str(tmp_path / "models")]
+
+    assert main(argv) == 0
+    assert said_of(capsys) == ["n2"]
+    assert main([*argv, "--model", f"peers={added.version}"]) == 0
+    assert said_of(capsys) == []
+    registry.promote("peers", added.version, {})
+    assert main([*argv, "--model", "peers=current"]) == 0
+    assert said_of(capsys) == []
+    assert main([*argv, "--model", "peers=builtin"]) == 0
+    assert said_of(capsys) == ["n2"]
+
+
+def busy(folder: Path) -> Path:
+    """Six machines, one of which has a busy CPU from the first minute on."""
+    columns = np.full((300, 6), 0.5) + 0.005 * np.random.default_rng(1).standard_normal((300, 6))
+    columns[60:, 2] = 0.95
+    table = metric_table([f"n{index}" for index in range(6)], {"cpu_util_ratio": columns})
+    write_recording(folder, Recording(kit.manifest(300), {"host_metrics": table}))
+    return folder
+
+
+def said_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    [case] = told(capsys)["cases"]
+    return sorted({name for one in case["sets"]["ours"]["accusations"] for name in one["suspects"]})
 
 
 @pytest.mark.parametrize(
