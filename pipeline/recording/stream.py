@@ -62,17 +62,20 @@ _COLLECTIVE_DEFAULTS: dict[str, Any] = {
 }
 
 
-def records_of(recording: Recording, *, announce: bool = True) -> Iterator[JobRecord]:
+def records_of(
+    recording: Recording, *, announce: bool = True, places: Places | None = None
+) -> Iterator[JobRecord]:
     """All records of a recording, by event time.
 
     Args:
         recording: the whole of it, or one span of a running simulation.
         announce: also topology, groups and metric tables (a later span of the same job need not).
+        places: who runs where, where the recording is a later span that does not tell; None: it tells.
 
     Raises:
         RecordingError: a value that no record may hold; names file, column and row.
     """
-    places = Places(recording)
+    places = places or Places(recording)
     parts: list[Iterable[JobRecord]] = []
     if announce:
         parts.append(_announcements(recording, places))
