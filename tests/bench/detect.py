@@ -27,6 +27,7 @@ from tocsin.models.robust import median
 from tocsin.models.similarity import pairwise_sums
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.frame_blocks import FrameBlock, MetricSlice
+from tocsin.pipeline.garbage import GARBAGE_THRESHOLDS
 from tocsin.pipeline.job import JobConfig, JobPipeline
 from tocsin.pipeline.slices import Turn
 from tocsin.schemas.metrics import BUILTIN_TABLE
@@ -75,7 +76,10 @@ def by_arrays(fleet: Fleet, count: int) -> Cost:
         for turn in of_slice:
             pipeline.on_turn(turn)
 
-    return _after_warmup(turns, work, count)
+    cost = _after_warmup(turns, work, count)
+    if pipeline.abstentions():
+        raise RuntimeError(f"not everything was judged: {pipeline.abstentions()}")
+    return cost
 
 
 def by_frames(fleet: Fleet, count: int) -> Cost:
@@ -91,7 +95,12 @@ def by_frames(fleet: Fleet, count: int) -> Cost:
             engine.take(data)
         engine.tick(start_ns + (SLICE_SECONDS + 1) * NS_PER_SECOND)
 
-    return _after_warmup(lambda index: (index, fleet.frames(index)), work, count)
+    cost = _after_warmup(lambda index: (index, fleet.frames(index)), work, count)
+    slices = _WARMUP_COUNT + count
+    wanted = {"records_ok": slices * fleet.host_count, "metric_slices": slices}
+    if any(engine.counters[name] != value for name, value in wanted.items()):
+        raise RuntimeError(f"not everything was judged: {dict(engine.counters)}, wanted {wanted}")
+    return cost
 
 
 def _after_warmup(made: Callable[[int], _Data], work: Callable[[_Data], None], count: int) -> Cost:
@@ -144,8 +153,15 @@ def planted_at(index: int, host_count: int) -> Planted:
     return Planted((index * 7919) % host_count, metric, factor)
 
 
-def rank(fleet: Fleet, count: int) -> Ranking:
-    """Compare windows by all pairs, by the distance to the centre, and as the detector does (own levels learned)."""
+def rank(fleet: Fleet, count: int, planted: Callable[[int], Planted] | None = None) -> Ranking:
+    """Compare windows by all pairs, by the distance to the centre, and as the detector does (own levels learned).
+
+    Args:
+        fleet: the machines.
+        count: windows.
+        planted: who is different in each; None: all metrics and strengths in turn.
+    """
+    planted = planted or (lambda index: planted_at(index, fleet.host_count))
     metrics = {metric.name: metric for metric in (*BUILTIN_TABLE.host, *BUILTIN_TABLE.gpu)}
     scales = [scale_of(metrics[name]) for name in LEVELS]
     state = PeerState.empty(fleet.host_count, len(LEVELS))
@@ -157,8 +173,8 @@ def rank(fleet: Fleet, count: int) -> Ranking:
     ways = ("pairs", "centre", "detector")
     hits, same, costs = dict.fromkeys(ways, 0), 0, {way: list[Cost]() for way in ways}
     for index in range(count):
-        planted = planted_at(index, fleet.host_count)
-        values = transform(fleet.matrix(_WARMUP_COUNT + index, planted), scales)
+        odd = planted(index)
+        values = transform(fleet.matrix(_WARMUP_COUNT + index, odd), scales)
         named: dict[str, int] = {}
 
         def pairs(values: Numbers, named: dict[str, int] = named) -> None:
@@ -174,7 +190,7 @@ def rank(fleet: Fleet, count: int) -> Ranking:
 
         for way, work in zip(ways, (pairs, centre, detector), strict=True):
             costs[way].append(cost_of(work, values))
-            hits[way] += named[way] == planted.host
+            hits[way] += named[way] == odd.host
         same += named["pairs"] == named["centre"]
     return Ranking({way: hits[way] / count for way in ways}, same / count, {w: _middle(c) for w, c in costs.items()})
 
@@ -201,6 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--windows", type=int, default=42, help="windows of the comparison with exact pairs")
     parser.add_argument("--pairs", type=int, nargs="+", default=(64, 256, 1024, 4096), help="its machines")
     args = parser.parse_args(arguments)
+    gc.set_threshold(*GARBAGE_THRESHOLDS)  # as the engine does
     print(f"{len(LEVELS)} metrics once a second, slices of {SLICE_SECONDS} s, one job, one process; cost of one slice")
     print(f"{'':>44} {'CPU s':>8} {'wall s':>8} {'x real time':>11} {'MB':>6}")
     for gpu_count in (1, 8):

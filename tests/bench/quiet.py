@@ -7,6 +7,7 @@ of 1,024 hosts or more. The goal is none that pages or proposes an eviction (see
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import math
 import multiprocessing
@@ -20,6 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tests.bench.quiet_jobs import BANDS, QuietJob, Told, hear, quiet_jobs
+from tocsin.pipeline.garbage import GARBAGE_THRESHOLDS
 
 _HEAD = (
     f"{'hosts':>11} {'jobs':>5} {'machine-days':>12} {'verdicts':>8} {'named':>5} {'page':>4} {'evict':>5}"
@@ -79,7 +81,8 @@ def _read(path: Path | None) -> dict[int, Told]:
     known = {}
     for line in path.read_text().splitlines() if path is not None and path.is_file() else ():
         fields = json.loads(line)
-        known[fields.pop("seed")] = Told(**fields)
+        seed = fields.pop("seed")
+        known[seed] = Told(**fields)
     return known
 
 
@@ -99,6 +102,7 @@ def _one(task: tuple[QuietJob, str, float]) -> tuple[QuietJob, Told | None]:
     job, ranges, deadline = task
     if time.time() > deadline:
         return job, None
+    gc.set_threshold(*GARBAGE_THRESHOLDS)  # as the engine does
     return job, hear(job, "fit" if ranges == "fit" else "held")
 
 
