@@ -24,11 +24,11 @@ from tocsin.schemas.verdicts import ActionKind, FaultKind, Verdict, VerdictState
 
 DAY_SECONDS = 86_400.0
 BANDS: tuple[tuple[int, int, float], ...] = (
-    (1024, 4096, 0.55),
+    (1024, 4096, 0.6),
     (256, 1023, 0.2),
-    (64, 255, 0.14),
-    (16, 63, 0.08),
-    (4, 15, 0.03),
+    (64, 255, 0.12),
+    (16, 63, 0.06),
+    (4, 15, 0.02),
 )
 """Hosts from, to, share of the machine-time: the worst of N grows with N."""
 _LARGE_HOST_COUNT = 1024
