@@ -15,7 +15,7 @@ SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12)
 # A uv that works on the PATH serves; otherwise one of our own in .uv/, never in the system's Python.
 UV := $(shell if uv --version >/dev/null 2>&1; then echo uv; else echo .uv/bin/uv; fi)
 
-.PHONY: help install run test test-slow lint format bench bench-stream models parity chaos clean distclean
+.PHONY: help install run test test-slow lint format bench bench-stream bench-quiet bench-detect models parity chaos clean distclean
 
 help:
 	@echo "make install    .venv with everything (about 6 GB, minutes the first time)"
@@ -24,6 +24,7 @@ help:
 	@echo "make lint       ruff, mypy, import-linter, units in names;  make format: mend what can be mended"
 	@echo "make bench      the figures that docs/claims.md cites;  make bench-stream: Kafka, Flink, ClickHouse at 10,000 hosts"
 	@echo "make models     the LSTM-VAEs that ship in models/defaults, from simulated recordings of one seed (minutes)"
+	@echo "make bench-quiet   healthy jobs of up to thousands of machines: is anybody accused?  make bench-detect: machines a second"
 	@echo "make parity     every recording through Kafka, Flink and ClickHouse: what the embedded engine says, to the byte"
 	@echo "make chaos      the same while each part is killed with -9, at least 20 times each (half an hour)"
 	@echo "make clean      remove caches and builds;  make distclean: the environments too"
@@ -79,6 +80,13 @@ bench-stream: install
 
 models: install
 	@$(BIN)/tocsin train --defaults --out models/defaults $(ARGS)
+
+# ARGS="--machine-days 3000": more of them (1,000: half an hour on two idle cores); ARGS="--keep FILE": goes on where it stopped
+bench-quiet: install
+	@$(BIN)/python -m tests.bench.quiet $(ARGS)
+
+bench-detect: install
+	@$(BIN)/python -m tests.bench.detect $(ARGS)
 
 # ARGS="simulated dumps": some of the recordings; ARGS="--also FOLDER": recordings of your own
 parity: install

@@ -258,6 +258,21 @@ def _rank_of(record: Held) -> int:
     return record.rank if isinstance(record, Event | ProbeAnswer) else -1
 
 
+def canonical_records(records: Iterable[JobRecord]) -> tuple[JobRecord, ...]:
+    """The order that a slice's records have, exact duplicates dropped: for those who hold a whole slice.
+
+    Bytes are made only where they decide: of records of one kind, time, host and rank.
+    """
+    groups: dict[tuple[int, int, str, int], list[JobRecord]] = {}
+    for record in records:
+        key = (_KIND_ORDER[type(record)], record.ts_ns, record.host, _rank_of(record))
+        groups.setdefault(key, []).append(record)
+    found: list[JobRecord] = []
+    for _, same in sorted(groups.items()):
+        found += same if len(same) == 1 else [one for _, one in sorted({encode(one): one for one in same}.items())]
+    return tuple(found)
+
+
 def _canonical(held: Mapping[bytes, Held]) -> tuple[Held, ...]:
     """Order by (kind, ts_ns, host, rank, bytes): independent of arrival."""
     ordered = sorted(

@@ -108,10 +108,10 @@ class JobGraph:
         self.groups: dict[str, CommGroup] = {}
         self.ranks: dict[int, RankFacts] = {}
         self.hosts: dict[str, HostFacts] = {}
-        self._leaving: set[int] = set()
-        """Ranks that said good-bye or ended, in whatever way: a large job is not searched for them each second."""
-        self.phases: list[list[Any]] = []
-        """Announced phases that are open: [phase, rank, begin_ns]."""
+        self.leaving: set[int] = set()
+        """Ranks that said good-bye or ended, in whatever way."""
+        self.phases: dict[int, list[list[Any]]] = {}
+        """rank -> its announced phases that are open: [phase, begin_ns] (thousands open and close theirs at once)."""
         self.phase_spans: list[list[int]] = []
         """Announced phases that are over, of all ranks together: [begin_ns, end_ns], disjoint, ascending."""
         self.max_step = -1
@@ -176,15 +176,14 @@ class JobGraph:
 
     def in_announced_phase(self, from_ns: int, to_ns: int) -> bool:
         """Whether any rank had announced a phase that overlaps [from, to]."""
-        if any(begin <= to_ns for _, _, begin in self.phases):
+        if any(begin <= to_ns for opened in self.phases.values() for _, begin in opened):
             return True
-        if not self.phase_spans or self.phase_spans[-1][1] < from_ns:
-            return False
-        return any(begin <= to_ns and end >= from_ns for begin, end in self.phase_spans)
+        spans = self.phase_spans
+        return bool(spans) and spans[-1][1] >= from_ns and any(b <= to_ns and e >= from_ns for b, e in spans)
 
     def ended(self) -> bool:
         """Whether the job is over: its ranks left in order, and those that did not say so could not."""
-        if not self.ranks or 2 * len(self._leaving) <= len(self.ranks):
+        if not self.ranks or 2 * len(self.leaving) <= len(self.ranks):
             return False
         newest_ns = max(facts.last_seen_ns for facts in self.hosts.values())
         left = [facts for facts in self.ranks.values() if _left_in_order(facts)]
@@ -304,12 +303,11 @@ class JobGraph:
     def _take_rank_event(self, event: Event) -> None:
         facts = self._rank(event.rank, event.host, event.ts_ns)
         if event.name in (events.EXIT, events.PROCESS_GONE, events.BYE):
-            self._leaving.add(event.rank)
-        if event.name == events.EXIT:
-            facts.exit = _exit_of(event)
-            facts.stopped_since_ns = 0
-        elif event.name == events.PROCESS_GONE and facts.exit is None and facts.bye_ns == 0:
-            facts.exit = ExitFact(event.ts_ns, -1, 0, "", reported=False)
+            self.leaving.add(event.rank)
+        is_new = facts.exit is None and facts.bye_ns == 0
+        if event.name == events.EXIT or (event.name == events.PROCESS_GONE and is_new):
+            is_told = event.name == events.EXIT
+            facts.exit = _exit_of(event) if is_told else ExitFact(event.ts_ns, -1, 0, "", reported=False)
             facts.stopped_since_ns = 0
         elif event.name == events.BYE:
             facts.bye_ns = event.ts_ns
@@ -331,24 +329,24 @@ class JobGraph:
 
     def _take_phase(self, event: Event) -> None:
         name = str(event.payload.get("phase", ""))
+        self._close_phases(event.rank, event.ts_ns, name)  # at a begin: its end was lost
         if event.payload.get("edge") == "begin":
-            self._close_phases(event.rank, event.ts_ns, name)  # its end was lost
-            self.phases.append([name, event.rank, event.ts_ns])
-        else:
-            self._close_phases(event.rank, event.ts_ns, name)
+            self.phases.setdefault(event.rank, []).append([name, event.ts_ns])
 
     def _close_phases(self, rank: int, end_ns: int, name: str = "") -> None:
         """A rank's open phases (of this name, "" = all) that began before ``end_ns`` are over."""
-        for entry in [e for e in self.phases if e[1] == rank and e[2] <= end_ns and name in ("", e[0])]:
-            self.phases.remove(entry)
-            begin_ns, until_ns = entry[2], end_ns
-            apart = []
-            for span in self.phase_spans:
-                if span[1] < begin_ns or span[0] > until_ns:
-                    apart.append(span)
-                else:
-                    begin_ns, until_ns = min(begin_ns, span[0]), max(until_ns, span[1])
-            self.phase_spans = sorted([*apart, [begin_ns, until_ns]])[-_KEPT_PHASES:]
+        opened = self.phases.pop(rank, [])
+        if left := [entry for entry in opened if entry[1] > end_ns or name not in ("", entry[0])]:
+            self.phases[rank] = left
+        if len(left) == len(opened):
+            return
+        begin_ns, apart = min(entry[1] for entry in opened if entry not in left), []
+        for span in self.phase_spans:
+            if span[1] < begin_ns or span[0] > end_ns:
+                apart.append(span)
+            else:
+                begin_ns, end_ns = min(begin_ns, span[0]), max(end_ns, span[1])
+        self.phase_spans = sorted([*apart, [begin_ns, end_ns]])[-_KEPT_PHASES:]
 
     def to_state(self) -> dict[str, Any]:
         """JSON-able state."""
@@ -359,7 +357,7 @@ class JobGraph:
             "ranks": [ranks, rows_of(RankFacts, map(self.ranks.__getitem__, ranks), "exit")],
             "exits": [[rank, shallow(left)] for rank in ranks if (left := self.ranks[rank].exit) is not None],
             "hosts": [hosts, rows_of(HostFacts, map(self.hosts.__getitem__, hosts))],
-            "phases": self.phases,
+            "phases": [[name, rank, begin] for rank, opened in self.phases.items() for name, begin in opened],
             "phase_spans": self.phase_spans,
             "max_step": self.max_step,
             "max_step_ns": self.max_step_ns,
@@ -377,10 +375,12 @@ class JobGraph:
         self.ranks = dict(zip(ranks, from_rows(RankFacts, rows), strict=True))
         for rank, left in state["exits"]:
             self.ranks[rank].exit = ExitFact(**left)
-        self._leaving = {rank for rank, facts in self.ranks.items() if facts.exit is not None or facts.bye_ns}
+        self.leaving = {rank for rank, facts in self.ranks.items() if facts.exit is not None or facts.bye_ns}
         hosts, rows = state["hosts"]
         self.hosts = dict(zip(hosts, from_rows(HostFacts, rows), strict=True))
-        self.phases = [list(entry) for entry in state["phases"]]
+        self.phases = {rank: [] for _, rank, _ in state["phases"]}
+        for name, rank, begin_ns in state["phases"]:
+            self.phases[rank].append([name, begin_ns])
         self.phase_spans = [list(span) for span in state["phase_spans"]]
         self.max_step, self.max_step_ns = state["max_step"], state["max_step_ns"]
         self.progress_ns = state["progress_ns"]

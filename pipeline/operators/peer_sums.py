@@ -29,6 +29,9 @@ class SumConfig:
         decays: whether evidence fades again.
         window_seconds: of these settings; a longer window counts for as many as fit in ...
         max_window_factor: ... up to so many.
+        crowd_ratio: where more hosts than this share deviate alike in a window, the metric tells nobody apart in it: a
+            change of all shows in some hosts' windows before the others'. A few are alarmed by chance then ...
+        crowd_count: ... or by two faults: so many are no crowd.
     """
 
     max_sigmas: float = 9.0
@@ -39,6 +42,8 @@ class SumConfig:
     decays: bool = True
     window_seconds: float = 5.0
     max_window_factor: float = 2.5
+    crowd_ratio: float = 0.125
+    crowd_count: int = 2
 
 
 class Sums:
@@ -93,6 +98,8 @@ class Sums:
         weight = min(config.max_window_factor, max(1.0, seconds / config.window_seconds))
         gain = weight * (np.minimum(sigmas, config.max_sigmas) - config.drift_sigmas)
         gain = np.where(np.isfinite(gain), gain, -1.0)
+        crowd = (gain > 0).sum(axis=1) > max(config.crowd_count, config.crowd_ratio * gain.shape[1])
+        gain = np.where(crowd[:, None], np.minimum(gain, 0.0), gain)
         if not config.decays:
             gain = np.maximum(gain, 0.0)
         begins, hits = (self._total <= 0) & (gain > 0), gain > 0

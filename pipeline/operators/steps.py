@@ -91,6 +91,7 @@ class StepsConfig:
         return min(max(need, self.min_lasting_seconds), self.max_lasting_seconds)
 
 
+_NAN = float("nan")
 _JOB = "job:"
 """Name of the candidate that stands for the whole job; no host name holds a colon."""
 
@@ -178,8 +179,7 @@ class StepDetector:
         """Take the steps of one second and return what looks wrong at its end."""
         for record in data.records:
             if isinstance(record, StepBatch):
-                for row in record.rows:
-                    self._take(row, data.end_ns)
+                self._take(record.rows, data.end_ns)
         ripe = self._take_ripe(data.end_ns)
         if not ripe:
             return self._emit(data)
@@ -188,22 +188,27 @@ class StepDetector:
             self._judge_job()
         return self._emit(data)
 
-    def _take(self, row: StepRecord, now_ns: int) -> None:
-        count = self._seen_count.get(row.rank, 0)
-        self._seen_count[row.rank] = count + 1
-        self._last_row_ns[row.rank] = max(self._last_row_ns.get(row.rank, 0), row.ts_ns)
-        if count < self._config.warmup_count:
-            self._abstain(Reason.WARMING_UP)
-            return
-        if row.communication_seconds is None:
-            self._abstain(Reason.NO_HOOK)  # nobody can be singled out; the job's pace is known all the same
-        begin_ns = row.ts_ns - int(row.duration_seconds * NS_PER_SECOND)
-        if self._graph.in_announced_phase(begin_ns, row.ts_ns):
-            self._abstain(Reason.ANNOUNCED_PHASE)
-            return
-        numbers = [float("nan") if value is None else value for value in values_of(row)]
-        self._pending.setdefault(row.step, {})[row.rank] = [*numbers, float(row.ts_ns)]
-        self._pending_since_ns.setdefault(row.step, now_ns)
+    def _take(self, rows: Sequence[StepRecord], now_ns: int) -> None:
+        """Large jobs send thousands of rows a second: phases are looked up only where there are any."""
+        warmup_count, seen, newest = self._config.warmup_count, self._seen_count, self._last_row_ns
+        has_phases = bool(self._graph.phases or self._graph.phase_spans)
+        for row in rows:
+            rank, ts_ns = row.rank, row.ts_ns
+            seen[rank] = (count := seen.get(rank, 0)) + 1
+            newest[rank] = max(newest.get(rank, 0), ts_ns)
+            if count < warmup_count:
+                self._abstain(Reason.WARMING_UP)
+                continue
+            if row.communication_seconds is None:
+                self._abstain(Reason.NO_HOOK)  # nobody can be singled out; the job's pace is known all the same
+            begin_ns = ts_ns - int(row.duration_seconds * NS_PER_SECOND)
+            if has_phases and self._graph.in_announced_phase(begin_ns, ts_ns):
+                self._abstain(Reason.ANNOUNCED_PHASE)
+                continue
+            numbers = [*(_NAN if value is None else value for value in values_of(row)), float(ts_ns)]
+            if row.step not in self._pending:
+                self._pending[row.step], self._pending_since_ns[row.step] = {}, now_ns
+            self._pending[row.step][rank] = numbers
 
     def _abstain(self, reason: Reason) -> None:
         self.abstained[reason.value] = self.abstained.get(reason.value, 0) + 1

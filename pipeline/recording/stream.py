@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -62,17 +63,18 @@ _COLLECTIVE_DEFAULTS: dict[str, Any] = {
 }
 
 
-def records_of(recording: Recording, *, announce: bool = True) -> Iterator[JobRecord]:
+def records_of(recording: Recording, *, announce: bool = True, places: Places | None = None) -> Iterator[JobRecord]:
     """All records of a recording, by event time.
 
     Args:
         recording: the whole of it, or one span of a running simulation.
         announce: also topology, groups and metric tables (a later span of the same job need not).
+        places: who runs where, where the recording is a later span that does not tell; None: it tells.
 
     Raises:
         RecordingError: a value that no record may hold; names file, column and row.
     """
-    places = Places(recording)
+    places = places or Places(recording)
     parts: list[Iterable[JobRecord]] = []
     if announce:
         parts.append(_announcements(recording, places))
@@ -126,13 +128,10 @@ def _steps(columns: Columns, places: Places) -> Iterator[StepBatch]:
     columns = {name: _array(column)[known] for name, column in columns.items()}  # all of them are numbers
     numbers = [_numbers(columns, name).tolist() for name in ("ts_ns", "rank", "step")]
     values = [_optional_numbers(columns, name) for name in STEP_VALUES]
+    records = list(map(StepRecord._make, zip(*numbers, *values, strict=True)))
     attempts = _numbers(columns, "attempt") if "attempt" in columns else None
     for sent_ns, host, rows in _batches(columns, places):
-        order = sorted(rows.tolist(), key=lambda row: (numbers[0][row], numbers[1][row], numbers[2][row]))
-        batch = tuple(
-            StepRecord(numbers[0][row], numbers[1][row], numbers[2][row], *(column[row] for column in values))
-            for row in order
-        )
+        batch = tuple(sorted(map(records.__getitem__, rows.tolist()), key=itemgetter(0, 1, 2)))
         attempt = None if attempts is None else int(attempts[rows[0]])
         yield StepBatch(places.job_at(sent_ns, attempt), host, sent_ns, batch)
 

@@ -24,7 +24,7 @@ from tocsin.pipeline.simulation.rows import (
     topology,
 )
 from tocsin.pipeline.simulation.shape import JobShape, draw_shape
-from tocsin.pipeline.simulation.telemetry import Telemetry
+from tocsin.pipeline.simulation.telemetry import Matrices, Telemetry
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.metrics import GPU_METRICS
 from tocsin.schemas.records import NS_PER_SECOND
@@ -109,6 +109,10 @@ class Case:
         """
         return _Run(self).chunks()
 
+    def parts(self) -> Iterator[CasePart]:
+        """The same before rows are made of the metrics: for those who want the means of each slice only."""
+        return _Run(self).parts()
+
     def recording(self) -> Recording:
         """The whole recording: all chunks, one after the other."""
         tables: dict[str, list[Columns]] = {}
@@ -117,6 +121,23 @@ class Case:
                 tables.setdefault(name, []).append(columns)
         joined = {name: concatenated(parts) for name, parts in tables.items()}
         return Recording(self.manifest(), joined, self.user_metrics(), self.truth())
+
+
+@dataclass(frozen=True, slots=True)
+class CasePart:
+    """One metric slice of a case.
+
+    Attributes:
+        start_ns: its begin.
+        matrices: samples of this slice, and of others.
+        first_index: the slice's first tick in the matrices.
+        tables: all of the slice's tables but ``host_metrics``.
+    """
+
+    start_ns: int
+    matrices: Matrices
+    first_index: int
+    tables: Mapping[str, Columns]
 
 
 class _Run:
@@ -134,13 +155,22 @@ class _Run:
 
     def chunks(self) -> Iterator[Recording]:
         case, shape = self._case, self._case.shape
+        for part in self.parts():
+            tables = dict(part.tables)
+            tables["host_metrics"] = self._metric_rows.table(part.matrices, part.first_index, shape.slice_ticks)
+            end_ns = part.start_ns + shape.slice_ns
+            manifest = Manifest(shape.job_id, 0, part.start_ns, end_ns, shape.tick_seconds)
+            yield Recording(manifest, tables, case.user_metrics(), case.truth())
+
+    def parts(self) -> Iterator[CasePart]:
+        case, shape = self._case, self._case.shape
         ticks = shape.slice_ticks
         at_once = max(1, min(24, _BLOCK_CELLS // (shape.rank_count * len(GPU_METRICS) * ticks)))
         for first in range(0, case.slice_count, at_once):
             count = min(at_once, case.slice_count - first)
             yield from self._block(first, count)
 
-    def _block(self, first: int, count: int) -> Iterator[Recording]:
+    def _block(self, first: int, count: int) -> Iterator[CasePart]:
         shape = self._case.shape
         ticks, tick = shape.slice_ticks, shape.tick_seconds
         end_seconds = (first + count) * ticks * tick
@@ -158,12 +188,10 @@ class _Run:
             if first + index == 0 and shape.has_topology:
                 tables["topology"] = topology(shape)
                 tables["groups"] = groups(shape)
-            tables["host_metrics"] = self._metric_rows.table(matrices, index * ticks, ticks)
             if shape.step_detail != "none":
                 tables["steps"] = self._steps.take(start_ns, start_ns + shape.slice_ns)
             tables["events"] = self._events.take(start_ns, start_ns + shape.slice_ns)
-            manifest = Manifest(shape.job_id, 0, start_ns, start_ns + shape.slice_ns, tick)
-            yield Recording(manifest, tables, self._case.user_metrics(), self._case.truth())
+            yield CasePart(start_ns, matrices, index * ticks, tables)
 
 
 def case_seed(seed: int, index: int) -> int:

@@ -192,12 +192,12 @@ class WaitTracker:
 
     def _all_elsewhere(self, now_ns: int, median_step_ns: int) -> list[Finding]:
         """Nobody waits for anybody, and yet nobody makes a step: all stand in their own code."""
+        start_ns = self._graph.progress_ns
+        if start_ns == 0 or now_ns - start_ns < self._base_patience_ns(median_step_ns):
+            return []
         alive = [facts for facts in self._graph.ranks.values() if facts.exit is None and not facts.bye_ns]
         stalls = [facts.stall for facts in alive if facts.stall is not None and not facts.stall.get("in_collective")]
-        start_ns = self._graph.progress_ns
         if len(alive) < 2 or len(stalls) < len(alive) or self._graph.in_announced_phase(start_ns, now_ns):
-            return []
-        if start_ns == 0 or now_ns - start_ns < self._base_patience_ns(median_step_ns):
             return []
         loading = all(stall.get("phase") == "data" for stall in stalls)
         cause, reason = (

@@ -178,6 +178,25 @@ class TestWithoutRank:
             assert not graph.in_announced_phase(T0 + 40 * NS_PER_SECOND, T0 + 50 * NS_PER_SECOND)
             assert graph.in_announced_phase(T0 + 15 * NS_PER_SECOND, T0 + 20 * NS_PER_SECOND)
 
+    def test_each_rank_ends_its_own_phases_and_what_all_had_announced_is_one_span(self) -> None:
+        graph = JobGraph()
+        graph.take([event("phase", 10, rank, phase="checkpoint", edge="begin") for rank in range(3)])
+        graph.take([event("phase", 12, 0, phase="evaluation", edge="begin")])
+
+        graph.take([event("phase", 20, rank, phase="checkpoint", edge="end") for rank in (0, 1)])
+        assert graph.phases == {
+            2: [["checkpoint", T0 + 10 * NS_PER_SECOND]],
+            0: [["evaluation", T0 + 12 * NS_PER_SECOND]],
+        }
+        restored = JobGraph()
+        restored.load_state(graph.to_state())
+        assert restored.phases == graph.phases
+
+        graph.take([event("phase", 22, 2, phase="checkpoint", edge="end")])
+        graph.take([event("phase", 25, 0, phase="evaluation", edge="end")])
+        assert graph.phases == {}
+        assert graph.phase_spans == [[T0 + 10 * NS_PER_SECOND, T0 + 25 * NS_PER_SECOND]]
+
 
 @pytest.mark.parametrize(
     ("payload", "severity", "code", "number"),

@@ -54,6 +54,31 @@ def test_weak_evidence_alarms_later() -> None:
     assert Windows().count_until_alarm(STRONG) < weak < 40
 
 
+@pytest.mark.parametrize(("host_count", "crowd"), [(4, 3), (16, 3), (64, 9), (1024, 129)])
+def test_a_crowd_that_deviates_alike_adds_nothing_in_that_metric(host_count: int, crowd: int) -> None:
+    """Host 0 is alone at first; what a change of all then shows in some windows does not lift it over the line."""
+    for count, names_it in ((crowd, False), (crowd - 1, True)):
+        sums = Sums(SumConfig(), METRICS)
+        sums.grow((), host_count)
+        alone = np.zeros((2, host_count, METRICS), np.float32)
+        alone[LOW, 0, 0] = STRONG
+        sums.add(alone, 0, 5 * SECOND)
+        together = np.zeros_like(alone)
+        together[LOW, :count, 0] = STRONG
+        sums.add(together, 5 * SECOND, 10 * SECOND)
+
+        assert sums.alarms() == ([0] if names_it else [])
+
+
+def test_a_crowd_in_one_metric_hides_nobody_in_another() -> None:
+    windows = Windows()
+    values = np.zeros((2, HOSTS, METRICS), np.float32)
+    values[LOW, :3, 0] = STRONG
+    values[LOW, 1, 1] = STRONG
+
+    assert [windows.take(values) for _ in range(2)] == [[], [1]]
+
+
 def test_less_than_the_drift_never_alarms() -> None:
     assert Windows().count_until_alarm(SumConfig().drift_sigmas) == 40
 
