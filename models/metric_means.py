@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.models.frames import FloatArray, GpuRow, Grid, stack_frames
-from tocsin.schemas.metrics import MetricTable
+from tocsin.schemas.metrics import Metric, MetricTable
 from tocsin.schemas.records import Frame
 
 LongArray = NDArray[np.int64]
@@ -81,8 +81,8 @@ def means_of(frames: Sequence[Frame], table: MetricTable, start_ns: int, end_ns:
     np.maximum.at(seen_ns, place, np.array([frame.ts_ns for frame in frames], np.int64))
     ticks_ns[place] = [frame.tick_ns for frame in frames]
     counts[place] = _samples(frames, len(table.host))
-    host_values, host_counts = mean_over_ticks(stack.host_values)
-    gpu_values, gpu_counts = mean_over_ticks(stack.gpu_values)
+    host_values, host_counts = mean_over_ticks(possible(stack.host_values, table.host))
+    gpu_values, gpu_counts = mean_over_ticks(possible(stack.gpu_values, table.gpu))
     return MetricMeans(
         stack.hosts, seen_ns, ticks_ns, counts, stack.gpu_rows, host_values, host_counts, gpu_values, gpu_counts
     )
@@ -99,6 +99,18 @@ def _samples(frames: Sequence[Frame], metric_count: int) -> LongArray:
         known = np.isfinite(values.reshape(len(members), metric_count, tick_count))
         found[members] = known.any(axis=1).sum(axis=1)
     return found
+
+
+def possible(values: FloatArray, metrics: Sequence[Metric]) -> FloatArray:
+    """Without what cannot be: below a metric's own lower limit (a counter that wrapped) is no sample.
+
+    Args:
+        values: shape (rows, metrics, ticks).
+        metrics: of the second axis.
+    """
+    low = np.array([-np.inf if metric.low is None else metric.low for metric in metrics], np.float32)
+    wrong = values < low[:, None]
+    return np.where(wrong, np.float32(np.nan), values) if wrong.any() else values
 
 
 def mean_over_ticks(values: FloatArray) -> tuple[FloatArray, CountArray]:

@@ -104,7 +104,7 @@ class Reason(StrEnum):
     STAGES_UNKNOWN = "stages_unknown"
     """The job has pipeline stages and nobody said which rank is in which: a long stage looks slow."""
     METRIC_MISSING = "metric_missing"
-    """Fewer than three machines have a sample of the metric."""
+    """Fewer than three machines have a sample of the metric, or a machine sent frames without any number."""
     NOTHING_RECORDED = "nothing_recorded"
     """None of the inputs that a detector reads is there."""
     SPAN_TOO_SHORT = "span_too_short"

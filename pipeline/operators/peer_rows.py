@@ -127,6 +127,16 @@ class MeanRows:
         return Told(self.hosts, self.gpus, self.of_host, host_values, gpu_values)
 
 
+def bare_host_count(means: MetricMeans) -> int:
+    """How many machines sent frames in which there is no number at all."""
+    bare = ~np.isfinite(means.host_values).any(axis=1)
+    if not bare.any():
+        return 0
+    known = np.isfinite(means.gpu_values).any(axis=1)
+    telling = {host for (host, _), is_known in zip(means.gpu_rows, known, strict=True) if is_known}
+    return sum(is_bare and host not in telling for host, is_bare in zip(means.hosts, bare, strict=True))
+
+
 def mean_by_host(values: FloatArray, of_host: IntArray, host_count: int) -> FloatArray:
     """Mean over the GPUs of each host; ``of_host`` ascends."""
     known = np.isfinite(values)

@@ -29,6 +29,7 @@ from tocsin.pipeline.operators.peer_rows import (
     Block,
     MeanRows,
     Told,
+    bare_host_count,
     directed,
     largest_by_host,
     mean_by_host,
@@ -147,6 +148,7 @@ class PeerDetector:
         """Take what one metric slice told, None: nothing; as ``on_slice``."""
         if means is None:
             return []
+        self._abstain(Reason.METRIC_MISSING, bare_host_count(means))
         rows = self._know(means)
         is_long = data.end_ns - data.start_ns >= self._config.long_window_ns
         warmup_count = self._config.long_warmup_count if is_long else self._config.peers.warmup_count
@@ -346,8 +348,9 @@ class PeerDetector:
         expected = seen.windows[name].expected[row, column]
         return float(seen.values[name][row, column]), float(plain(expected, self._blocks[name].scales[column]))
 
-    def _abstain(self, reason: Reason) -> None:
-        self.abstained[reason.value] = self.abstained.get(reason.value, 0) + 1
+    def _abstain(self, reason: Reason, count: int = 1) -> None:
+        if count:
+            self.abstained[reason.value] = self.abstained.get(reason.value, 0) + count
 
     def snapshot(self) -> dict[str, bytes]:
         """State in one part per kind of rows, and one for the rest."""

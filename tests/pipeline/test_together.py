@@ -108,6 +108,16 @@ class TestMetricsTogether:
 
         assert not _accused(scenario)
 
+    def test_congestion_that_reaches_a_minipod_s_leaves_one_after_the_other_is_nobody_s_fault(self) -> None:
+        scenario, job = _scenario()
+        _worse_link(scenario, job, range(4, 8))
+        _worse_link(scenario, job, range(4), 170)
+        scenario.at(150).inject(job.slow_all, "backward", 1.5)
+        scenario.run(260)
+
+        assert not _accused(scenario)
+        assert not [verdict for verdict in scenario.verdicts if len(verdict.suspects) > 2]
+
     def test_a_leaf_of_which_nobody_knows_the_minipod_may_be_one_that_is_congested(self) -> None:
         scenario, job = _scenario(minipod_leaves_count=0)
         _worse_link(scenario, job, range(4, 8))

@@ -121,7 +121,8 @@ def single_out(graph: JobGraph, anomalies: Sequence[Anomaly], rules: MachineRule
 def _is_switch(graph: JobGraph, ordered: Sequence[Anomaly], rules: MachineRules) -> bool:
     """Whether all that hang on one leaf began to differ in a link at once, and the rest of their minipod did not.
 
-    A whole minipod that differs is congested, and that is nobody's fault.
+    A whole minipod that differs is congested, and that is nobody's fault: its machines may show it one after the other,
+    so a leaf is named only when it alone has differed for a while.
     """
     hosts = {anomaly.component.name for anomaly in ordered}
     pods = {place.minipod for place in graph.places.values() if place.host in hosts}
@@ -131,6 +132,7 @@ def _is_switch(graph: JobGraph, ordered: Sequence[Anomaly], rules: MachineRules)
         and hosts < in_pod
         and is_whole(graph, hosts)
         and ordered[-1].start_ns - ordered[0].start_ns <= rules.first_by_ns
+        and max(anomaly.end_ns for anomaly in ordered) - ordered[0].start_ns >= rules.sure_ns
         and all("link" in families(anomaly) for anomaly in ordered)
     )
 

@@ -92,7 +92,7 @@ class DetectorCase:
         fault_at: the slice of the onset.
         strength: 1: the usual fault, 2: a gross one.
         break_step: a snapshot is tried after every so many slices, all in one run.
-        scores: between which an anomaly's score lies (docs/detection.md, docs/traces.md, docs/minder.md).
+        scores: between which an anomaly's score lies (docs/conformance.md).
         exempt: check -> why this detector cannot pass it by its nature.
     """
 
