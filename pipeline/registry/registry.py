@@ -113,9 +113,7 @@ class Registry:
                     raise ConfigError("format", whole.format, f"{other.format}, as {other.version} of the same bytes")
                 return other
             if other.version == whole.version:
-                text = (
-                    "another model whose SHA-256 begins alike stands there: train with another seed"
-                )
+                text = "another model whose SHA-256 begins alike stands there: train with another seed"
                 raise RegistryError(RegistryRefusal.FOREIGN.value, self._files.path(_folder(whole)), text)
         self._files.write(f"{_folder(whole)}/{MODEL_FILE}", payload)
         self._files.write(f"{_folder(whole)}/{CARD_FILE}", write_card(whole))
