@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -114,6 +115,18 @@ def test_healthy_recordings_alone_prove_no_recall_and_it_is_said(
 
     assert (card.metrics["training"]["f1"], card.metrics["training"]["false_accusations"]) == (None, 0)
     assert "no fault in these recordings: how many it finds" in capsys.readouterr().out
+
+
+def test_a_terminal_sees_bars(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+
+    assert train(folder / "case-2", "--detector", "entropy") == 0
+    told = capsys.readouterr().err
+    assert "recordings" in told
+    assert "100%" in told
 
 
 def test_minders_models_come_out_whole(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
