@@ -27,6 +27,8 @@ _WEAK_CAUSES = frozenset({"unknown", "process_exit", "process_frozen", "machine_
 
 
 _BY_PATTERN = frozenset({Reason.METRICS_DIFFER, Reason.METRICS_DIFFER_STEPS_SLOWER, Reason.NO_IMPACT})
+VAGUE_CAUSES = frozenset({"cuda_execution_error", "gpu_execution_error"})
+"""What a program sees of a part that broke: the part itself knows better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +203,8 @@ class HardwareTracker:
         return [self._explained(finding) for finding in findings]
 
     def _explained(self, finding: Finding) -> Finding:
-        is_guess = finding.reason in _BY_PATTERN  # what a part says of itself counts more than a pattern of metrics
+        # What a part says of itself counts more than a pattern of metrics.
+        is_guess = finding.reason in _BY_PATTERN or finding.cause in VAGUE_CAUSES
         if len(finding.suspects) != 1 or (finding.cause not in _WEAK_CAUSES and not is_guess):
             return finding
         earliest_ns = finding.onset_ns - self.config.before_ns

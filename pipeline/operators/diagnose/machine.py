@@ -22,6 +22,7 @@ from tocsin.pipeline.operators.diagnose.deviations import (
     present_ratio,
     single_out,
 )
+from tocsin.pipeline.operators.diagnose.hardware import VAGUE_CAUSES
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.patterns import cause_of_metrics
 from tocsin.pipeline.operators.diagnose.standing import find_stopped_alone, since_standing
@@ -154,9 +155,10 @@ def _still_differs(anomaly: Anomaly) -> Finding:
 def explain_by_metrics(findings: Sequence[Finding], anomalies: Sequence[Anomaly]) -> list[Finding]:
     """A process that ended on a machine whose GPU gives no samples any more: the card dropped."""
     lost = {anomaly.component.name for anomaly in anomalies if anomaly.detector == DETECTOR and lost_gpu(anomaly)}
+    seen = ("process_exit", *VAGUE_CAUSES)
     return [
         replace(finding, cause="gpu_card_drop")
-        if finding.cause == "process_exit" and [s.component.name for s in finding.suspects if s.component.name in lost]
+        if finding.cause in seen and lost & {suspect.component.name for suspect in finding.suspects}
         else finding
         for finding in findings
     ]
