@@ -100,6 +100,17 @@ def families(anomaly: Anomaly) -> set[str]:
     return found
 
 
+def telling_of(anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomaly]:
+    """The deviations that may accuse; where there are none, lasting marks of congestion (its neighbours show them)."""
+    steady = [a for a in anomalies if not a.detail.get("leaning") and present_ratio(a) >= rules.present_ratio]
+    loud = [anomaly for anomaly in steady if families(anomaly) - SILENT_FAMILIES]
+    return loud or [anomaly for anomaly in steady if _jams(anomaly, rules)]
+
+
+def _jams(anomaly: Anomaly, rules: MachineRules) -> bool:
+    return "congestion" in families(anomaly) and anomaly.end_ns - anomaly.start_ns >= rules.lasting_ns
+
+
 def single_out(graph: JobGraph, anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomaly]:
     """Whom the anomalies name: one host, or the few that share a switch; [] = nobody in particular."""
     few = few_hosts(graph, rules.max_host_ratio)

@@ -212,7 +212,9 @@ class HardwareTracker:
             fact
             for fact in self._of(finding.suspects[0])
             if fact.cause and fact.cause not in _WEAK_CAUSES and fact.ts_ns >= earliest_ns
-            if fact.accuses or finding.cause in _WEAK_CAUSES
+            if fact.accuses
+            or finding.cause in _WEAK_CAUSES
+            or abs(fact.ts_ns - finding.onset_ns) <= self.config.stall_after_ns
         ]
         if not facts:
             return finding

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tocsin.pipeline.operators.diagnose.deviations import (
     FAMILIES,
@@ -15,12 +16,15 @@ from tocsin.pipeline.operators.diagnose.deviations import (
     single_out,
 )
 from tocsin.pipeline.operators.diagnose.pace import Pace
+from tocsin.pipeline.operators.diagnose.patterns import cause_of_metrics
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.verdicts import Anomaly, Evidence, FaultKind, Suspect
 
 _BUSY_SIGMAS = 4.0
+_CUT_OFF_RATIO = 0.02
+"""TCP traffic below this share of what waiting peers have."""
 _BUSY_FAMILIES = frozenset({"cpu", "memory", "congestion", "link"})
 
 
@@ -64,6 +68,23 @@ def _still_busy(anomaly: Anomaly) -> bool:
     return any(metric.get("sigmas", 0.0) >= _BUSY_SIGMAS for metric in anomaly.detail["metrics"])
 
 
+def _cause_of(anomaly: Anomaly) -> str:
+    """Why a machine is not where the others wait; mostly nobody knows."""
+    if lost_gpu(anomaly):
+        return "gpu_card_drop"
+    metrics = anomaly.detail["metrics"]
+    if cause_of_metrics(metrics) == "hdfs_error":
+        return "hdfs_error"
+    return "machine_unreachable" if any(_is_cut_off(metric) for metric in metrics) else "unknown"
+
+
+def _is_cut_off(metric: Mapping[str, Any]) -> bool:
+    """Whether nothing goes through a machine's network, where its peers still greet each other."""
+    value, expected = metric.get("value"), metric.get("expected")
+    known = metric["metric"] == "tcp_bytes_per_second" and value is not None and bool(expected)
+    return known and float(value or 0.0) < _CUT_OFF_RATIO * float(expected or 0.0)
+
+
 def find_stopped_alone(
     graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules
 ) -> tuple[list[Finding], list[Reason]]:
@@ -86,7 +107,7 @@ def find_stopped_alone(
     evidence = (*(evidence_of(chosen[0], metric) for metric in metrics[:SHOWN_METRICS]), *stands)
     finding = Finding(
         FaultKind.HANG,
-        "gpu_card_drop" if lost_gpu(chosen[0]) else "unknown",
+        _cause_of(chosen[0]),
         (Suspect(chosen[0].component),),
         since_ns,
         0.75,
