@@ -73,6 +73,11 @@ class WorkTracker:
         """Whether there are metrics that show the machines' work, and their usual level is learned."""
         return bool(self._factors)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the machines did no work in the last window: they stand, or pause within a step."""
+        return bool(self._idle_since_ns)
+
     def take(self, span_ns: tuple[int, int], shares: Mapping[str, float], step_ns: int, *, announced: bool) -> bool:
         """Take one window; whether it shows a change, not a state.
 

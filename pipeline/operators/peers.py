@@ -200,32 +200,39 @@ class PeerDetector:
             self._abstain(Reason.TOO_FEW_PEERS)
             return []
         announced = self._graph.in_announced_phase(data.start_ns, data.end_ns)
-        stood_ns = self.work.standing_since_ns
+        was_idle = self.work.is_idle
         state = self._blocks["host"].state
         if float(state.seen_count.max(initial=0)) >= self._peers.warmup_count:
             factors = np.concatenate([seen.windows["host"].factor, seen.windows["mean"].factor], axis=1)
             jumped = self.work.take((data.start_ns, data.end_ns), self._shares(factors), step_ns, announced=announced)
         else:
             jumped = False
-        if stood_ns and not self.work.standing_since_ns:
+        if was_idle and not self.work.is_idle:
             self._standing.clear()
         if announced:
             self._abstain(Reason.ANNOUNCED_PHASE)
+        elif self.work.is_idle:
+            # Who fell first is furthest from the others while they fall; clocks and sampling differ by less.
+            self._standing.add(standing_sigmas(seen, self._known(), groups), data.start_ns, data.end_ns)
         elif jumped:
             self._abstain(Reason.NOT_CONTINUOUS)
-        elif self.work.standing_since_ns:
-            self._standing.add(standing_sigmas(seen, self._known(), groups), data.start_ns, data.end_ns)
         else:
             self._working.add(seen.sigmas, data.start_ns, data.end_ns)
         found = [self._anomaly(data, row, self._working, seen) for row in self._working.alarms()]
-        standing = [self._anomaly(data, row, self._standing, seen) for row in self._standing.alarms()]
-        found += [replace(anomaly, detail={**anomaly.detail, "standing": True}) for anomaly in standing]
-        if self.work.standing_since_ns:
-            # Whoever fell first shows in the window before the others fell, and only there.
-            rows = self._working.leaning(_LEANING_RATIO, _LEANING_COUNT)
-            leaning = [self._anomaly(data, row, self._working, seen) for row in rows]
-            found += [replace(anomaly, detail={**anomaly.detail, "leaning": True}) for anomaly in leaning]
-        return found
+        return found + self._while_standing(data, seen) if self.work.standing_since_ns else found
+
+    def _while_standing(self, data: Slice, seen: Seen) -> list[Anomaly]:
+        """Who is not where the others are; and who fell first: that shows in the window before, or as they fall."""
+        found = [
+            replace(anomaly, detail={**anomaly.detail, "standing": True})
+            for anomaly in (self._anomaly(data, row, self._standing, seen) for row in self._standing.alarms())
+        ]
+        leaning = {
+            row: self._anomaly(data, row, sums, seen)
+            for sums in (self._working, self._standing)
+            for row in sums.leaning(_LEANING_RATIO, _LEANING_COUNT)
+        }
+        return found + [replace(anomaly, detail={**anomaly.detail, "leaning": True}) for anomaly in leaning.values()]
 
     def _compare(self, told: Told, groups: IntArray) -> Seen:
         hosts, gpus, of_host, gpu_means = told.hosts, told.gpus, told.of_host, told.gpu_values

@@ -108,7 +108,8 @@ def telling_of(anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomal
 
 
 def _jams(anomaly: Anomaly, rules: MachineRules) -> bool:
-    return "congestion" in families(anomaly) and anomaly.end_ns - anomaly.start_ns >= rules.lasting_ns
+    """Whether it is longer than a burst."""
+    return "congestion" in families(anomaly) and anomaly.end_ns - anomaly.start_ns >= 2 * rules.cpu_lasting_ns
 
 
 def single_out(graph: JobGraph, anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomaly]:

@@ -38,6 +38,8 @@ _STEADY_METRICS = frozenset(
         "gpu_sm_clock_hertz",
         "gpu_temperature_celsius",
         "pfc_tx_packets_per_second",
+        "ecn_packets_per_second",
+        "cnp_packets_per_second",
         "cpu_util_ratio",
         "rdma_bytes_per_second",
     }
@@ -110,7 +112,7 @@ def _hurts(
     """Whether the job suffers from it: for sure, or likely where something tells of it all the time."""
     if slowdown is None:
         return _is_loud(chosen)
-    steady = _is_loud(chosen) and not _is_weak(chosen) and lasted_ns >= rules.undecided_ns and _is_steady(chosen, rules)
+    steady = not _is_weak(chosen) and lasted_ns >= rules.undecided_ns and _is_steady(chosen, rules)
     return (slowdown.is_certain or (steady and slowdown.is_likely)) and _explains(chosen, slowdown, pace)
 
 
