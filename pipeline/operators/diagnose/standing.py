@@ -52,7 +52,7 @@ def since_standing(anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules
         elif near and families(anomaly) - SILENT_FAMILIES:
             working.append(anomaly)
     named = {anomaly.component.name: anomaly for anomaly in (*working, *standing)}
-    return list(named.values()) or leaning
+    return [*named.values(), *(anomaly for anomaly in leaning if anomaly.component.name not in named)]
 
 
 def _only_busy(anomaly: Anomaly) -> bool:
@@ -95,11 +95,13 @@ def find_stopped_alone(
     if not since_ns or now_ns - since_ns < patience_ns:
         return [], [Reason.WITHIN_PATIENCE]
     stands_ns = now_ns - since_ns
+    leaning = [anomaly for anomaly in anomalies if anomaly.detail.get("leaning")]
+    anomalies = [anomaly for anomaly in anomalies if not anomaly.detail.get("leaning")]
     if stands_ns < max(rules.busy_ns, 2 * patience_ns):
         anomalies = [anomaly for anomaly in anomalies if not _only_busy(anomaly)]
     else:
         anomalies = [anomaly for anomaly in anomalies if not _only_busy(anomaly) or _still_busy(anomaly)]
-    chosen = single_out(graph, anomalies, rules) if anomalies else []
+    chosen = single_out(graph, anomalies or leaning, rules) if anomalies or leaning else []
     if len(chosen) != 1:
         return [], [Reason.AMBIGUOUS]
     metrics = chosen[0].detail["metrics"]
