@@ -135,13 +135,11 @@ def means_of_spans(work: NDArray[np.float64], window_count: int) -> NDArray[np.f
 def slowdown_of_spans(before: NDArray[np.float64], after: NDArray[np.float64]) -> Slowdown | None:
     """The same as ``slowdown_of_work`` of an uneven job: means over spans longer than its steps.
 
-    What was before is known from a few spans only: its own error counts as well. Too early to tell is neither
+    What was before is known from a few spans only: its own error counts as well. Too few spans to tell is neither
     certain nor gone.
     """
-    if before.shape[0] < _MIN_SPANS_BEFORE:
-        return None
-    if after.shape[0] < _MIN_AFTER:
-        return Slowdown(0.0, False, False, 1.0, 1.0)
+    if before.shape[0] < _MIN_SPANS_BEFORE or after.shape[0] < _MIN_AFTER:
+        return Slowdown(0.0, False, False, 1.0, 1.0, math.inf)
     return _fall(before, after, math.sqrt(1 / before.shape[0] + 1 / after.shape[0]))
 
 

@@ -221,8 +221,11 @@ class TestLongSteps:
         assert found is not None
         assert (found.is_certain, found.is_likely, found.is_gone) == (False, False, False)
 
-    def test_too_few_spans_before_tell_nothing(self) -> None:
-        assert slowdown_of_spans(work(1.0, 1.0), work(0.5, 0.5)) is None
+    def test_too_few_spans_before_are_neither(self) -> None:
+        found = slowdown_of_spans(work(1.0, 1.0), work(0.5, 0.5))
+
+        assert found is not None
+        assert (found.is_certain, found.is_likely, found.is_gone, found.is_known) == (False, False, False, False)
 
     def test_windows_without_a_sample_are_no_zeros(self) -> None:
         windows = work(1.0, math.nan, 1.0, math.nan, math.nan, math.nan)

@@ -15,6 +15,7 @@ from tocsin.pipeline.operators.diagnose.deviations import (
     SHOWN_METRICS,
     SILENT_FAMILIES,
     MachineRules,
+    begin_ns,
     common_leaf,
     evidence_of,
     families,
@@ -36,7 +37,6 @@ from tocsin.schemas.verdicts import Anomaly, Evidence, FaultKind, Suspect
 _STEADY_METRICS = frozenset(
     {
         "gpu_sm_clock_hertz",
-        "gpu_temperature_celsius",
         "pfc_tx_packets_per_second",
         "ecn_packets_per_second",
         "cnp_packets_per_second",
@@ -64,14 +64,15 @@ class Cleared:
         self.since_ns = {
             anomaly.component.name: self.since_ns[anomaly.component.name]
             for anomaly in anomalies
-            if self.since_ns.get(anomaly.component.name) == anomaly.start_ns
+            if self.since_ns.get(anomaly.component.name) == begin_ns(anomaly)
         }
         for anomaly in anomalies:
-            if now_ns - anomaly.start_ns < rules.cleared_after_ns or anomaly.component.name in self.since_ns:
+            since_ns = begin_ns(anomaly)
+            if now_ns - since_ns < rules.cleared_after_ns or anomaly.component.name in self.since_ns:
                 continue
-            slowdown = pace.slowdown_since(anomaly.start_ns - rules.before_onset_ns, now_ns)
+            slowdown = pace.slowdown_since(since_ns - rules.before_onset_ns, now_ns)
             if slowdown is not None and slowdown.is_gone and slowdown.is_known and not slowdown.is_likely:
-                self.since_ns[anomaly.component.name] = anomaly.start_ns
+                self.since_ns[anomaly.component.name] = since_ns
         return [anomaly for anomaly in anomalies if anomaly.component.name not in self.since_ns]
 
 
@@ -89,7 +90,7 @@ def find_machine(  # what is known, and what is remembered
     chosen = single_out(graph, open_ones or telling, rules)
     if not chosen:
         return [], [Reason.AMBIGUOUS]
-    onset_ns = min(anomaly.start_ns for anomaly in chosen)
+    onset_ns = min(begin_ns(anomaly) for anomaly in chosen)
     slowdown = pace.slowdown_since(onset_ns - rules.before_onset_ns, now_ns)
     # Steps that are too few yet to tell before from after will tell.
     lasting_ns = rules.few_steps_ns if pace.median_step_ns else rules.lasting_ns
@@ -140,12 +141,14 @@ def _is_undecided(slowdown: Slowdown | None, pace: Pace) -> bool:
 def _is_steady(chosen: Sequence[Anomaly], rules: MachineRules) -> bool:
     """Whether something differs most of the time that does not follow the phases of a step.
 
-    Steps longer than a window show in most metrics as ups and downs, at other times on other machines.
+    Steps longer than a window show in most metrics as ups and downs, at other times on other machines; a burst of
+    packets or of a daemon's CPU in the midst of them is nothing steady.
     """
     return any(
         metric["metric"] in _STEADY_METRICS
         and metric["present_ratio"] >= rules.steady_ratio
         and metric.get("sigmas", 0.0) >= _STEADY_SIGMAS
+        and anomaly.end_ns - metric["since_ns"] >= rules.lasting_ns
         for anomaly in chosen
         for metric in anomaly.detail["metrics"]
     )
