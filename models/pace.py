@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tocsin.models.robust import MAD_TO_SIGMA, median
+from tocsin.models.robust import MAD_TO_SIGMA, median, quantile
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -24,6 +24,7 @@ class Slowdown:
         is_gone: there is no growth to speak of.
         step_seconds: median step time since then (of those seen), NaN: none.
         before_seconds: median step time before.
+        error_ratio: standard error of ``ratio``.
     """
 
     ratio: float
@@ -31,8 +32,22 @@ class Slowdown:
     is_gone: bool
     step_seconds: float
     before_seconds: float
+    error_ratio: float = 0.0
+
+    @property
+    def is_likely(self) -> bool:
+        """Whether the growth is there rather than not: enough where much else speaks for it."""
+        return self.ratio >= max(_LIKELY_RATIO, _LIKELY_SIGMAS * self.error_ratio)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the steps are many and even enough to show that nothing has changed."""
+        return self.error_ratio <= _TELLING_ERROR_RATIO
 
 
+_LIKELY_RATIO, _LIKELY_SIGMAS = 0.01, 2.0
+_TELLING_ERROR_RATIO = 0.02
+"""A growth that is known no better shows no absence of harm: few steps, or uneven ones."""
 _BEFORE_COUNT = 200
 _AFTER_COUNT = 100
 _INDEPENDENT_COUNT = 40
@@ -74,10 +89,11 @@ def find_slowdown(seconds: FloatArray, ends_ns: IntArray, onset_ns: int, now_ns:
         return None
     found = float(np.median(after))
     ratio = found / max(usual, 1e-6) - 1
-    line = max(_MIN_SLOWDOWN_RATIO, _CERTAIN_SIGMAS * noise / math.sqrt(min(after.size, _INDEPENDENT_COUNT)))
+    error = noise / math.sqrt(min(after.size, _INDEPENDENT_COUNT))
+    line = max(_MIN_SLOWDOWN_RATIO, _CERTAIN_SIGMAS * error)
     recent = float(np.median(after[-_RECENT_COUNT:])) / max(usual, 1e-6) - 1
     gone = min(ratio, recent) < max(_MIN_SLOWDOWN_RATIO / 2, noise / math.sqrt(min(after.size, _RECENT_COUNT)))
-    return Slowdown(ratio, ratio >= line, gone and recent < line, found, usual)
+    return Slowdown(ratio, ratio >= line, gone and recent < line, found, usual, error)
 
 
 _MIN_BEFORE, _MIN_AFTER = 6, 2
@@ -85,8 +101,46 @@ _MIN_FALL_RATIO = 0.04
 """Less is the drift of a healthy job."""
 _FALL_SIGMAS = 3.0
 _NO_FALL_RATIO = 0.01
-_TELLING_ERROR_RATIO = 0.02
-"""A mean fall that is known no better shows no absence of harm: windows of a job whose steps are longer than they."""
+_UNEVEN_RATIO, _UNEVEN_QUANTILE = 0.1, 0.85
+"""See ``is_uneven``; a pause now and then (a checkpoint in one window of ten) makes no job uneven."""
+_MIN_SPANS_BEFORE = 4
+
+
+def is_uneven(work: NDArray[np.float64]) -> bool:
+    """Whether windows show where in a step the job is, and not its pace: its steps are longer than they.
+
+    A job that waits longer at the end of such a step does as much as ever in most windows, and in their median.
+
+    Args:
+        work: shape (windows, metrics): work per second over its usual, NaN = no sample.
+    """
+    if work.shape[0] < _MIN_BEFORE:
+        return False
+    usual = median(work, 0)
+    away = quantile(np.abs(work - usual), _UNEVEN_QUANTILE, 0) / np.maximum(usual, 1e-6)
+    known = away[np.isfinite(away)]
+    return bool(known.size and float(np.median(known)) > _UNEVEN_RATIO)
+
+
+def means_of_spans(work: NDArray[np.float64], window_count: int) -> NDArray[np.float64]:
+    """Means over so many windows each, the newest ones; windows that fill no span are left out."""
+    count = work.shape[0] // window_count
+    spans = work[work.shape[0] - count * window_count :].reshape(count, window_count, work.shape[1])
+    known = np.isfinite(spans)
+    total = np.where(known, spans, 0.0).sum(axis=1)
+    means: NDArray[np.float64] = np.where(known.any(axis=1), total / np.maximum(known.sum(axis=1), 1), np.nan)
+    return means
+
+
+def slowdown_of_spans(before: NDArray[np.float64], after: NDArray[np.float64]) -> Slowdown | None:
+    """The same as ``slowdown_of_work`` of an uneven job: means over spans longer than its steps.
+
+    What was before is known from a few spans only: its own error counts as well. Too few spans to tell is neither
+    certain nor gone.
+    """
+    if before.shape[0] < _MIN_SPANS_BEFORE or after.shape[0] < _MIN_AFTER:
+        return Slowdown(0.0, False, False, 1.0, 1.0, math.inf)
+    return _fall(before, after, math.sqrt(1 / before.shape[0] + 1 / after.shape[0]))
 
 
 def slowdown_of_work(before: NDArray[np.float64], after: NDArray[np.float64]) -> Slowdown | None:
@@ -101,6 +155,11 @@ def slowdown_of_work(before: NDArray[np.float64], after: NDArray[np.float64]) ->
     """
     if before.shape[0] < _MIN_BEFORE or after.shape[0] < _MIN_AFTER:
         return None
+    return _fall(before, after, 1 / math.sqrt(after.shape[0]))
+
+
+def _fall(before: NDArray[np.float64], after: NDArray[np.float64], error_factor: float) -> Slowdown | None:
+    """The fall of the median over rows; ``error_factor`` times the rows' scatter is its error."""
     usual, now = median(before, 0), median(after, 0)
     known = np.isfinite(usual) & np.isfinite(now) & (usual > 0.1)
     if not known.any():
@@ -108,9 +167,9 @@ def slowdown_of_work(before: NDArray[np.float64], after: NDArray[np.float64]) ->
     noise = MAD_TO_SIGMA * median(np.abs(before - usual), 0)[known] / usual[known]
     falls = 1.0 - now[known] / usual[known]
     fall = float(np.median(falls))
-    error = float(np.median(noise)) / float(np.sqrt(after.shape[0]))
+    error = float(np.median(noise)) * error_factor
     line = max(_MIN_FALL_RATIO, _FALL_SIGMAS * error)
     stands = fall > 0.9
     ratio = float("inf") if stands else 1.0 / max(1.0 - fall, 0.05) - 1.0
     gone = fall < min(line / 3, _NO_FALL_RATIO) and error <= _TELLING_ERROR_RATIO
-    return Slowdown(ratio, fall >= line, gone, 1.0 + ratio, 1.0)
+    return Slowdown(ratio, fall >= line, gone, 1.0 + ratio, 1.0, error)

@@ -7,14 +7,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from tocsin.models.documents import Model, version_of
 from tocsin.models.pace import Slowdown
 from tocsin.pipeline.frame_blocks import BUILTIN_TABLES, MetricSlice, join_blocks, misfit_count, slice_blocks
 from tocsin.pipeline.model_book import ModelBook
 from tocsin.pipeline.operators.align import Align, AlignedHealth
-from tocsin.pipeline.operators.base import pack_state, unpack_state
+from tocsin.pipeline.operators.base import anomaly_from, pack_state, unpack_state
 from tocsin.pipeline.operators.decide import Decide, DecideConfig
 from tocsin.pipeline.operators.diagnose import Diagnose, DiagnoseConfig
 from tocsin.pipeline.operators.graph import JobGraph
@@ -27,7 +26,7 @@ from tocsin.schemas.metrics import BUILTIN_TABLE_ID
 from tocsin.schemas.model_announcement import DEFAULT_VERSION
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import IDLE_JOB_ID, JobKey, Slice, TableAnnouncement
-from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind, Verdict
+from tocsin.schemas.verdicts import Anomaly, Verdict
 
 _LOG = logging.getLogger("tocsin.models")
 
@@ -234,18 +233,7 @@ class JobPipeline:
         self._ended = state["ended"]
         self._superseded = state["superseded"]
         self.abstained = Counter(state["abstained"])
-        self._metric_anomalies = tuple(_anomaly(fields) for fields in state["metric_anomalies"])
+        self._metric_anomalies = tuple(anomaly_from(fields) for fields in state["metric_anomalies"])
         self.graph.load_state(unpack_state(parts, "graph"))
         for operator in (self.steps, self.align, self.peers, self.diagnose, self.decide):
             operator.restore(parts)
-
-
-def _anomaly(fields: dict[str, Any]) -> Anomaly:
-    component = fields["component"]
-    return Anomaly(
-        **{
-            **fields,
-            "job": JobKey(**fields["job"]),
-            "component": Component(ComponentKind(component["kind"]), component["name"]),
-        }
-    )

@@ -154,6 +154,9 @@ def _ib_port(payload: Mapping[str, Any]) -> HardwareMeaning | None:
         if _int(payload, "flaps", 0) > 0:
             text = f"the link of {port} went down and came back"
             return HardwareMeaning("nic_dropout", "degraded", accuses=False, text=text)
+        if "flaps" not in payload and payload.get("at_start") is not True and _int(payload, "link_downed", 0) > 0:
+            text = f"the link of {port} was down {_int(payload, 'link_downed')} times: its cable"
+            return HardwareMeaning("aoc_error", "degraded", accuses=False, text=text)
         return None
     if payload.get("at_start") is True:  # it was so before anybody looked: often a port without a cable
         return HardwareMeaning("nic_dropout", "degraded", accuses=False, text=f"{port} is {state} since the start")

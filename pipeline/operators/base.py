@@ -19,7 +19,8 @@ from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
 from tocsin.schemas.errors import SnapshotError
-from tocsin.schemas.records import Slice
+from tocsin.schemas.records import JobKey, Slice
+from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
 STATE_VERSION = 2
 """2: arrays without their zeros, dataclasses as one table."""
@@ -90,3 +91,15 @@ def unpack_state(parts: Mapping[str, bytes], name: str) -> Any:
         msg = f"snapshot part {name!r} has version {version}, this program reads version {STATE_VERSION}"
         raise SnapshotError(msg)
     return state
+
+
+def anomaly_from(fields: Mapping[str, Any]) -> Anomaly:
+    """Take back what ``dataclasses.asdict`` made of an anomaly."""
+    component = fields["component"]
+    return Anomaly(
+        **{
+            **fields,
+            "job": JobKey(**fields["job"]),
+            "component": Component(ComponentKind(component["kind"]), component["name"]),
+        }
+    )

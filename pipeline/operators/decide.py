@@ -34,6 +34,7 @@ class DecideConfig:
             that eats CPU for 10 s slows a rank for 10 s: fail_slow waits 15 s.
         hard_ns: how long it must hold before a machine is drained or evicted for it, where that takes
             longer: an excess alone (no event, no counter) may be the data of a few minutes.
+        settle_ns: how long another cause must be seen before it replaces the one named.
         gone_ns: how long it must be gone before the verdict is closed.
         fresh_ns: evidence older than this renews nothing: the verdict expires.
         action_ttl_ns: a proposed action must not be executed after this.
@@ -49,6 +50,7 @@ class DecideConfig:
         }
     )
     hard_ns: Mapping[FaultKind, int] = field(default_factory=lambda: {FaultKind.FAIL_SLOW: 45 * NS_PER_SECOND})
+    settle_ns: int = 20 * NS_PER_SECOND
     gone_ns: int = 5 * NS_PER_SECOND
     fresh_ns: int = 30 * NS_PER_SECOND
     action_ttl_ns: int = 600 * NS_PER_SECOND
@@ -66,6 +68,20 @@ class _Incident:
     """Newest evidence."""
     was_confirmed: bool = False
     """It was confirmed before, with these suspects."""
+    other_cause: str = ""
+    other_since_ns: int = 0
+    """Another cause than the one named, and since when nothing else is seen."""
+
+    def settled_cause(self, finding: Finding, now_ns: int, settle_ns: int) -> str:
+        """The cause to name: what metrics tell from one window to the next may change to and fro."""
+        named = self.verdict.cause
+        told = bool(finding.evidence) and finding.evidence[0].detector == "hardware"
+        if finding.cause in (named, "unknown") or named == "unknown" or told or finding.certain:
+            self.other_cause = ""
+            return named if finding.cause == "unknown" else finding.cause
+        if finding.cause != self.other_cause:
+            self.other_cause, self.other_since_ns = finding.cause, now_ns
+        return finding.cause if now_ns - self.other_since_ns >= settle_ns else named
 
 
 class Decide:
@@ -153,8 +169,9 @@ class Decide:
 
     def _hold(self, incident: _Incident, finding: Finding, now_ns: int) -> list[Verdict]:
         verdict = incident.verdict
-        if _same_suspects(finding, verdict) and finding.cause == "unknown" and finding.fault is verdict.fault:
-            finding = replace(finding, cause=verdict.cause)  # why is not forgotten because it is not shown again
+        if _same_suspects(finding, verdict) and finding.fault is verdict.fault:
+            # Why is not forgotten because it is not shown again.
+            finding = replace(finding, cause=incident.settled_cause(finding, now_ns, self._config.settle_ns))
         if not _explains_better(finding, incident):
             stands = finding.fault in _STANDSTILL and not finding.suspects
             over = _smaller(finding, verdict) and finding.is_harmless
@@ -257,6 +274,8 @@ class Decide:
                 "certain": incident.certain,
                 "seen_ns": incident.seen_ns,
                 "was_confirmed": incident.was_confirmed,
+                "other_cause": incident.other_cause,
+                "other_since_ns": incident.other_since_ns,
             }
             for incident in self._incidents
         ]
@@ -274,6 +293,8 @@ class Decide:
                 entry["certain"],
                 entry["seen_ns"],
                 entry["was_confirmed"],
+                entry["other_cause"],
+                entry["other_since_ns"],
             )
             for entry in state["incidents"]
         ]

@@ -171,6 +171,27 @@ def largest_by_host(values: FloatArray, of_host: IntArray, host_count: int) -> F
     return np.where(top >= 0, top, np.nan).astype(np.float32)
 
 
+def groups_of(roles: Sequence[tuple[int, ...] | None], least_count: int) -> IntArray:
+    """A number for each role; one for all where a role has too few, -1 for whom nobody is compared with (None)."""
+    carrying = [role for role in roles if role is not None]
+    different = sorted(set(carrying))
+    if len(carrying) < least_count:
+        return np.full(len(roles), -1, np.intp)
+    few = min(carrying.count(role) for role in different) < least_count
+    index = {role: 0 if few else number for number, role in enumerate(different)}
+    return np.array([-1 if role is None else index[role] for role in roles], np.intp)
+
+
+def sample_shares(
+    values: FloatArray, known: NDArray[np.bool_], of_host: IntArray, host_count: int
+) -> NDArray[np.float32]:
+    """Share of each host's known GPUs that gave a sample; NaN where the host gave none at all."""
+    there = np.isfinite(values).any(axis=1) & known
+    known_count = np.bincount(of_host, weights=known, minlength=host_count)
+    there_count = np.bincount(of_host, weights=there, minlength=host_count)
+    return np.where(there_count > 0, there_count / np.maximum(known_count, 1), np.nan).astype(np.float32)
+
+
 def table_state(table: MetricTable) -> dict[str, Any]:
     """A metric table as JSON-able state."""
 

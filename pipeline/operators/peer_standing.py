@@ -116,17 +116,29 @@ def standing_sigmas(seen: Seen, known: Known, groups: IntArray) -> FloatArray:
 
 
 def _idle_alone(seen: Seen, known: Known, groups: IntArray) -> NDArray[np.bool_]:
-    """Hosts that do less than all others of many things at once, shape (hosts, all metrics)."""
-    parts = [
-        below_all(seen.values[name], known.blocks[name].state.level, groups)
-        & _among(known.blocks[name], _IDLE_FAMILIES)
-        for name in ("host", "mean")
-    ]
-    idle = np.concatenate([*parts, np.zeros((known.host_count, 1), bool)], axis=1)
-    families = np.array([_IDLE_FAMILIES.get(metric.name, -1) for metric in known.metrics])
-    counts = sum(idle[:, families == family].any(axis=1).astype(int) for family in set(_IDLE_FAMILIES.values()))
-    found: NDArray[np.bool_] = idle & (np.asarray(counts) >= _IDLE_FAMILY_COUNT)[:, None]
+    """Hosts that do less than all others of many things at once (or one of their GPUs), shape (hosts, all metrics)."""
+    parts = [_below(seen, known, name, groups) for name in ("host", "mean")]
+    nothing = np.zeros((known.host_count, 1), bool)
+    idle = _of_many_families(np.concatenate([*parts, nothing], axis=1), [metric.name for metric in known.metrics])
+    lone = _below(seen, known, "gpu", groups[seen.of_host])
+    lone = _of_many_families(lone, [metric.name for metric in known.blocks["gpu"].metrics])
+    of_gpus = np.zeros((known.host_count, lone.shape[1]), bool)
+    np.logical_or.at(of_gpus, seen.of_host, lone)
+    found: NDArray[np.bool_] = idle | np.concatenate([np.zeros_like(parts[0]), of_gpus, nothing], axis=1)
     return found
+
+
+def _below(seen: Seen, known: Known, name: str, groups: IntArray) -> NDArray[np.bool_]:
+    block = known.blocks[name]
+    return below_all(seen.values[name], block.state.level, groups) & _among(block, _IDLE_FAMILIES)
+
+
+def _of_many_families(idle: NDArray[np.bool_], names: Sequence[str]) -> NDArray[np.bool_]:
+    """What is left of rows x metrics where a row has enough families."""
+    families = np.array([_IDLE_FAMILIES.get(name, -1) for name in names])
+    counts = sum(idle[:, families == family].any(axis=1).astype(int) for family in set(_IDLE_FAMILIES.values()))
+    enough: NDArray[np.bool_] = idle & (np.asarray(counts) >= _IDLE_FAMILY_COUNT)[:, None]
+    return enough
 
 
 def _far_gpus(seen: Seen, known: Known) -> NDArray[np.bool_]:

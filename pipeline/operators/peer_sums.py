@@ -56,8 +56,11 @@ class Sums:
         self._since_ns: NDArray[np.int64] = np.zeros((2, 0, metric_count), np.int64)
         self._last_ns: NDArray[np.int64] = np.zeros((2, 0, metric_count), np.int64)
         self._hit_ns: NDArray[np.int64] = np.zeros((2, 0, metric_count), np.int64)
+        self._begun_ns: NDArray[np.int64] = np.zeros((2, 0, metric_count), np.int64)
+        """What ``_judged_ns`` was when a deviation began: time in which nobody was judged counts as no absence."""
+        self._judged_ns = 0
+        """All windows together."""
         self._alarmed: NDArray[np.bool_] = np.zeros(0, bool)
-        self._end_ns = 0
 
     def configure(self, config: SumConfig) -> None:
         """Go on with other settings; what has added up stays."""
@@ -66,7 +69,7 @@ class Sums:
     def grow(self, rows: Sequence[int], host_count: int) -> None:
         """Host i has moved to ``rows[i]`` of ``host_count``."""
         metric_count = self._total.shape[2]
-        for name in ("_total", "_since_ns", "_last_ns", "_hit_ns"):
+        for name in ("_total", "_since_ns", "_last_ns", "_hit_ns", "_begun_ns"):
             old = getattr(self, name)
             new = np.zeros((2, host_count, metric_count), old.dtype)
             new[:, list(rows)] = old
@@ -104,10 +107,10 @@ class Sums:
             gain = np.maximum(gain, 0.0)
         begins, hits = (self._total <= 0) & (gain > 0), gain > 0
         self._since_ns[begins] = start_ns
-        self._hit_ns[begins] = 0
+        self._hit_ns[begins], self._begun_ns[begins] = 0, self._judged_ns
         self._last_ns[hits] = end_ns
         self._hit_ns[hits] += end_ns - start_ns
-        self._end_ns = end_ns
+        self._judged_ns += end_ns - start_ns
         limit = config.limit_ratio * config.alarm_sum
         self._total = np.clip(self._total + gain, 0, limit).astype(np.float32)
 
@@ -140,8 +143,8 @@ class Sums:
         return sorted(entries, key=lambda entry: (-entry.score, entry.column, entry.side))
 
     def _present_ratio(self, side: int, row: int, column: int) -> float:
-        lasted_ns = self._end_ns - int(self._since_ns[side, row, column])
-        return min(1.0, int(self._hit_ns[side, row, column]) / max(1, lasted_ns))
+        judged_ns = self._judged_ns - int(self._begun_ns[side, row, column])
+        return min(1.0, int(self._hit_ns[side, row, column]) / max(1, judged_ns))
 
     def to_state(self) -> dict[str, Any]:
         """JSON-able state."""
@@ -150,14 +153,16 @@ class Sums:
             "since_ns": array_state(self._since_ns),
             "last_ns": array_state(self._last_ns),
             "hit_ns": array_state(self._hit_ns),
-            "end_ns": self._end_ns,
+            "begun_ns": array_state(self._begun_ns),
+            "judged_ns": self._judged_ns,
             "alarmed": array_state(self._alarmed),
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Take back what ``to_state`` gave."""
         self._total, self._since_ns = array_from(state["total"]), array_from(state["since_ns"])
-        self._hit_ns, self._end_ns = array_from(state["hit_ns"]), state["end_ns"]
+        self._hit_ns, self._begun_ns = array_from(state["hit_ns"]), array_from(state["begun_ns"])
+        self._judged_ns = state["judged_ns"]
         self._last_ns, self._alarmed = array_from(state["last_ns"]), array_from(state["alarmed"])
 
 
@@ -171,7 +176,7 @@ class Entry:
         score: sum over the alarm line.
         since_ns: begin of its first window.
         last_ns: end of the last window that added to it.
-        present_ratio: share of the time since then in which it deviated.
+        present_ratio: share of the time judged since then in which it deviated.
     """
 
     column: int

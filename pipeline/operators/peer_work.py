@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tocsin.models.pace import Slowdown, slowdown_of_work
+from tocsin.models.pace import Slowdown, is_uneven, means_of_spans, slowdown_of_spans, slowdown_of_work
 from tocsin.schemas.records import NS_PER_SECOND
 
 WORK = (
@@ -22,9 +22,13 @@ WORK = (
 kernels spin)."""
 FALLBACK_WORK = ("gpu_power_watts", "gpu_util_ratio", "cpu_util_ratio")
 """Asked where there is none of them."""
-_KEPT_FACTORS = 60
+_KEPT_FACTORS = 180
+"""A quarter of an hour: what was before a deviation is asked for as long as it lasts."""
 _MOVE_COUNT = 24
 _BEFORE_COUNT, _AFTER_COUNT = 24, 8
+_SPAN_NS = 30 * NS_PER_SECOND
+_SPANS_BEFORE_COUNT, _SPANS_AFTER_COUNT = 10, 4
+"""Of an uneven job: five minutes before, two after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,11 @@ class WorkTracker:
         """Whether there are metrics that show the machines' work, and their usual level is learned."""
         return bool(self._factors)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the machines did no work in the last window: they stand, or pause within a step."""
+        return bool(self._idle_since_ns)
+
     def take(self, span_ns: tuple[int, int], shares: Mapping[str, float], step_ns: int, *, announced: bool) -> bool:
         """Take one window; whether it shows a change, not a state.
 
@@ -112,9 +121,12 @@ class WorkTracker:
         if not self._factors:
             return None
         table = np.array(self._factors)
-        before = table[table[:, 1] <= onset_ns][-_BEFORE_COUNT:, 2:]
-        after = table[table[:, 0] >= onset_ns][-_AFTER_COUNT:, 2:]
-        return slowdown_of_work(before, after)
+        before, after = table[table[:, 1] <= onset_ns][:, 2:], table[table[:, 0] >= onset_ns][:, 2:]
+        count = max(1, round(_SPAN_NS / max(1.0, table[-1, 1] - table[-1, 0])))
+        if count > 1 and is_uneven(before[-_BEFORE_COUNT:]):
+            spans_before = means_of_spans(before, count)[-_SPANS_BEFORE_COUNT:]
+            return slowdown_of_spans(spans_before, means_of_spans(after, count)[-_SPANS_AFTER_COUNT:])
+        return slowdown_of_work(before[-_BEFORE_COUNT:], after[-_AFTER_COUNT:])
 
     def to_state(self) -> dict[str, Any]:
         """JSON-able state."""

@@ -10,7 +10,7 @@ it stands (a rank that stopped alone is where the others are not: they spin in a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -23,7 +23,7 @@ from tocsin.models.metric_means import MetricMeans
 from tocsin.models.peers import PeerConfig, plain
 from tocsin.models.robust import median
 from tocsin.pipeline.frame_blocks import BUILTIN_TABLES, join_blocks, slice_blocks
-from tocsin.pipeline.operators.base import pack_state, unpack_state
+from tocsin.pipeline.operators.base import anomaly_from, pack_state, unpack_state
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.pipeline.operators.peer_rows import (
     Block,
@@ -31,8 +31,10 @@ from tocsin.pipeline.operators.peer_rows import (
     Told,
     bare_host_count,
     directed,
+    groups_of,
     largest_by_host,
     mean_by_host,
+    sample_shares,
     table_from,
     table_state,
 )
@@ -97,6 +99,8 @@ class PeerDetector:
         self._tasks: dict[str, tuple[int, ...] | None] = {}
         """host -> the pipeline stages that it carries; None: it is spare."""
         self.work = WorkTracker(config.work)
+        self._first: Anomaly | None = None
+        """Who fell alone in the first window in which the job did nothing."""
         self.abstained: dict[str, int] = {}
         self._rows: MeanRows | None = None
         """Where the last slice's rows lie among the known ones."""
@@ -202,32 +206,53 @@ class PeerDetector:
             self._abstain(Reason.TOO_FEW_PEERS)
             return []
         announced = self._graph.in_announced_phase(data.start_ns, data.end_ns)
-        stood_ns = self.work.standing_since_ns
+        was_idle = self.work.is_idle
         state = self._blocks["host"].state
         if float(state.seen_count.max(initial=0)) >= self._peers.warmup_count:
             factors = np.concatenate([seen.windows["host"].factor, seen.windows["mean"].factor], axis=1)
             jumped = self.work.take((data.start_ns, data.end_ns), self._shares(factors), step_ns, announced=announced)
         else:
             jumped = False
-        if stood_ns and not self.work.standing_since_ns:
+        if was_idle and not self.work.is_idle:
             self._standing.clear()
+            self._first = None
         if announced:
             self._abstain(Reason.ANNOUNCED_PHASE)
+        elif self.work.is_idle:
+            self._judge_idle(data, seen, groups, began=not was_idle)
         elif jumped:
             self._abstain(Reason.NOT_CONTINUOUS)
-        elif self.work.standing_since_ns:
-            self._standing.add(standing_sigmas(seen, self._known(), groups), data.start_ns, data.end_ns)
         else:
             self._working.add(seen.sigmas, data.start_ns, data.end_ns)
         found = [self._anomaly(data, row, self._working, seen) for row in self._working.alarms()]
-        standing = [self._anomaly(data, row, self._standing, seen) for row in self._standing.alarms()]
-        found += [replace(anomaly, detail={**anomaly.detail, "standing": True}) for anomaly in standing]
+        return found + self._while_standing(data, seen) if self.work.standing_since_ns else found
+
+    def _judge_idle(self, data: Slice, seen: Seen, groups: IntArray, *, began: bool) -> None:
+        sigmas = standing_sigmas(seen, self._known(), groups)
+        if began:
+            # Who fell first is far from the others while they still fall; clocks and sampling differ by less.
+            falling = Sums(self._config.standing, len(self._metrics))
+            falling.grow((), len(self._hosts))
+            falling.add(sigmas, data.start_ns, data.end_ns)
+            rows = falling.leaning(_LEANING_RATIO, 1)
+            self._first = self._anomaly(data, rows[0], falling, seen) if len(rows) == 1 else None
         if self.work.standing_since_ns:
-            # Whoever fell first shows in the window before the others fell, and only there.
-            rows = self._working.leaning(_LEANING_RATIO, _LEANING_COUNT)
-            leaning = [self._anomaly(data, row, self._working, seen) for row in rows]
-            found += [replace(anomaly, detail={**anomaly.detail, "leaning": True}) for anomaly in leaning]
-        return found
+            self._standing.add(sigmas, data.start_ns, data.end_ns)
+        else:
+            self._abstain(Reason.NOT_CONTINUOUS)
+
+    def _while_standing(self, data: Slice, seen: Seen) -> list[Anomaly]:
+        """Who is not where the others are; and who fell first: that shows in the window before, or as they fall."""
+        standing = [self._anomaly(data, row, self._standing, seen) for row in self._standing.alarms()]
+        rows = self._working.leaning(_LEANING_RATIO, _LEANING_COUNT)
+        leaning = [self._anomaly(data, row, self._working, seen) for row in rows]
+        if self._first is not None and all(anomaly.component != self._first.component for anomaly in leaning):
+            leaning.append(self._first)
+        return [
+            replace(anomaly, detail={**anomaly.detail, name: True})
+            for name, anomalies in (("standing", standing), ("leaning", leaning))
+            for anomaly in anomalies
+        ]
 
     def _compare(self, told: Told, groups: IntArray) -> Seen:
         hosts, gpus, of_host, gpu_means = told.hosts, told.gpus, told.of_host, told.gpu_values
@@ -252,15 +277,9 @@ class PeerDetector:
         return Seen(sigmas, values, windows, shares, of_host)
 
     def _sample_shares(self, gpu_means: FloatArray, of_host: IntArray, host_count: int) -> FloatArray:
-        """Share of each host's known GPUs that gave a sample; NaN where the host gave none at all."""
-        state = self._blocks["gpu"].state
-        known = state.seen_count.max(axis=1, initial=0) >= self._peers.warmup_count
+        known = self._blocks["gpu"].state.seen_count.max(axis=1, initial=0) >= self._peers.warmup_count
         known &= np.array([name not in self._retired for name in self._blocks["gpu"].names], bool)
-        there = np.isfinite(gpu_means).any(axis=1) & known
-        known_count = np.bincount(of_host, weights=known, minlength=host_count)
-        there_count = np.bincount(of_host, weights=there, minlength=host_count)
-        shares = np.where(there_count > 0, there_count / np.maximum(known_count, 1), np.nan)
-        return shares.astype(np.float32)
+        return sample_shares(gpu_means, known, of_host, host_count)
 
     def _groups(self, hosts: Sequence[str]) -> IntArray:
         """Which hosts are compared with each other: those of the same pipeline stages, where they are enough."""
@@ -270,15 +289,8 @@ class PeerDetector:
             return np.full(count, -1, np.intp)
         roles, spare = self._graph.roles_of_hosts(), self._graph.spare_hosts()
         self._follow_tasks({host: None if host in spare else roles.get(host, ()) for host in hosts})
-        keys = [roles.get(host, ()) for host in hosts]
-        carrying = [key for host, key in zip(hosts, keys, strict=True) if host not in spare]
-        different = sorted(set(carrying))
-        if len(carrying) < least:
-            return np.full(count, -1, np.intp)
-        few = min(carrying.count(key) for key in different) < least
-        index = {key: 0 if few else number for number, key in enumerate(different)}
-        groups = [-1 if host in spare else index[key] for host, key in zip(hosts, keys, strict=True)]
-        return np.array(groups, np.intp)
+        keys = [None if host in spare else roles.get(host, ()) for host in hosts]
+        return groups_of(keys, least)
 
     def _follow_tasks(self, tasks: dict[str, tuple[int, ...] | None]) -> None:
         """A spare host that gets ranks, or one that gets another stage, is learned anew."""
@@ -365,6 +377,7 @@ class PeerDetector:
                 "working": self._working.to_state(),
                 "standing": self._standing.to_state(),
                 "work": self.work.to_state(),
+                "first": None if self._first is None else asdict(self._first),
                 "abstained": self.abstained,
             }
         )
@@ -384,6 +397,7 @@ class PeerDetector:
         self._working.load_state(state["working"])
         self._standing.load_state(state["standing"])
         self.work.load_state(state["work"])
+        self._first = None if state["first"] is None else anomaly_from(state["first"])
         self.abstained = state["abstained"]
         for name, block in self._blocks.items():
             block.load_state(unpack_state(parts, f"peers_{name}"))

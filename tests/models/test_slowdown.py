@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tocsin.models.pace import Slowdown, find_slowdown, slowdown_of_work
+from tocsin.models.pace import (
+    Slowdown,
+    find_slowdown,
+    is_uneven,
+    means_of_spans,
+    slowdown_of_spans,
+    slowdown_of_work,
+)
 
 SECOND = 1_000_000_000
 T0 = 1_800_000_000 * SECOND
@@ -172,3 +179,73 @@ class TestWork:
         assert quiet is not None
         assert loud is not None
         assert (quiet.is_gone, loud.is_gone) == (True, False)
+
+
+def long_steps(count: int, waits: int, windows: int = 5) -> NDArray[np.float64]:
+    """Steps of many windows: full work, then waiting in the last ``waits`` of them."""
+    one = [1.0] * windows + [0.1] * waits
+    return work(*(one * count))
+
+
+class TestLongSteps:
+    """Steps longer than a window, and no step records."""
+
+    def test_a_job_of_long_steps_is_uneven_and_one_of_short_steps_is_not(self) -> None:
+        assert is_uneven(long_steps(6, 1))
+        assert not is_uneven(work(*noisy(24, 1.0, 0.03)))
+        assert not is_uneven(work(*[1.0] * 3))
+
+    def test_a_pause_now_and_then_makes_no_job_uneven(self) -> None:
+        assert not is_uneven(work(*([1.0] * 10 + [0.0]) * 3))
+
+    def test_longer_waiting_is_seen_in_means_and_not_in_medians(self) -> None:
+        before, after = long_steps(10, 1), long_steps(4, 3)
+        found = slowdown_of_spans(means_of_spans(before, 6), means_of_spans(after, 8))
+
+        quick = slowdown_of_work(before[-24:], after[-8:])
+        assert quick is not None
+        assert not quick.is_certain
+        assert found is not None
+        assert found.is_certain
+        assert found.ratio == pytest.approx(0.28, abs=0.03)
+
+    def test_the_same_steps_as_before_are_no_slowdown(self) -> None:
+        found = slowdown_of_spans(means_of_spans(long_steps(10, 1), 6), means_of_spans(long_steps(4, 1), 6))
+
+        assert found is not None
+        assert (found.is_certain, found.is_likely, found.is_gone) == (False, False, True)
+
+    def test_too_early_is_neither_certain_nor_gone(self) -> None:
+        found = slowdown_of_spans(means_of_spans(long_steps(10, 1), 6), means_of_spans(long_steps(1, 3), 6))
+
+        assert found is not None
+        assert (found.is_certain, found.is_likely, found.is_gone) == (False, False, False)
+
+    def test_too_few_spans_before_are_neither(self) -> None:
+        found = slowdown_of_spans(work(1.0, 1.0), work(0.5, 0.5))
+
+        assert found is not None
+        assert (found.is_certain, found.is_likely, found.is_gone, found.is_known) == (False, False, False, False)
+
+    def test_windows_without_a_sample_are_no_zeros(self) -> None:
+        windows = work(1.0, math.nan, 1.0, math.nan, math.nan, math.nan)
+
+        found = means_of_spans(windows, 3)[:, 0]
+        assert found[0] == 1.0
+        assert math.isnan(found[1])
+
+
+class TestLikely:
+    def test_a_small_growth_beyond_two_errors_is_likely_and_not_certain(self) -> None:
+        found = compare(noisy(200, 1.0, 0.05), [1.022] * 60)
+
+        assert found is not None
+        assert (found.is_certain, found.is_likely) == (False, True)
+
+    def test_few_steps_show_no_absence_of_harm(self) -> None:
+        few = compare(noisy(100, 1.0, 0.1), noisy(4, 1.0, 0.1, seed=1))
+        many = compare(noisy(100, 1.0, 0.02), noisy(40, 1.0, 0.02, seed=1))
+
+        assert few is not None
+        assert many is not None
+        assert (few.is_known, many.is_known) == (False, True)

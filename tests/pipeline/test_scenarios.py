@@ -8,6 +8,10 @@ from tocsin.pipeline.testing import FakeJob, JobShape, Scenario, between
 from tocsin.schemas import events
 
 EXCEPTION = 'Traceback (most recent call last):\n  File "train.py", line 3\nValueError: bad batch'
+WATCHDOG = (
+    "terminate called after throwing an instance of 'c10::DistBackendError'\n  what(): [PG 0 Rank 5] Process group "
+    "watchdog thread terminated with exception: CUDA error: unspecified launch failure"
+)
 
 
 def _scenario(**shape: float) -> tuple[Scenario, FakeJob]:
@@ -29,6 +33,21 @@ class TestStop:
         scenario.want(between(20, 23), cause="process_exit", suspects=["n05"], reason="first_fatal_exit")
         scenario.run(40).check()
         assert "ValueError: bad batch" in scenario.told()
+
+    @pytest.mark.parametrize(
+        ("words", "cause", "action"),
+        [
+            ("RuntimeError: CUDA error: an illegal memory access was encountered", "cuda_execution_error", "restart"),
+            ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "ecc_error", "evict"),
+            ("OSError: HDFS: could not connect to the name node", "hdfs_error", "restart"),
+            (WATCHDOG, "cuda_execution_error", "restart"),
+        ],
+    )
+    def test_last_words_tell_why(self, words: str, cause: str, action: str) -> None:
+        scenario, job = _scenario()
+        scenario.at(20).inject(job.kill, 5, signal=0, code=1, stderr=words)
+        scenario.want(between(20, 23), cause=cause, suspects=["n05"], reason="first_fatal_exit", action=action)
+        scenario.run(40).check()
 
     def test_the_same_error_everywhere_accuses_nobody(self) -> None:
         scenario, job = _scenario()

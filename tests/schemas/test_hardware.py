@@ -45,6 +45,7 @@ def meaning(name: str, payload: Any, architecture: str = "") -> HardwareMeaning 
         ("ib_port", {"port": "mlx5_0/1", "state": "down"}, "nic_dropout", "fail_stop", True),
         ("ib_port", {"state": "down", "at_start": True}, "nic_dropout", "degraded", False),
         ("ib_port", {"state": "active", "flaps": 1}, "nic_dropout", "degraded", False),
+        ("ib_port", {"state": "active", "rate_gbps": 400, "link_downed": 2}, "aoc_error", "degraded", False),
         ("net_link", {"device": "eth0", "state": "down"}, "nic_dropout", "fail_stop", False),
         ("net_link", {"state": "cable_error"}, "aoc_error", "fail_stop", True),
         ("gpu_lost", {"uuid": "GPU-1"}, "gpu_card_drop", "fail_stop", True),

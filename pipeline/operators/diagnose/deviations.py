@@ -100,16 +100,38 @@ def families(anomaly: Anomaly) -> set[str]:
     return found
 
 
+def begin_ns(anomaly: Anomaly) -> int:
+    """Since when what may accuse deviates: a machine that is warm for an hour is not slow for an hour."""
+    told = [
+        int(metric["since_ns"])
+        for metric in anomaly.detail["metrics"]
+        if metric["score"] >= 1.0 and FAMILIES.get(str(metric["metric"]), "") not in SILENT_FAMILIES
+    ]
+    return min(told, default=anomaly.start_ns)
+
+
+def telling_of(anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomaly]:
+    """The deviations that may accuse; where there are none, lasting marks of congestion (its neighbours show them)."""
+    steady = [a for a in anomalies if not a.detail.get("leaning") and present_ratio(a) >= rules.present_ratio]
+    loud = [anomaly for anomaly in steady if families(anomaly) - SILENT_FAMILIES]
+    return loud or [anomaly for anomaly in steady if _jams(anomaly, rules)]
+
+
+def _jams(anomaly: Anomaly, rules: MachineRules) -> bool:
+    """Whether it is longer than a burst."""
+    return "congestion" in families(anomaly) and anomaly.end_ns - anomaly.start_ns >= 2 * rules.cpu_lasting_ns
+
+
 def single_out(graph: JobGraph, anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomaly]:
     """Whom the anomalies name: one host, or the few that share a switch; [] = nobody in particular."""
     few = few_hosts(graph, rules.max_host_ratio)
-    ordered = sorted(anomalies, key=lambda anomaly: (anomaly.start_ns, anomaly.component.name))
+    ordered = sorted(anomalies, key=lambda anomaly: (begin_ns(anomaly), anomaly.component.name))
     if len(ordered) == 1:
         return ordered
     strongest = sorted(anomalies, key=lambda anomaly: -_strength(anomaly))
     if _strength(strongest[0]) >= 2 * _strength(strongest[1]):
         return [strongest[0]]
-    if len(ordered) == 2 and ordered[1].start_ns - ordered[0].start_ns >= rules.first_by_ns:  # a pair
+    if len(ordered) == 2 and begin_ns(ordered[1]) - begin_ns(ordered[0]) >= rules.first_by_ns:  # a pair
         return [ordered[0]]
     hosts = {anomaly.component.name for anomaly in ordered}
     common = common_component(graph, hosts)

@@ -27,6 +27,8 @@ _WEAK_CAUSES = frozenset({"unknown", "process_exit", "process_frozen", "machine_
 
 
 _BY_PATTERN = frozenset({Reason.METRICS_DIFFER, Reason.METRICS_DIFFER_STEPS_SLOWER, Reason.NO_IMPACT})
+VAGUE_CAUSES = frozenset({"cuda_execution_error", "gpu_execution_error"})
+"""What a program sees of a part that broke: the part itself knows better."""
 
 
 _LINK_CAUSES = frozenset({"nic_dropout", "aoc_error"})
@@ -207,7 +209,8 @@ class HardwareTracker:
         return [self._explained(finding) for finding in findings]
 
     def _explained(self, finding: Finding) -> Finding:
-        is_guess = finding.reason in _BY_PATTERN  # what a part says of itself counts more than a pattern of metrics
+        # What a part says of itself counts more than a pattern of metrics.
+        is_guess = finding.reason in _BY_PATTERN or finding.cause in VAGUE_CAUSES
         if len(finding.suspects) != 1 or (finding.cause not in _WEAK_CAUSES and not is_guess):
             return finding
         earliest_ns = finding.onset_ns - self.config.before_ns
@@ -215,7 +218,9 @@ class HardwareTracker:
             fact
             for fact in self._of(finding.suspects[0])
             if fact.cause and fact.cause not in _WEAK_CAUSES and fact.ts_ns >= earliest_ns
-            if fact.accuses or finding.cause in _WEAK_CAUSES
+            if fact.accuses
+            or finding.cause in _WEAK_CAUSES
+            or abs(fact.ts_ns - finding.onset_ns) <= self.config.stall_after_ns
         ]
         if not facts:
             return finding

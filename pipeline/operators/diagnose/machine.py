@@ -16,12 +16,15 @@ from tocsin.pipeline.operators.diagnose.deviations import (
     SHOWN_METRICS,
     SILENT_FAMILIES,
     MachineRules,
+    begin_ns,
     evidence_of,
     families,
     lost_gpu,
     present_ratio,
     single_out,
+    telling_of,
 )
+from tocsin.pipeline.operators.diagnose.hardware import VAGUE_CAUSES
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.patterns import cause_of_metrics
 from tocsin.pipeline.operators.diagnose.standing import find_stopped_alone, since_standing
@@ -34,8 +37,9 @@ from tocsin.schemas.verdicts import Anomaly, Evidence, FaultKind, Suspect
 _STEADY_METRICS = frozenset(
     {
         "gpu_sm_clock_hertz",
-        "gpu_temperature_celsius",
         "pfc_tx_packets_per_second",
+        "ecn_packets_per_second",
+        "cnp_packets_per_second",
         "cpu_util_ratio",
         "rdma_bytes_per_second",
     }
@@ -60,14 +64,15 @@ class Cleared:
         self.since_ns = {
             anomaly.component.name: self.since_ns[anomaly.component.name]
             for anomaly in anomalies
-            if self.since_ns.get(anomaly.component.name) == anomaly.start_ns
+            if self.since_ns.get(anomaly.component.name) == begin_ns(anomaly)
         }
         for anomaly in anomalies:
-            if now_ns - anomaly.start_ns < rules.cleared_after_ns or anomaly.component.name in self.since_ns:
+            since_ns = begin_ns(anomaly)
+            if now_ns - since_ns < rules.cleared_after_ns or anomaly.component.name in self.since_ns:
                 continue
-            slowdown = pace.slowdown_since(anomaly.start_ns - rules.before_onset_ns, now_ns)
-            if slowdown is not None and slowdown.is_gone:
-                self.since_ns[anomaly.component.name] = anomaly.start_ns
+            slowdown = pace.slowdown_since(since_ns - rules.before_onset_ns, now_ns)
+            if slowdown is not None and slowdown.is_gone and slowdown.is_known and not slowdown.is_likely:
+                self.since_ns[anomaly.component.name] = since_ns
         return [anomaly for anomaly in anomalies if anomaly.component.name not in self.since_ns]
 
 
@@ -78,16 +83,14 @@ def find_machine(  # what is known, and what is remembered
     if pace.standing_since_ns:
         found, reasons = find_stopped_alone(graph, now_ns, since_standing(anomalies, pace, rules), pace, rules)
         return found, reasons
-    telling = [anomaly for anomaly in anomalies if not anomaly.detail.get("leaning")]
-    telling = [anomaly for anomaly in telling if families(anomaly) - SILENT_FAMILIES]
-    telling = [anomaly for anomaly in telling if present_ratio(anomaly) >= rules.present_ratio]
+    telling = telling_of(anomalies, rules)
     if not telling:
         return [], [Reason.NO_IMPACT] if anomalies else []
     open_ones = cleared.judge(telling, now_ns, pace, rules)
     chosen = single_out(graph, open_ones or telling, rules)
     if not chosen:
         return [], [Reason.AMBIGUOUS]
-    onset_ns = min(anomaly.start_ns for anomaly in chosen)
+    onset_ns = min(begin_ns(anomaly) for anomaly in chosen)
     slowdown = pace.slowdown_since(onset_ns - rules.before_onset_ns, now_ns)
     # Steps that are too few yet to tell before from after will tell.
     lasting_ns = rules.few_steps_ns if pace.median_step_ns else rules.lasting_ns
@@ -95,15 +98,39 @@ def find_machine(  # what is known, and what is remembered
         return [], [Reason.NOT_CONTINUOUS]
     if _is_undecided(slowdown, pace) and now_ns - onset_ns >= rules.undecided_ns and _is_steady(chosen, rules):
         slowdown = None
-    hurts = slowdown is None or (slowdown.is_certain and _explains(chosen, slowdown, pace))
-    hurts = hurts and bool(open_ones)
-    weak = all(families(anomaly) - SILENT_FAMILIES == {"cpu"} for anomaly in chosen)
-    shown = pace.own_excess_seconds(chosen[0].component.name) is not None
-    cpu_lasting_ns = rules.cpu_lasting_ns if shown else 2 * rules.cpu_lasting_ns
-    if hurts and weak and max(anomaly.end_ns for anomaly in chosen) - onset_ns < cpu_lasting_ns:
+    hurts = bool(open_ones) and _hurts(chosen, slowdown, pace, now_ns - onset_ns, rules)
+    if not hurts and not _is_loud(chosen):
+        return [], [Reason.NO_IMPACT]
+    if hurts and _is_weak(chosen) and not _lasts(chosen, onset_ns, pace, rules):
         return [], [Reason.NOT_CONTINUOUS]
     holding = [_still_differs(anomaly) for anomaly in open_ones if anomaly not in chosen]
     return [_finding(graph, chosen, onset_ns, slowdown, hurts=hurts, sure_ns=rules.sure_ns), *holding], []
+
+
+def _hurts(
+    chosen: Sequence[Anomaly], slowdown: Slowdown | None, pace: Pace, lasted_ns: int, rules: MachineRules
+) -> bool:
+    """Whether the job suffers from it: for sure, or likely where something tells of it all the time."""
+    if slowdown is None:
+        return _is_loud(chosen)
+    steady = not _is_weak(chosen) and lasted_ns >= rules.undecided_ns and _is_steady(chosen, rules)
+    return (slowdown.is_certain or (steady and slowdown.is_likely)) and _explains(chosen, slowdown, pace)
+
+
+def _is_loud(chosen: Sequence[Anomaly]) -> bool:
+    return any(families(anomaly) - SILENT_FAMILIES for anomaly in chosen)
+
+
+def _is_weak(chosen: Sequence[Anomaly]) -> bool:
+    """Whether a CPU alone speaks for it."""
+    return all(families(anomaly) - SILENT_FAMILIES == {"cpu"} for anomaly in chosen)
+
+
+def _lasts(chosen: Sequence[Anomaly], onset_ns: int, pace: Pace, rules: MachineRules) -> bool:
+    """Whether it has gone on for longer than a daemon runs."""
+    shown = pace.own_excess_seconds(chosen[0].component.name) is not None
+    cpu_lasting_ns = rules.cpu_lasting_ns if shown else 2 * rules.cpu_lasting_ns
+    return max(anomaly.end_ns for anomaly in chosen) - onset_ns >= cpu_lasting_ns
 
 
 def _is_undecided(slowdown: Slowdown | None, pace: Pace) -> bool:
@@ -114,12 +141,14 @@ def _is_undecided(slowdown: Slowdown | None, pace: Pace) -> bool:
 def _is_steady(chosen: Sequence[Anomaly], rules: MachineRules) -> bool:
     """Whether something differs most of the time that does not follow the phases of a step.
 
-    Steps longer than a window show in most metrics as ups and downs, at other times on other machines.
+    Steps longer than a window show in most metrics as ups and downs, at other times on other machines; a burst of
+    packets or of a daemon's CPU in the midst of them is nothing steady.
     """
     return any(
         metric["metric"] in _STEADY_METRICS
         and metric["present_ratio"] >= rules.steady_ratio
         and metric.get("sigmas", 0.0) >= _STEADY_SIGMAS
+        and anomaly.end_ns - metric["since_ns"] >= rules.lasting_ns
         for anomaly in chosen
         for metric in anomaly.detail["metrics"]
     )
@@ -127,7 +156,7 @@ def _is_steady(chosen: Sequence[Anomaly], rules: MachineRules) -> bool:
 
 def _explains(chosen: Sequence[Anomaly], slowdown: Slowdown, pace: Pace) -> bool:
     """Whether what these hosts show can be why the steps are slower: their own time, or a link of theirs."""
-    if slowdown.ratio == float("inf") or any("link" in families(anomaly) for anomaly in chosen):
+    if slowdown.ratio == float("inf") or any({"link", "congestion"} & families(anomaly) for anomaly in chosen):
         return True
     excesses = [pace.own_excess_seconds(anomaly.component.name) for anomaly in chosen]
     known = [excess for excess in excesses if excess is not None]
@@ -154,9 +183,10 @@ def _still_differs(anomaly: Anomaly) -> Finding:
 def explain_by_metrics(findings: Sequence[Finding], anomalies: Sequence[Anomaly]) -> list[Finding]:
     """A process that ended on a machine whose GPU gives no samples any more: the card dropped."""
     lost = {anomaly.component.name for anomaly in anomalies if anomaly.detector == DETECTOR and lost_gpu(anomaly)}
+    seen = ("process_exit", *VAGUE_CAUSES)
     return [
         replace(finding, cause="gpu_card_drop")
-        if finding.cause == "process_exit" and [s.component.name for s in finding.suspects if s.component.name in lost]
+        if finding.cause in seen and lost & {suspect.component.name for suspect in finding.suspects}
         else finding
         for finding in findings
     ]
@@ -227,7 +257,9 @@ def join(slow: Sequence[Finding], machine: Sequence[Finding]) -> list[Finding]:
     for finding in named:
         same = [m for m in machine if m.suspects and m.suspects[0].component == finding.suspects[0].component]
         if same and finding.fault is FaultKind.FAIL_SLOW:
-            cause = finding.cause if finding.cause != "unknown" else same[0].cause
+            # A loader that is slow because the host's storage is: the metric says more than the phase.
+            said = same[0].cause == "hdfs_error" or finding.cause == "unknown"
+            cause = same[0].cause if said else finding.cause
             confidence = min(0.98, finding.confidence + 0.1)
             evidence = (*finding.evidence, *same[0].evidence)[: SHOWN_METRICS + 2]
             joined.append(replace(finding, cause=cause, confidence=confidence, evidence=evidence))

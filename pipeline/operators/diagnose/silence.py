@@ -29,6 +29,8 @@ class SilenceConfig:
         sure_ns: the silence is confirmed after this: an agent that restarts while everybody writes an
             unannounced checkpoint looks the same before.
         long_silence_ns: a host that falls silent while the job stands anyway is accused after this.
+        late_ns: where nobody knows how long a step is, the peers may have gone on for so long without a host
+            that has been silent for ``long_silence_ns``.
         max_suspect_ratio: more hosts silent together are no machine fault, unless they are all that hang on one
             switch or minipod.
     """
@@ -39,6 +41,7 @@ class SilenceConfig:
     same_time_ns: int = 7 * NS_PER_SECOND
     sure_ns: int = 30 * NS_PER_SECOND
     long_silence_ns: int = 45 * NS_PER_SECOND
+    late_ns: int = 60 * NS_PER_SECOND
     max_suspect_ratio: float = 0.25
 
 
@@ -89,12 +92,13 @@ def find_silence(
         return [], dict.fromkeys(silent, Reason.MONITORING_LOST)
     if graph.in_announced_phase(now_ns - stalled_ns, now_ns):  # one that is over explains a standstill no longer
         return [], dict.fromkeys(silent, Reason.ANNOUNCED_PHASE)
+    late_ns = 0 if pace.median_step_ns else config.late_ns
     guilty = [
         host
         for host in sorted(set(silent) - graph.spare_hosts())
         if abs(progress_ns - graph.hosts[host].last_seen_ns) <= margin
         # The job stood already (a checkpoint): it would have gone on by now.
-        or now_ns - config.long_silence_ns >= graph.hosts[host].last_seen_ns > progress_ns
+        or now_ns - config.long_silence_ns >= graph.hosts[host].last_seen_ns > progress_ns - late_ns
     ]
     reasons = {host: Reason.MONITORING_LOST for host in silent if host not in guilty}
     if not guilty or len(speaking) + len(guilty) < 2:  # a lone host has no peers to confirm it

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tocsin.pipeline.operators.diagnose.deviations import (
     FAMILIES,
@@ -15,12 +16,15 @@ from tocsin.pipeline.operators.diagnose.deviations import (
     single_out,
 )
 from tocsin.pipeline.operators.diagnose.pace import Pace
+from tocsin.pipeline.operators.diagnose.patterns import cause_of_metrics
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.verdicts import Anomaly, Evidence, FaultKind, Suspect
 
 _BUSY_SIGMAS = 4.0
+_CUT_OFF_RATIO = 0.02
+"""TCP traffic below this share of what waiting peers have."""
 _BUSY_FAMILIES = frozenset({"cpu", "memory", "congestion", "link"})
 
 
@@ -48,7 +52,7 @@ def since_standing(anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules
         elif near and families(anomaly) - SILENT_FAMILIES:
             working.append(anomaly)
     named = {anomaly.component.name: anomaly for anomaly in (*working, *standing)}
-    return list(named.values()) or leaning
+    return [*named.values(), *(anomaly for anomaly in leaning if anomaly.component.name not in named)]
 
 
 def _only_busy(anomaly: Anomaly) -> bool:
@@ -64,6 +68,23 @@ def _still_busy(anomaly: Anomaly) -> bool:
     return any(metric.get("sigmas", 0.0) >= _BUSY_SIGMAS for metric in anomaly.detail["metrics"])
 
 
+def _cause_of(anomaly: Anomaly) -> str:
+    """Why a machine is not where the others wait; mostly nobody knows."""
+    if lost_gpu(anomaly):
+        return "gpu_card_drop"
+    metrics = anomaly.detail["metrics"]
+    if cause_of_metrics(metrics) == "hdfs_error":
+        return "hdfs_error"
+    return "machine_unreachable" if any(_is_cut_off(metric) for metric in metrics) else "unknown"
+
+
+def _is_cut_off(metric: Mapping[str, Any]) -> bool:
+    """Whether nothing goes through a machine's network, where its peers still greet each other."""
+    value, expected = metric.get("value"), metric.get("expected")
+    known = metric["metric"] == "tcp_bytes_per_second" and value is not None and bool(expected)
+    return known and float(value or 0.0) < _CUT_OFF_RATIO * float(expected or 0.0)
+
+
 def find_stopped_alone(
     graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules
 ) -> tuple[list[Finding], list[Reason]]:
@@ -74,11 +95,13 @@ def find_stopped_alone(
     if not since_ns or now_ns - since_ns < patience_ns:
         return [], [Reason.WITHIN_PATIENCE]
     stands_ns = now_ns - since_ns
+    leaning = [anomaly for anomaly in anomalies if anomaly.detail.get("leaning")]
+    anomalies = [anomaly for anomaly in anomalies if not anomaly.detail.get("leaning")]
     if stands_ns < max(rules.busy_ns, 2 * patience_ns):
         anomalies = [anomaly for anomaly in anomalies if not _only_busy(anomaly)]
     else:
         anomalies = [anomaly for anomaly in anomalies if not _only_busy(anomaly) or _still_busy(anomaly)]
-    chosen = single_out(graph, anomalies, rules) if anomalies else []
+    chosen = single_out(graph, anomalies or leaning, rules) if anomalies or leaning else []
     if len(chosen) != 1:
         return [], [Reason.AMBIGUOUS]
     metrics = chosen[0].detail["metrics"]
@@ -86,7 +109,7 @@ def find_stopped_alone(
     evidence = (*(evidence_of(chosen[0], metric) for metric in metrics[:SHOWN_METRICS]), *stands)
     finding = Finding(
         FaultKind.HANG,
-        "gpu_card_drop" if lost_gpu(chosen[0]) else "unknown",
+        _cause_of(chosen[0]),
         (Suspect(chosen[0].component),),
         since_ns,
         0.75,

@@ -16,6 +16,7 @@ from tocsin.pipeline.operators.diagnose.common import names_of, suspects_of
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import ExitFact, JobGraph
 from tocsin.schemas import events
+from tocsin.schemas.last_words import cause_of_words
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Evidence, FaultKind
@@ -59,7 +60,9 @@ def is_victim(fact: ExitFact) -> bool:
         return True
     if fact.signal and fact.signal != signal.SIGABRT:
         return False
-    return bool(_LOST_PEER.search(_last_words(fact.stderr_tail)))
+    words = _last_words(fact.stderr_tail)
+    # NCCL's watchdog also tells of the own GPU's error: "watchdog thread terminated with exception: CUDA error …".
+    return bool(_LOST_PEER.search(words)) and not cause_of_words(words)
 
 
 def _is_watchdog(fact: ExitFact) -> bool:
@@ -175,9 +178,10 @@ def _finding(graph: JobGraph, dead: dict[int, ExitFact], roots: Sequence[int], o
         first = min(dead[rank].ts_ns for rank in victims)
         text = f"{len(victims)} other ranks exited afterwards, their last words name a lost peer"
         evidence.append(Evidence("stop", events.EXIT, 1.0, first, max(dead[r].ts_ns for r in victims), text))
+    told = {cause_of_words(_last_words(dead[rank].stderr_tail)) for rank in roots} - {""}
     return Finding(
         FaultKind.FAIL_STOP,
-        "process_exit",
+        told.pop() if len(told) == 1 else "process_exit",
         suspects_of(graph, roots),
         onset_ns,
         0.99 if all(dead[rank].reported for rank in roots) else 0.9,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -296,3 +297,41 @@ class TestAnyStory:
         assert len(live) == len(set(live))
         one.see(seconds=GONE + 1)
         assert one.decide.live == ()
+
+
+class TestCause:
+    """Metrics tell another cause from one window to the next; a verdict does not follow each of them."""
+
+    def test_a_cause_that_comes_and_goes_does_not_replace_the_one_named(self) -> None:
+        life = Life()
+        for _ in range(10):
+            life.see(finding(SLOW, "n3", cause="loader_stall"), seconds=5)
+            life.see(finding(SLOW, "n3", cause="cpu_contention"), seconds=5)
+
+        assert {line.cause for line in life.lines} == {"loader_stall"}
+
+    def test_one_that_stays_does(self) -> None:
+        life = Life()
+        life.see(finding(SLOW, "n3", cause="cpu_contention"), seconds=5)
+        life.see(finding(SLOW, "n3", cause="loader_stall"), seconds=30)
+
+        assert life.lines[-1].cause == "loader_stall"
+
+    def test_what_the_hardware_says_does_at_once(self) -> None:
+        told = finding(SLOW, "n3", cause="ecc_error")
+        told = replace(told, evidence=(Evidence("hardware", "ecc", 2.0, T0, T0, "it said so"), *told.evidence))
+        life = Life()
+        life.see(finding(SLOW, "n3", cause="cpu_contention"), seconds=5)
+
+        assert [line.cause for line in life.see(told)] == ["ecc_error"]
+
+    def test_it_is_kept_in_the_state(self) -> None:
+        life = Life()
+        life.see(finding(SLOW, "n3", cause="cpu_contention"), seconds=5)
+        life.see(finding(SLOW, "n3", cause="loader_stall"), seconds=15)
+        parts = life.decide.snapshot()
+        life.decide = Decide(CONFIG, JOB)
+        life.decide.restore(parts)
+        life.see(finding(SLOW, "n3", cause="loader_stall"), seconds=10)
+
+        assert life.lines[-1].cause == "loader_stall"

@@ -194,3 +194,16 @@ def test_scores_stay_bounded(decays: bool) -> None:
         windows.add(1e9)
 
     assert windows.sums.of_host(1)[0].score <= SumConfig().limit_ratio + 1e-6
+
+
+def test_time_in_which_nobody_was_judged_is_no_absence() -> None:
+    windows = Windows()
+    windows.add(STRONG)
+    windows.add(STRONG)
+    windows.now_ns += 300 * SECOND  # an announced phase
+    windows.add(STRONG)
+
+    assert windows.sums.of_host(1)[0].present_ratio == 1.0
+
+    windows.add(0.0)
+    assert windows.sums.of_host(1)[0].present_ratio == pytest.approx(0.75)
