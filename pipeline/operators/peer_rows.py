@@ -18,6 +18,9 @@ from tocsin.schemas.metrics import Metric, MetricTable
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.intp]
 
+GPU_SAMPLES = Metric("gpu_samples_ratio", "host", 0.0, 1.0, "low")
+"""Share of a host's GPUs that give samples: a card that fell off the bus gives none."""
+
 
 @dataclass(slots=True)
 class Block:

@@ -114,6 +114,10 @@ class Sums:
         limit = config.limit_ratio * config.alarm_sum
         self._total = np.clip(self._total + gain, 0, limit).astype(np.float32)
 
+    def skip(self, start_ns: int, end_ns: int) -> None:
+        """A window that shows nothing of single hosts: it counts as judged."""
+        self._judged_ns += end_ns - start_ns
+
     def alarms(self) -> list[int]:
         """Hosts (rows) with an alarm, one that goes on included."""
         best = self._total.max(axis=(0, 2), initial=0) / self._config.alarm_sum

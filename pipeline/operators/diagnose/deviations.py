@@ -22,6 +22,7 @@ class MachineRules:
         present_ratio: what deviates for less of the time since it began is a row of jitters.
         steady_ratio: in such a job something must differ for this share of that time.
         max_host_ratio: more hosts that differ together (of 16: two) are no machine's fault.
+        most_ratio: where more of the hosts differ, it is the job that is not as usual.
         first_by_ns: of two that differ, the first is suspected when it was first by this.
         lasting_ns: without step records the deviation must last so long ...
         few_steps_ns: with step records, but too few of them before the deviation, it must last so long.
@@ -44,6 +45,7 @@ class MachineRules:
     present_ratio: float = 0.4
     steady_ratio: float = 0.7
     max_host_ratio: float = 0.125
+    most_ratio: float = 0.5
     first_by_ns: int = 10 * NS_PER_SECOND
     lasting_ns: int = 40 * NS_PER_SECOND
     few_steps_ns: int = 300 * NS_PER_SECOND
@@ -128,6 +130,8 @@ def single_out(graph: JobGraph, anomalies: Sequence[Anomaly], rules: MachineRule
     ordered = sorted(anomalies, key=lambda anomaly: (begin_ns(anomaly), anomaly.component.name))
     if len(ordered) == 1:
         return ordered
+    if len(ordered) > max(2.0, rules.most_ratio * len(graph.hosts)):
+        return []  # all of the job is disturbed, one a little more than the others
     strongest = sorted(anomalies, key=lambda anomaly: -_strength(anomaly))
     if _strength(strongest[0]) >= 2 * _strength(strongest[1]):
         return [strongest[0]]
