@@ -110,10 +110,8 @@ class PeerDetector:
         self._blocks = {"host": Block(table.host), "mean": Block(table.gpu), "gpu": Block(table.gpu)}
         self._set_floors()
         self._metrics = (*table.host, *table.gpu, GPU_SAMPLES)
-        self._working = Sums(self._config.sums, len(self._metrics))
-        self._standing = Sums(self._config.standing, len(self._metrics))
-        for sums in (self._working, self._standing):
-            sums.grow((), len(self._hosts))
+        self._working = Sums(self._config.sums, len(self._metrics), len(self._hosts))
+        self._standing = Sums(self._config.standing, len(self._metrics), len(self._hosts))
 
     def on_model(self, model: Model | None) -> None:
         """Judge with these numbers from the next slice on, None: with its own; what was learned stays."""
@@ -231,8 +229,7 @@ class PeerDetector:
         sigmas = standing_sigmas(seen, self._known(), groups)
         if began:
             # Who fell first is far from the others while they still fall; clocks and sampling differ by less.
-            falling = Sums(self._config.standing, len(self._metrics))
-            falling.grow((), len(self._hosts))
+            falling = Sums(self._config.standing, len(self._metrics), len(self._hosts))
             falling.add(sigmas, data.start_ns, data.end_ns)
             rows = falling.leaning(_LEANING_RATIO, 1)
             self._first = self._anomaly(data, rows[0], falling, seen) if len(rows) == 1 else None
