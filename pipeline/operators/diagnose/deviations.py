@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tocsin.pipeline.operators.diagnose.common import common_component, few_hosts, is_whole
+from tocsin.pipeline.operators.diagnose.common import common_component, few_hosts
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Anomaly, ComponentKind, Evidence
@@ -139,28 +139,7 @@ def single_out(graph: JobGraph, anomalies: Sequence[Anomaly], rules: MachineRule
         return [ordered[0]]
     hosts = {anomaly.component.name for anomaly in ordered}
     common = common_component(graph, hosts)
-    if common is None or common.kind is not ComponentKind.LEAF:
-        return []
-    return ordered if len(ordered) <= few or _is_switch(graph, ordered, rules) else []
-
-
-def _is_switch(graph: JobGraph, ordered: Sequence[Anomaly], rules: MachineRules) -> bool:
-    """Whether all that hang on one leaf began to differ in a link at once, and the rest of their minipod did not.
-
-    A whole minipod that differs is congested, and that is nobody's fault: its machines may show it one after the other,
-    so a leaf is named only when it alone has differed for a while.
-    """
-    hosts = {anomaly.component.name for anomaly in ordered}
-    pods = {place.minipod for place in graph.places.values() if place.host in hosts}
-    in_pod = {place.host for place in graph.places.values() if place.minipod in pods}
-    return (
-        "" not in pods
-        and hosts < in_pod
-        and is_whole(graph, hosts)
-        and ordered[-1].start_ns - ordered[0].start_ns <= rules.first_by_ns
-        and max(anomaly.end_ns for anomaly in ordered) - ordered[0].start_ns >= rules.sure_ns
-        and all("link" in families(anomaly) for anomaly in ordered)
-    )
+    return ordered if len(ordered) <= few and common is not None and common.kind is ComponentKind.LEAF else []
 
 
 def _strength(anomaly: Anomaly) -> float:
