@@ -112,6 +112,11 @@ def begin_ns(anomaly: Anomaly) -> int:
     return min(told, default=anomaly.start_ns)
 
 
+_JAM_FACTOR = 10.0
+"""A port of its own is marked by an order of magnitude more packets than its peers'; hosts of a congested minipod lie
+within one of each other."""
+
+
 def telling_of(anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomaly]:
     """The deviations that may accuse; where there are none, lasting marks of congestion (its neighbours show them)."""
     steady = [a for a in anomalies if not a.detail.get("leaning") and present_ratio(a) >= rules.present_ratio]
@@ -120,8 +125,14 @@ def telling_of(anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomal
 
 
 def _jams(anomaly: Anomaly, rules: MachineRules) -> bool:
-    """Whether it is longer than a burst."""
-    return "congestion" in families(anomaly) and anomaly.end_ns - anomaly.start_ns >= 2 * rules.cpu_lasting_ns
+    """Whether it is longer than a burst, and its peers are not jammed too: then one is always jammed the most."""
+    alone = any(
+        FAMILIES.get(str(metric["metric"])) == "congestion"
+        and metric["score"] >= 1.0
+        and metric.get("value", 0.0) >= _JAM_FACTOR * metric.get("expected", 0.0)
+        for metric in anomaly.detail["metrics"]
+    )
+    return alone and anomaly.end_ns - anomaly.start_ns >= 2 * rules.cpu_lasting_ns
 
 
 def single_out(graph: JobGraph, anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomaly]:
