@@ -7,7 +7,7 @@ proposed, and closes what is no longer true. Nothing is executed here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -103,9 +103,15 @@ class Decide:
     def on_findings(self, now_ns: int, findings: Sequence[Finding]) -> list[Verdict]:
         """Take what holds at ``now_ns``; return the verdict lines that this changes."""
         lines: list[Verdict] = []
+        named = {
+            suspect.component
+            for finding in findings
+            if finding.fault in _STANDSTILL and not finding.only_holds
+            for suspect in finding.suspects
+        }
         for finding in findings:
             if finding.only_holds:
-                self._hold_those(finding, now_ns)
+                self._hold_those(finding, now_ns, named)
                 continue
             incident = self._match(finding)
             if incident is None:
@@ -125,10 +131,16 @@ class Decide:
                 return incident
         return None
 
-    def _hold_those(self, finding: Finding, now_ns: int) -> None:
-        """These suspects (none named: all that hurt, because the job stands) cannot be seen to be well again."""
+    def _hold_those(self, finding: Finding, now_ns: int, named: Collection[Component]) -> None:
+        """These suspects (none named: all that hurt, because the job stands) cannot be seen to be well again.
+
+        Who was only said to be slow, and is not whom the job waits for now, is not held.
+        """
         for incident in self._incidents:
             stands = not finding.suspects and incident.verdict.fault in (*_STANDSTILL, FaultKind.FAIL_SLOW)
+            open_yet = incident.verdict.fault is FaultKind.FAIL_SLOW and incident.verdict.state is VerdictState.OPEN
+            if named and open_yet and not _components(incident.verdict.suspects) & set(named):
+                continue
             if stands or _same_suspects(finding, incident.verdict):
                 incident.held_ns = now_ns
                 incident.seen_ns = max(incident.seen_ns, finding.seen_ns)

@@ -18,6 +18,9 @@ from tocsin.schemas.metrics import Metric, MetricTable
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.intp]
 
+GPU_SAMPLES = Metric("gpu_samples_ratio", "host", 0.0, 1.0, "low")
+"""Share of a host's GPUs that give samples: a card that fell off the bus gives none."""
+
 
 @dataclass(slots=True)
 class Block:
@@ -134,7 +137,7 @@ def bare_host_count(means: MetricMeans) -> int:
         return 0
     known = np.isfinite(means.gpu_values).any(axis=1)
     telling = {host for (host, _), is_known in zip(means.gpu_rows, known, strict=True) if is_known}
-    return sum(is_bare and host not in telling for host, is_bare in zip(means.hosts, bare, strict=True))
+    return len({means.hosts[row] for row in np.flatnonzero(bare)} - telling)
 
 
 def mean_by_host(values: FloatArray, of_host: IntArray, host_count: int) -> FloatArray:

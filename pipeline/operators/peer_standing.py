@@ -52,6 +52,8 @@ _IDLE_FAMILIES = {
     "gpu_dram_active_ratio": 6,
 }
 """What waiting costs a little of, by independent source."""
+_HELD_RATIO = 0.5
+"""Processes that live hold at least so much of their GPU memory."""
 _IDLE_FAMILY_COUNT = 3
 """Whoever does less of so many than all others is not waiting."""
 
@@ -113,6 +115,15 @@ def standing_sigmas(seen: Seen, known: Known, groups: IntArray) -> FloatArray:
     found[LOW] = np.fmax(found[LOW], np.where(_idle_alone(seen, known, groups), LOST_SIGMAS, 0.0))
     found[HIGH] = np.fmax(found[HIGH], np.concatenate([*busy, nothing], axis=1))
     return found
+
+
+def holds_memory(seen: Seen, known: Known) -> NDArray[np.bool_]:
+    """Hosts whose GPU memory is in use as before: their processes live. False where nobody tells."""
+    block = known.blocks["mean"]
+    values, level = seen.values["mean"], block.state.level
+    found: NDArray[np.bool_] = (values >= _HELD_RATIO * level) & _among(block, {"gpu_memory_used_bytes"})
+    any_holds: NDArray[np.bool_] = found.any(axis=1)
+    return any_holds
 
 
 def _idle_alone(seen: Seen, known: Known, groups: IntArray) -> NDArray[np.bool_]:

@@ -49,18 +49,18 @@ class SumConfig:
 class Sums:
     """Sums of hosts x metrics, for values that are too high and too low."""
 
-    def __init__(self, config: SumConfig, metric_count: int) -> None:
-        """No host yet."""
+    def __init__(self, config: SumConfig, metric_count: int, host_count: int = 0) -> None:
+        """Nothing deviates yet."""
         self._config = config
-        self._total: FloatArray = np.zeros((2, 0, metric_count), np.float32)
-        self._since_ns: NDArray[np.int64] = np.zeros((2, 0, metric_count), np.int64)
-        self._last_ns: NDArray[np.int64] = np.zeros((2, 0, metric_count), np.int64)
-        self._hit_ns: NDArray[np.int64] = np.zeros((2, 0, metric_count), np.int64)
-        self._begun_ns: NDArray[np.int64] = np.zeros((2, 0, metric_count), np.int64)
+        self._total: FloatArray = np.zeros((2, host_count, metric_count), np.float32)
+        self._since_ns: NDArray[np.int64] = np.zeros((2, host_count, metric_count), np.int64)
+        self._last_ns: NDArray[np.int64] = np.zeros((2, host_count, metric_count), np.int64)
+        self._hit_ns: NDArray[np.int64] = np.zeros((2, host_count, metric_count), np.int64)
+        self._begun_ns: NDArray[np.int64] = np.zeros((2, host_count, metric_count), np.int64)
         """What ``_judged_ns`` was when a deviation began: time in which nobody was judged counts as no absence."""
         self._judged_ns = 0
         """All windows together."""
-        self._alarmed: NDArray[np.bool_] = np.zeros(0, bool)
+        self._alarmed: NDArray[np.bool_] = np.zeros(host_count, bool)
 
     def configure(self, config: SumConfig) -> None:
         """Go on with other settings; what has added up stays."""
@@ -113,6 +113,10 @@ class Sums:
         self._judged_ns += end_ns - start_ns
         limit = config.limit_ratio * config.alarm_sum
         self._total = np.clip(self._total + gain, 0, limit).astype(np.float32)
+
+    def skip(self, start_ns: int, end_ns: int) -> None:
+        """A window that shows nothing of single hosts: it counts as judged."""
+        self._judged_ns += end_ns - start_ns
 
     def alarms(self) -> list[int]:
         """Hosts (rows) with an alarm, one that goes on included."""

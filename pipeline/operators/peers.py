@@ -26,6 +26,7 @@ from tocsin.pipeline.frame_blocks import BUILTIN_TABLES, join_blocks, slice_bloc
 from tocsin.pipeline.operators.base import anomaly_from, pack_state, unpack_state
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.pipeline.operators.peer_rows import (
+    GPU_SAMPLES,
     Block,
     MeanRows,
     Told,
@@ -38,10 +39,10 @@ from tocsin.pipeline.operators.peer_rows import (
     table_from,
     table_state,
 )
-from tocsin.pipeline.operators.peer_standing import LOST_SIGMAS, Known, Seen, standing_sigmas
+from tocsin.pipeline.operators.peer_standing import LOST_SIGMAS, Known, Seen, holds_memory, standing_sigmas
 from tocsin.pipeline.operators.peer_sums import LOW, Entry, SumConfig, Sums
 from tocsin.pipeline.operators.peer_work import WorkConfig, WorkTracker
-from tocsin.schemas.metrics import BUILTIN_TABLE, Metric, MetricTable
+from tocsin.schemas.metrics import BUILTIN_TABLE, MetricTable
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, Slice, TableAnnouncement
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
@@ -50,8 +51,6 @@ DETECTOR = "peers"
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.intp]
 
-GPU_SAMPLES = Metric("gpu_samples_ratio", "host", 0.0, 1.0, "low")
-"""Share of a host's GPUs that give samples: a card that fell off the bus gives none."""
 _LEANING_RATIO, _LEANING_COUNT = 0.5, 2
 """So many metrics with so much of an alarm, when the job came to stand."""
 
@@ -111,10 +110,8 @@ class PeerDetector:
         self._blocks = {"host": Block(table.host), "mean": Block(table.gpu), "gpu": Block(table.gpu)}
         self._set_floors()
         self._metrics = (*table.host, *table.gpu, GPU_SAMPLES)
-        self._working = Sums(self._config.sums, len(self._metrics))
-        self._standing = Sums(self._config.standing, len(self._metrics))
-        for sums in (self._working, self._standing):
-            sums.grow((), len(self._hosts))
+        self._working = Sums(self._config.sums, len(self._metrics), len(self._hosts))
+        self._standing = Sums(self._config.standing, len(self._metrics), len(self._hosts))
 
     def on_model(self, model: Model | None) -> None:
         """Judge with these numbers from the next slice on, None: with its own; what was learned stays."""
@@ -221,18 +218,18 @@ class PeerDetector:
         elif self.work.is_idle:
             self._judge_idle(data, seen, groups, began=not was_idle)
         elif jumped:
+            self._working.skip(data.start_ns, data.end_ns)
             self._abstain(Reason.NOT_CONTINUOUS)
         else:
             self._working.add(seen.sigmas, data.start_ns, data.end_ns)
-        found = [self._anomaly(data, row, self._working, seen) for row in self._working.alarms()]
-        return found + self._while_standing(data, seen) if self.work.standing_since_ns else found
+        standing = self._while_standing(data, seen) if self.work.standing_since_ns else []
+        return [*(self._anomaly(data, row, self._working, seen) for row in self._working.alarms()), *standing]
 
     def _judge_idle(self, data: Slice, seen: Seen, groups: IntArray, *, began: bool) -> None:
         sigmas = standing_sigmas(seen, self._known(), groups)
         if began:
             # Who fell first is far from the others while they still fall; clocks and sampling differ by less.
-            falling = Sums(self._config.standing, len(self._metrics))
-            falling.grow((), len(self._hosts))
+            falling = Sums(self._config.standing, len(self._metrics), len(self._hosts))
             falling.add(sigmas, data.start_ns, data.end_ns)
             rows = falling.leaning(_LEANING_RATIO, 1)
             self._first = self._anomaly(data, rows[0], falling, seen) if len(rows) == 1 else None
@@ -243,13 +240,14 @@ class PeerDetector:
 
     def _while_standing(self, data: Slice, seen: Seen) -> list[Anomaly]:
         """Who is not where the others are; and who fell first: that shows in the window before, or as they fall."""
+        held = {self._hosts[row] for row in np.flatnonzero(holds_memory(seen, self._known()))}
         standing = [self._anomaly(data, row, self._standing, seen) for row in self._standing.alarms()]
         rows = self._working.leaning(_LEANING_RATIO, _LEANING_COUNT)
         leaning = [self._anomaly(data, row, self._working, seen) for row in rows]
         if self._first is not None and all(anomaly.component != self._first.component for anomaly in leaning):
             leaning.append(self._first)
         return [
-            replace(anomaly, detail={**anomaly.detail, name: True})
+            replace(anomaly, detail={**anomaly.detail, name: True, "holds_memory": anomaly.component.name in held})
             for name, anomalies in (("standing", standing), ("leaning", leaning))
             for anomaly in anomalies
         ]
@@ -271,8 +269,7 @@ class PeerDetector:
         means = np.fmax(directed(windows["mean"].sigmas, self._table.gpu), largest_by_host(lone, of_host, len(hosts)))
         own = directed(windows["host"].sigmas, self._table.host)
         shares = self._sample_shares(gpu_means, of_host, len(hosts))
-        lost = np.stack([np.zeros_like(shares), np.where(shares < 1, LOST_SIGMAS, 0.0)])[:, :, None]
-        lost[:, np.isnan(shares)] = np.nan
+        lost = np.stack([0 * shares, np.where(np.isnan(shares), np.nan, LOST_SIGMAS * (shares < 1))])[:, :, None]
         sigmas = np.concatenate([own, means, lost], axis=2).astype(np.float32)
         return Seen(sigmas, values, windows, shares, of_host)
 

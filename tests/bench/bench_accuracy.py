@@ -1,18 +1,20 @@
 """How right the verdicts are: 300 faults and 300 healthy jobs of 4 to 256 hosts, ours beside the plain detector.
 
 Cases of the ``held`` half and of seeds that nothing was fitted on or looked at with: see ``docs/simulation.md``.
-``TOCSIN_BENCH_CASES=40`` runs fewer (half of them with a fault), ``TOCSIN_BENCH_HOSTS=4-64`` smaller ones.
+``TOCSIN_BENCH_CASES=40`` runs fewer (half of them with a fault), ``TOCSIN_BENCH_HOSTS=4-64`` smaller ones;
+``TOCSIN_BENCH_SECONDS=600`` ends earlier with the cases that are done.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 from tests.bench.judged import How, case_count, fault_and_healthy, host_range, judge_all, print_kinds, print_sets
 from tocsin.pipeline.backtest.summary import figures_of, table_lines
-from tocsin.pipeline.backtest.trial import Trial
+from tocsin.pipeline.backtest.trial import Trial, fault_name
 
 FIRST_SEED = 9_000_000
 CASE_COUNT, HOSTS = 600, (4, 256)
@@ -39,6 +41,7 @@ def report(first_seed: int, count: int, hosts: tuple[int, int]) -> None:
         print(f"ours: stops that left an event: {len(stops)}, median {statistics.median(stops):.1f} s")
     print_sizes(trials)
     print_kinds(trials, SETS)
+    print_confusion(trials)
     print(f"\n{time.perf_counter() - start:.0f} s")
 
 
@@ -52,6 +55,24 @@ def stop_delays(trials: Sequence[Trial]) -> list[float]:
         and one.why in _TOLD
         and any(fault.get("kind") in _STOPS for fault in trial.faults or ())
     ]
+
+
+def confusion(trials: Sequence[Trial]) -> dict[str, Counter[str]]:
+    """True cause -> what the first set called it, ``missed`` among them; of cases with one fault."""
+    found: dict[str, Counter[str]] = {}
+    for trial in trials:
+        if trial.faults is None or len(trial.faults) != 1:
+            continue
+        said = [one.cause for one in trial.told[0].accusations if one.worth == "hit"]
+        found.setdefault(fault_name(trial.faults[0]), Counter())[said[0] if said else "missed"] += 1
+    return found
+
+
+def print_confusion(trials: Sequence[Trial]) -> None:
+    """What is confused with what."""
+    print("\nours: what a cause was called")
+    for cause, said in sorted(confusion(trials).items()):
+        print(f"  {cause:24} " + ", ".join(f"{name} {count}" for name, count in said.most_common()))
 
 
 def print_sizes(trials: Sequence[Trial]) -> None:

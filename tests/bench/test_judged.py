@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.bench import bench_accuracy, bench_comparison, bench_robustness, judged
@@ -73,3 +75,23 @@ def test_benches_take_seeds_of_their_own() -> None:
     assert bench_accuracy.FIRST_SEED == 9_000_000
     assert bench_accuracy.FIRST_SEED + bench_accuracy.CASE_COUNT < bench_comparison.FIRST_SEED
     assert CHANGES[0] == judged.NONE
+
+
+def test_what_a_cause_was_called_is_counted() -> None:
+    trial = trials(("none",))[0]
+    hit = next((one for one in trial.told[0].accusations if one.worth == "hit"), None)
+    said = "missed" if hit is None else hit.cause
+
+    assert bench_accuracy.confusion([trial, trial]) == {"machine_unreachable": {said: 2}}
+    silent = replace(trial, told=(replace(trial.told[0], accusations=()),))
+    assert bench_accuracy.confusion([silent]) == {"machine_unreachable": {"missed": 1}}
+
+
+def test_a_bench_ends_early_with_what_is_done(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TOCSIN_BENCH_SECONDS", "0")
+    found = judged.judge_all([Order(5, HEALTHY, How((4, 4), ("plain",), ("none",), 60.0))] * 3)
+
+    assert len(found) == 1
+    assert "1 of 3 cases" in capsys.readouterr().out

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tocsin.pipeline.operators.diagnose.common import common_component, few_hosts, is_whole
+from tocsin.pipeline.operators.diagnose.common import common_component, few_hosts
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Anomaly, ComponentKind, Evidence
@@ -22,6 +22,7 @@ class MachineRules:
         present_ratio: what deviates for less of the time since it began is a row of jitters.
         steady_ratio: in such a job something must differ for this share of that time.
         max_host_ratio: more hosts that differ together (of 16: two) are no machine's fault.
+        most_ratio: where more of the hosts differ, it is the job that is not as usual.
         first_by_ns: of two that differ, the first is suspected when it was first by this.
         lasting_ns: without step records the deviation must last so long ...
         few_steps_ns: with step records, but too few of them before the deviation, it must last so long.
@@ -44,6 +45,7 @@ class MachineRules:
     present_ratio: float = 0.4
     steady_ratio: float = 0.7
     max_host_ratio: float = 0.125
+    most_ratio: float = 0.5
     first_by_ns: int = 10 * NS_PER_SECOND
     lasting_ns: int = 40 * NS_PER_SECOND
     few_steps_ns: int = 300 * NS_PER_SECOND
@@ -110,6 +112,11 @@ def begin_ns(anomaly: Anomaly) -> int:
     return min(told, default=anomaly.start_ns)
 
 
+_JAM_FACTOR = 10.0
+"""A port of its own is marked by an order of magnitude more packets than its peers'; hosts of a congested minipod lie
+within one of each other."""
+
+
 def telling_of(anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomaly]:
     """The deviations that may accuse; where there are none, lasting marks of congestion (its neighbours show them)."""
     steady = [a for a in anomalies if not a.detail.get("leaning") and present_ratio(a) >= rules.present_ratio]
@@ -118,8 +125,14 @@ def telling_of(anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomal
 
 
 def _jams(anomaly: Anomaly, rules: MachineRules) -> bool:
-    """Whether it is longer than a burst."""
-    return "congestion" in families(anomaly) and anomaly.end_ns - anomaly.start_ns >= 2 * rules.cpu_lasting_ns
+    """Whether it is longer than a burst, and its peers are not jammed too: then one is always jammed the most."""
+    alone = any(
+        FAMILIES.get(str(metric["metric"])) == "congestion"
+        and metric["score"] >= 1.0
+        and metric.get("value", 0.0) >= _JAM_FACTOR * metric.get("expected", 0.0)
+        for metric in anomaly.detail["metrics"]
+    )
+    return alone and anomaly.end_ns - anomaly.start_ns >= 2 * rules.cpu_lasting_ns
 
 
 def single_out(graph: JobGraph, anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomaly]:
@@ -128,6 +141,8 @@ def single_out(graph: JobGraph, anomalies: Sequence[Anomaly], rules: MachineRule
     ordered = sorted(anomalies, key=lambda anomaly: (begin_ns(anomaly), anomaly.component.name))
     if len(ordered) == 1:
         return ordered
+    if len(ordered) > max(2.0, rules.most_ratio * len(graph.hosts)):
+        return []  # all of the job is disturbed, one a little more than the others
     strongest = sorted(anomalies, key=lambda anomaly: -_strength(anomaly))
     if _strength(strongest[0]) >= 2 * _strength(strongest[1]):
         return [strongest[0]]
@@ -135,28 +150,7 @@ def single_out(graph: JobGraph, anomalies: Sequence[Anomaly], rules: MachineRule
         return [ordered[0]]
     hosts = {anomaly.component.name for anomaly in ordered}
     common = common_component(graph, hosts)
-    if common is None or common.kind is not ComponentKind.LEAF:
-        return []
-    return ordered if len(ordered) <= few or _is_switch(graph, ordered, rules) else []
-
-
-def _is_switch(graph: JobGraph, ordered: Sequence[Anomaly], rules: MachineRules) -> bool:
-    """Whether all that hang on one leaf began to differ in a link at once, and the rest of their minipod did not.
-
-    A whole minipod that differs is congested, and that is nobody's fault: its machines may show it one after the other,
-    so a leaf is named only when it alone has differed for a while.
-    """
-    hosts = {anomaly.component.name for anomaly in ordered}
-    pods = {place.minipod for place in graph.places.values() if place.host in hosts}
-    in_pod = {place.host for place in graph.places.values() if place.minipod in pods}
-    return (
-        "" not in pods
-        and hosts < in_pod
-        and is_whole(graph, hosts)
-        and ordered[-1].start_ns - ordered[0].start_ns <= rules.first_by_ns
-        and max(anomaly.end_ns for anomaly in ordered) - ordered[0].start_ns >= rules.sure_ns
-        and all("link" in families(anomaly) for anomaly in ordered)
-    )
+    return ordered if len(ordered) <= few and common is not None and common.kind is ComponentKind.LEAF else []
 
 
 def _strength(anomaly: Anomaly) -> float:

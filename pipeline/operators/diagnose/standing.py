@@ -23,6 +23,9 @@ from tocsin.schemas.reasons import Reason
 from tocsin.schemas.verdicts import Anomaly, Evidence, FaultKind, Suspect
 
 _BUSY_SIGMAS = 4.0
+_GPU_IDLE = frozenset({"gpu_util_ratio", "gpu_sm_active_ratio", "gpu_graphics_active_ratio"})
+_NOTHING_RATIO = 0.02
+"""A mean over a machine's GPUs below this share of its waiting peers': none of them does anything."""
 _CUT_OFF_RATIO = 0.02
 """TCP traffic below this share of what waiting peers have."""
 _BUSY_FAMILIES = frozenset({"cpu", "memory", "congestion", "link"})
@@ -73,9 +76,24 @@ def _cause_of(anomaly: Anomaly) -> str:
     if lost_gpu(anomaly):
         return "gpu_card_drop"
     metrics = anomaly.detail["metrics"]
-    if cause_of_metrics(metrics) == "hdfs_error":
+    if cause_of_metrics(metrics) == "hdfs_error" or _stands_in_io(anomaly):
         return "hdfs_error"
     return "machine_unreachable" if any(_is_cut_off(metric) for metric in metrics) else "unknown"
+
+
+def _stands_in_io(anomaly: Anomaly) -> bool:
+    """Whether all of a machine's processes live and do nothing at all: they stand in input and output together.
+
+    A kernel that failed stands on its own GPU; a process that ended gives its memory back; a machine that is gone
+    sends no samples.
+    """
+    quiet = {
+        str(metric["metric"])
+        for metric in anomaly.detail["metrics"]
+        if metric["direction"] == "low" and metric.get("value", 1.0) <= _NOTHING_RATIO * metric.get("expected", 0.0)
+    }
+    low = {str(metric["metric"]) for metric in anomaly.detail["metrics"] if metric["direction"] == "low"}
+    return bool(anomaly.detail.get("holds_memory")) and bool(_GPU_IDLE & quiet) and "cpu_util_ratio" in low
 
 
 def _is_cut_off(metric: Mapping[str, Any]) -> bool:

@@ -71,6 +71,7 @@ def test_one_machine_of_which_nothing_is_known_is_counted_by_name(name: str) -> 
     detector, told = case.play(slices)
 
     assert not accused(told)
+    assert detector.snapshot()
     if name != "minder":  # it leaves such a machine out and compares the others
         assert detector.abstained[Reason.METRIC_MISSING] == len(slices)
 

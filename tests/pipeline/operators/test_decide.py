@@ -335,3 +335,17 @@ class TestCause:
         life.see(finding(SLOW, "n3", cause="loader_stall"), seconds=10)
 
         assert life.lines[-1].cause == "loader_stall"
+
+
+class TestStandstillHolds:
+    """While a job stands nobody can be seen to be well; but whom it waits for is not who was a little slow."""
+
+    def test_a_slow_one_that_nobody_confirmed_is_dropped_when_another_is_named(self) -> None:
+        life = Life()
+        life.see(finding(SLOW, "n2"), seconds=3)
+        stands = finding(HANG, only_holds=True)
+        life.see(stands, seconds=20)
+        assert life.states() == ["open"]
+
+        life.see(stands, finding(HANG, "n3", onset=5), seconds=20)
+        assert [line.suspects[0].component.name for line in life.decide.live] == ["n3"]

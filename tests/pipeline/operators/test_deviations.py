@@ -1,0 +1,46 @@
+"""Which deviations may accuse a machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from tocsin.pipeline.operators.diagnose.deviations import MachineRules, telling_of
+from tocsin.schemas.records import NS_PER_SECOND, JobKey
+from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
+
+T0 = 1_700_000_000 * NS_PER_SECOND
+
+
+def _jam(value: float, expected: float, seconds: int = 60) -> Anomaly:
+    metric = {
+        "metric": "cnp_packets_per_second",
+        "direction": "high",
+        "score": 1.4,
+        "since_ns": T0,
+        "present_ratio": 1.0,
+        "sigmas": 6.0,
+        "value": value,
+        "expected": expected,
+    }
+    end_ns = T0 + seconds * NS_PER_SECOND
+    host = Component(ComponentKind.HOST, "n1")
+    return Anomaly(
+        JobKey("c", "j", 0), end_ns, host, "cnp_packets_per_second", T0, end_ns, 1.4, "peers", "", {"metrics": [metric]}
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "expected", "tells"),
+    [(7000.0, 0.0, True), (7000.0, 500.0, True), (7000.0, 3000.0, False)],
+    ids=["peers-see-none", "peers-see-little", "peers-are-jammed-too"],
+)
+def test_marks_of_congestion_tell_where_the_peers_are_not_jammed_too(
+    value: float, expected: float, tells: bool
+) -> None:
+    anomaly = _jam(value, expected)
+
+    assert telling_of([anomaly], MachineRules()) == ([anomaly] if tells else [])
+
+
+def test_a_burst_tells_nothing() -> None:
+    assert telling_of([_jam(7000.0, 0.0, seconds=10)], MachineRules()) == []
