@@ -91,14 +91,16 @@ def find_machine(  # what is known, and what is remembered
     if not chosen:
         return [], [Reason.AMBIGUOUS]
     onset_ns = min(begin_ns(anomaly) for anomaly in chosen)
+    # By the evidence, not by the clock: what one window of 25 s showed has not lasted because the next one is not over.
+    lasted_ns = max(anomaly.end_ns for anomaly in chosen) - onset_ns
     slowdown = pace.slowdown_since(onset_ns - rules.before_onset_ns, now_ns)
     # Steps that are too few yet to tell before from after will tell.
     lasting_ns = rules.few_steps_ns if pace.median_step_ns else rules.lasting_ns
-    if slowdown is None and (now_ns - onset_ns < lasting_ns or present_ratio(chosen[0]) < rules.steady_ratio):
+    if slowdown is None and (lasted_ns < lasting_ns or present_ratio(chosen[0]) < rules.steady_ratio):
         return [], [Reason.NOT_CONTINUOUS]
-    if _is_undecided(slowdown, pace) and now_ns - onset_ns >= rules.undecided_ns and _is_steady(chosen, rules):
+    if _is_undecided(slowdown, pace) and lasted_ns >= rules.undecided_ns and _is_steady(chosen, rules):
         slowdown = None
-    hurts = bool(open_ones) and _hurts(chosen, slowdown, pace, now_ns - onset_ns, rules)
+    hurts = bool(open_ones) and _hurts(chosen, slowdown, pace, lasted_ns, rules)
     if not hurts and not _is_loud(chosen):
         return [], [Reason.NO_IMPACT]
     if hurts and _is_weak(chosen) and not _lasts(chosen, onset_ns, pace, rules):
