@@ -14,7 +14,11 @@ def cause_of_metrics(metrics: Sequence[Mapping[str, Any]]) -> str:
     what waits in its buffers is marked as congestion. A host whose port is gone moves less over RDMA and computes as
     ever.
     """
-    seen = {(str(metric["metric"]), str(metric["direction"])) for metric in metrics}
+    seen = {
+        (str(metric["metric"]), str(metric["direction"]))
+        for metric in metrics
+        if metric["metric"] != _CPU[0] or metric.get("score", 1.0) >= 1.0  # a daemon's burst tells nothing
+    }
     if any(direction == "high" and _SLOW_STORAGE.search(name) for name, direction in seen):
         return "hdfs_error"
     if _NVLINK in seen and not _falls_with_work(metrics):
@@ -51,7 +55,12 @@ _SM, _TENSOR = ("gpu_sm_active_ratio", "low"), ("gpu_tensor_active_ratio", "low"
 _Pattern = frozenset[tuple[str, str]]
 _PATTERNS: tuple[tuple[str, _Pattern, _Pattern], ...] = (
     ("thermal_throttle", frozenset({_TEMPERATURE, _CLOCK}), frozenset()),
+    ("thermal_throttle", frozenset({_TEMPERATURE, _POWER}), frozenset({_UTIL, _SM})),
     ("power_cap", frozenset({_CLOCK}), frozenset({_TEMPERATURE, _CPU})),
+    # Without clocks: busier than its peers (it is the one that they wait for) and yet it draws less.
+    ("power_cap", frozenset({_POWER, ("gpu_util_ratio", "high")}), frozenset({_TEMPERATURE, _CPU})),
+    ("power_cap", frozenset({_POWER, ("gpu_graphics_active_ratio", "high")}), frozenset({_TEMPERATURE, _CPU})),
+    ("power_cap", frozenset({_POWER, ("gpu_tensor_active_ratio", "high")}), frozenset({_TEMPERATURE, _CPU})),
     ("pcie_downgrade", frozenset({_PFC, _PCIE_USAGE}), frozenset()),
     ("pcie_downgrade", frozenset({_PCIE_USAGE}), frozenset({_CPU})),
     ("nic_dropout", frozenset({_RDMA}), frozenset({_NVLINK, _UTIL, _SM, _TENSOR, _CPU})),
