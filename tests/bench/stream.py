@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.bench.stream_lag import FETCH_SETTINGS, LagMeter, busy_seconds, what_bounds
+from tests.bench.stream_stages import Arrival, arrivals, said_seconds, stage_lines
 from tocsin.cli.cluster.broker import Broker, BrokerConfig
 from tocsin.cli.cluster.clickhouse import ClickHouseEndpoint, EndpointConfig
 from tocsin.cli.cluster.flink import Flink
@@ -33,6 +35,7 @@ from tocsin.pipeline.flink.sql import StreamOptions
 from tocsin.pipeline.stores.clickhouse_address import parse_address
 from tocsin.pipeline.stores.clickhouse_store import ClickHouseStore
 from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.topics import VERDICTS, topic_name
 
 FloatArray = NDArray[np.float64]
 PREFIX = "bench"
@@ -220,19 +223,25 @@ class _Chain:
         store = ClickHouseStore(parse_address(self._endpoint.url))
         wanted = self._args.jobs * self._args.seconds
         until = time.monotonic() + _DRAIN_SECONDS
-        while len(rows := _canaries(store, counted_from)) < wanted and time.monotonic() < until:
+        while len(came := arrivals(store, counted_from)) < wanted and time.monotonic() < until:
             time.sleep(1.0)
+        rows = np.array([[one.end_seconds, one.row_seconds] for one in came], np.float64).reshape(len(came), 2)
         ended.set()
         sampler.join()
         used = {name: part.total_seconds() - before[name] for name, part in parts.items()}
         self._print(begun, told, rows, wanted, used, parts)
-        print(*lag.lines(), sep="\n")
-        self.keeps_up = self.keeps_up and not lag.grows()
-        print("keeps up" if self.keeps_up else "DOES NOT KEEP UP: canaries are missing or come later, or the lag grows")
+        self._tell(came, lag)
         print(f"what bounds it: {what_bounds(busy_share, {name: share / wall for share, name in spent})}", flush=True)
         if self._args.threads:
             for seconds, name in spent[:_THREADS_COUNT]:
                 print(f"{seconds:8.1f} s  {name}")
+
+    def _tell(self, came: Sequence[Arrival], lag: LagMeter) -> None:
+        """Print where the time goes and whether more and more waits."""
+        said = said_seconds(self._broker.address, topic_name(VERDICTS, PREFIX))
+        print(*stage_lines(came, said), *lag.lines(), sep="\n")
+        self.keeps_up = self.keeps_up and not lag.grows()
+        print("keeps up" if self.keeps_up else "DOES NOT KEEP UP: canaries are missing or come later, or the lag grows")
 
     def _print(
         self,
@@ -295,17 +304,6 @@ def _sample(parts: dict[str, Usage], lag: LagMeter, ended: threading.Event) -> N
         for part in parts.values():
             part.sample()
         lag.sample()
-
-
-def _canaries(store: ClickHouseStore, since: float) -> FloatArray:
-    """Rows (slice end, seconds until the row was there), shape (canaries, 2)."""
-    sql = (
-        "SELECT toFloat64(detected) AS detected, toFloat64(updated) - toFloat64(detected) AS seconds "
-        "FROM tocsin.incidents FINAL WHERE reason = 'canary'"
-    )
-    lines = map(json.loads, store.query(sql, "JSONEachRow").splitlines())
-    found = [[row["detected"], row["seconds"]] for row in lines if row["detected"] > since]
-    return np.array(found, np.float64).reshape(len(found), 2)
 
 
 if __name__ == "__main__":
