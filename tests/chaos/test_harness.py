@@ -43,7 +43,8 @@ def test_the_tables_of_an_undisturbed_run_are_equal_to_themselves_and_a_lost_lin
     tables, lines = read_tables(tmp_path), [encode_verdict(verdict) for verdict in verdicts]
     said = outcome(play, verdicts, [*lines, lines[-1]], tables, tables)
 
-    assert (said.line_count, said.repeated_count, said.differs) == (5, 1, "")
+    assert len(lines) > 2
+    assert (said.line_count, said.repeated_count, said.differs) == (len(lines), 1, "")
     assert outcome(play, verdicts, lines[:-1], tables, tables).differs.startswith("1 lines missing, 0 too many")
     assert outcome(play, verdicts, lines[::-1], tables, tables).differs == "the lines stand in another order"
     assert "actions lacks" in outcome(play, verdicts, lines, tables, {"j": {**tables["j"], "actions": []}}).differs
