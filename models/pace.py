@@ -62,6 +62,11 @@ _OVERDUE_FACTOR = 2.5
 """A step that takes so many times as long as the others: the job stands, or nearly so."""
 
 
+def overdue_seconds(step_seconds: float) -> float:
+    """How long after the last step of a job the next one is overdue."""
+    return _OVERDUE_FACTOR * step_seconds + _OVERDUE_SECONDS
+
+
 def find_slowdown(seconds: FloatArray, ends_ns: IntArray, onset_ns: int, now_ns: int) -> Slowdown | None:
     """Compare the steps before a point in time with those after it.
 
@@ -80,7 +85,7 @@ def find_slowdown(seconds: FloatArray, ends_ns: IntArray, onset_ns: int, now_ns:
         return None
     usual = float(np.median(before))
     noise = 1.4826 * float(np.median(np.abs(before - usual))) / max(usual, 1e-6)
-    overdue = (now_ns - int(ends_ns[-1])) / 1e9 > _OVERDUE_FACTOR * usual + _OVERDUE_SECONDS
+    overdue = (now_ns - int(ends_ns[-1])) / 1e9 > overdue_seconds(usual)
     # A step that was under way at the onset counts: half of it or more lies behind.
     after = seconds[(begins_ns + ends_ns) // 2 >= onset_ns][-_AFTER_COUNT:]
     if overdue:

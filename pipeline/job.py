@@ -84,6 +84,11 @@ class JobPace:
         return self.peers.work.is_known
 
     @property
+    def work_goes_on(self) -> bool:
+        """Whether the machines work about as much as ever, whatever the steps do."""
+        return self.peers.work.goes_on
+
+    @property
     def standing_since_ns(self) -> int:
         """Since when the machines do no work, 0: they work, or nobody knows."""
         return self.peers.work.standing_since_ns

@@ -83,6 +83,8 @@ class Reason(StrEnum):
     """A frame's matrices do not have the sizes that its metric table asks for: it is left out."""
     NO_IMPACT = "no_impact"
     """Deviates, but neither slower steps nor waiting peers."""
+    OTHER_WORK = "other_work"
+    """No step ends, and the machines work on: an evaluation, a compilation or a checkpoint that nobody announced."""
     MONITORING_LOST = "monitoring_lost"
     """A source fell silent while the peers progress: only monitoring is lost."""
     ANNOUNCED_PHASE = "announced_phase"

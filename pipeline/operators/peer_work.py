@@ -25,6 +25,7 @@ FALLBACK_WORK = ("gpu_power_watts", "gpu_util_ratio", "cpu_util_ratio")
 _KEPT_FACTORS = 180
 """A quarter of an hour: what was before a deviation is asked for as long as it lasts."""
 _MOVE_COUNT = 24
+_GOES_ON_COUNT, _GOES_ON_RATIO = 2, 0.5
 _BEFORE_COUNT, _AFTER_COUNT = 24, 8
 _SPAN_NS = 30 * NS_PER_SECOND
 _SPANS_BEFORE_COUNT, _SPANS_AFTER_COUNT = 10, 4
@@ -59,6 +60,8 @@ class WorkTracker:
         """Per window [start_ns, end_ns, the job's factor of each metric of ``WORK``], newest last."""
         self._usual_move = 0.0
         self._idle_since_ns = 0
+        self._shows_work = False
+        """Whether the last window was judged by metrics of ``WORK``: spinning machines draw power, too."""
         self.work_ratio = 1.0
         """Work per second in the last window over its usual one."""
         self.standing_since_ns = 0
@@ -88,7 +91,8 @@ class WorkTracker:
             announced: the job announced a pause.
         """
         row = [shares.get(name, np.nan) for name in WORK]
-        if not np.isfinite(row).any():
+        self._shows_work = bool(np.isfinite(row).any())
+        if not self._shows_work:
             row = [shares.get(name, np.nan) for name in FALLBACK_WORK] + [np.nan] * (len(WORK) - len(FALLBACK_WORK))
         if not np.isfinite(row).any():
             return False
@@ -107,6 +111,18 @@ class WorkTracker:
             self.longest_standing_ns = max(self.longest_standing_ns, start_ns - self.standing_since_ns)
         was_idle, self._idle_since_ns, self.standing_since_ns = bool(self._idle_since_ns), 0, 0
         return was_idle or self._jumped(abs(self.work_ratio - before))
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the machines did no less than half of their usual work in each of the last two windows.
+
+        Then a step that is overdue (2.5 times as long as usual: 0.4 of the work per second) is none that takes long:
+        they evaluate, compile, save or load, and nobody announced it.
+        """
+        last = np.array([row[2:] for row in self._factors[-_GOES_ON_COUNT:]], np.float64)
+        if not self._shows_work or len(last) < _GOES_ON_COUNT or not np.isfinite(last).any(axis=1).all():
+            return False
+        return float(np.nanmedian(last, axis=1).min()) >= _GOES_ON_RATIO
 
     def _jumped(self, moved: float) -> bool:
         jumped = moved > max(self._config.jump_ratio, self._config.jump_factor * self._usual_move)
@@ -134,6 +150,7 @@ class WorkTracker:
             "factors": self._factors,
             "usual_move": self._usual_move,
             "idle_since_ns": self._idle_since_ns,
+            "shows_work": self._shows_work,
             "work_ratio": self.work_ratio,
             "standing_since_ns": self.standing_since_ns,
             "standing_known_ns": self.standing_known_ns,
@@ -144,5 +161,6 @@ class WorkTracker:
         """Take back what ``to_state`` gave."""
         self._factors, self._usual_move = state["factors"], state["usual_move"]
         self._idle_since_ns, self.work_ratio = state["idle_since_ns"], state["work_ratio"]
+        self._shows_work = bool(state.get("shows_work", False))  # an older state did not say
         self.standing_since_ns, self.standing_known_ns = state["standing_since_ns"], state["standing_known_ns"]
         self.longest_standing_ns = state["longest_standing_ns"]

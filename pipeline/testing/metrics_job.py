@@ -113,12 +113,19 @@ class MetricsJob(FakeJob):
         self._ticks: list[FloatArray] = []
         self._tick_ends_ns: list[int] = []
         self._lasted_seconds = self._usual_seconds = 0.0
+        self._other_work = np.zeros(0)
+        """While not empty, and the job pauses: what is left of the levels at that work."""
 
     # -- faults --------------------------------------------------------------------
 
     def shift(self, rank: int, metric: str, factor: float, gpu: int | None = None) -> None:
         """A metric of a rank's host (of one GPU) is ``factor`` times what it was (1: well again)."""
         self._factors[rank, self._names.index(metric), slice(None) if gpu is None else gpu] = factor
+
+    def work_otherwise(self, seconds: float, shares: Mapping[str, float]) -> None:
+        """Steps stop for so long, unannounced, and the machines do something else (metrics not named: as ever)."""
+        self._other_work = np.array([shares.get(name, 1.0) for name in self._names])
+        self.pause(seconds, "")
 
     def raise_by(self, rank: int, metric: str, amount: float) -> None:
         """A metric of a rank's host is higher by so much (0: well again)."""
@@ -172,6 +179,8 @@ class MetricsJob(FakeJob):
     def _shares(self, rank: int, *, paused: bool) -> FloatArray:
         """What is left of the levels of one rank's machine."""
         held = self.ranks[rank].frozen or self.ranks[rank].exited
+        if paused and self._other_work.size:
+            return self._other_work
         if paused or held:
             return np.array([1.0 if name in _STEADY else _REST_SHARES.get(name, 0.0) for name in self._names])
         if self.standing:

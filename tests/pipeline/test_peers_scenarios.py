@@ -192,6 +192,23 @@ class TestHarmless:
         scenario.run(240)
         assert not _accused(scenario)
 
+    @pytest.mark.parametrize(
+        "shares",
+        [
+            {"gpu_util_ratio": 1.1, "gpu_tensor_active_ratio": 0.8, POWER: 0.8},  # an evaluation
+            {"pcie_bytes_per_second": 9.0, "gpu_tensor_active_ratio": 0.6, POWER: 0.4},  # a checkpoint through the host
+        ],
+    )
+    def test_other_work_that_nobody_announced_accuses_nobody(self, shares: dict[str, float]) -> None:
+        scenario, job = _scenario()
+        scenario.at(200).inject(job.work_otherwise, 90, shares)
+        scenario.at(200).inject(job.shift, 3, POWER, 1.2)  # this one answers to it otherwise
+        scenario.at(290).inject(job.shift, 3, POWER, 1.0)
+        scenario.run(400)
+        assert _accused(scenario) == []
+        assert not any(verdict.suspects and verdict.fault.value != "degraded" for verdict in scenario.verdicts)
+        assert _abstained(scenario)["other_work"] > 0
+
     @HOOKS
     def test_congestion_of_a_minipod_accuses_nobody(self, machines: MachineShape) -> None:
         scenario, job = _scenario(machines)

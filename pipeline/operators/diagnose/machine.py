@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from tocsin.models.pace import Slowdown
+from tocsin.models.pace import Slowdown, overdue_seconds
 from tocsin.pipeline.operators.diagnose.common import common_component
 from tocsin.pipeline.operators.diagnose.deviations import (
     SHOWN_METRICS,
@@ -32,6 +32,7 @@ from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.pipeline.operators.peers import DETECTOR
 from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Anomaly, Evidence, FaultKind, Suspect
 
 _STEADY_METRICS = frozenset(
@@ -45,6 +46,8 @@ _STEADY_METRICS = frozenset(
     }
 )
 _STEADY_SIGMAS = 4.0
+_SEEN_WITHIN_NS = 30 * NS_PER_SECOND
+"""A deviation is known so long after it began."""
 _OWN_SHARE_RATIO = 0.3
 """From this share of the steps' growth on, a machine's own time explains it."""
 
@@ -75,6 +78,13 @@ class Cleared:
                 self.since_ns[anomaly.component.name] = since_ns
         return [anomaly for anomaly in anomalies if anomaly.component.name not in self.since_ns]
 
+    def forgive(self, anomalies: Sequence[Anomaly], now_ns: int, pace: Pace) -> None:
+        """Remember what began as the job went over to other work: it is not why the steps stopped."""
+        overdue_ns = round(overdue_seconds(pace.median_step_ns / NS_PER_SECOND) * NS_PER_SECOND)
+        for anomaly in anomalies:
+            if begin_ns(anomaly) >= now_ns - overdue_ns - _SEEN_WITHIN_NS:
+                self.since_ns[anomaly.component.name] = begin_ns(anomaly)
+
 
 def find_machine(  # what is known, and what is remembered
     graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules, cleared: Cleared
@@ -94,6 +104,9 @@ def find_machine(  # what is known, and what is remembered
     # By the evidence, not by the clock: what one window of 25 s showed has not lasted because the next one is not over.
     lasted_ns = max(anomaly.end_ns for anomaly in chosen) - onset_ns
     slowdown = pace.slowdown_since(onset_ns - rules.before_onset_ns, now_ns)
+    if slowdown is not None and slowdown.ratio == float("inf") and pace.work_goes_on:
+        cleared.forgive(open_ones, now_ns, pace)
+        return [], [Reason.OTHER_WORK]  # own levels were learned while it trained: they say nothing of this
     # Steps that are too few yet to tell before from after will tell.
     lasting_ns = rules.few_steps_ns if pace.median_step_ns else rules.lasting_ns
     if slowdown is None and (lasted_ns < lasting_ns or present_ratio(chosen[0]) < rules.steady_ratio):

@@ -29,6 +29,11 @@ class Pace(Protocol):
         ...
 
     @property
+    def work_goes_on(self) -> bool:
+        """Whether the machines work about as much as ever, whatever the steps do."""
+        ...
+
+    @property
     def standing_since_ns(self) -> int:
         """Since when the machines do no work, as their metrics show it, 0: they work, or nobody knows."""
         ...

@@ -182,6 +182,7 @@ class StubPace:
     slowdown: Slowdown | None = None
     median_step_ns: int = NS_PER_SECOND
     work_is_known: bool = False
+    work_goes_on: bool = False
     standing_since_ns: int = 0
     standing_known_ns: int = 0
     longest_standing_ns: int = 0

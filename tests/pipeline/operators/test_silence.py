@@ -36,6 +36,7 @@ class StubPace:
 
     median_step_ns: int = 0
     work_is_known: bool = True
+    work_goes_on: bool = False
     standing_since_ns: int = 0
     standing_known_ns: int = 0
     longest_standing_ns: int = 0
