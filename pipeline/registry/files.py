@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import fs
@@ -15,9 +16,14 @@ from pyarrow import fs
 from tocsin.schemas.errors import ConfigError, RegistryError
 from tocsin.schemas.reasons import RegistryRefusal
 
-_FAILED: Final[list[Any]] = []
-"""Uploads that failed. pyarrow ends an upload when its stream is let go: what was told to have failed would come
-true later (and Python stand still meanwhile), so they are kept until the program ends."""
+
+def _keep_for_ever(stream: Any) -> None:
+    """Never let go of an upload that failed, not at the program's end either.
+
+    pyarrow completes an upload when its stream is let go: what was told to have failed would come true later, and
+    Python stand still meanwhile. A list would be emptied at the end, when pyarrow complains that S3 is gone.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(stream))
 
 
 class Files:
@@ -101,7 +107,7 @@ class Files:
                 stream.write(data)
                 stream.close()
             except BaseException:
-                _FAILED.append(stream)
+                _keep_for_ever(stream)
                 raise
 
     def _full(self, name: str) -> str:
