@@ -7,6 +7,7 @@ time. Latency is taken from canaries: a verdict a job and slice, from the slice'
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -22,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.bench.stream_lag import FETCH_SETTINGS, LagMeter, busy_seconds, what_bounds
+from tests.bench.stream_lag import FETCH_SETTINGS, SAMPLE_SECONDS, LagMeter, busy_seconds, what_bounds
 from tests.bench.stream_stages import Arrival, arrivals, said_seconds, stage_lines
 from tocsin.cli.cluster.broker import Broker, BrokerConfig
 from tocsin.cli.cluster.clickhouse import ClickHouseEndpoint, EndpointConfig
@@ -300,10 +301,13 @@ def _spent(parts: dict[str, Usage], before: dict[str, Counter[str]]) -> list[tup
 
 
 def _sample(parts: dict[str, Usage], lag: LagMeter, ended: threading.Event) -> None:
-    while not ended.wait(1.0):
+    for second in itertools.count(1):
+        if ended.wait(1.0):
+            return
         for part in parts.values():
             part.sample()
-        lag.sample()
+        if second % SAMPLE_SECONDS == 0:
+            lag.sample()
 
 
 if __name__ == "__main__":

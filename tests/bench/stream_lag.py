@@ -13,9 +13,10 @@ import numpy as np
 from tocsin.pipeline.flink.rest import FlinkRest
 from tocsin.schemas.errors import EngineError
 
-FETCH_SETTINGS = {"metrics.fetcher.update-interval": "1000"}
-"""Flink fetches its metrics every 10 s otherwise: a slice's ebb and flow would not be seen."""
-_SLICE_SECONDS = 5
+FETCH_SETTINGS = {"metrics.fetcher.update-interval": "5000"}
+"""Once a slice; each second costs a fifth of a core in Java, which the measured ones then lack."""
+SAMPLE_SECONDS = 5
+_SLICE_SECONDS, _MIN_SAMPLES = 5, 4
 _GROWTH_RECORDS, _GROWTH_SECONDS = 1000.0, 1.0
 _BUSY_SHARE, _THREAD_SHARE = 0.85, 0.85
 
@@ -47,7 +48,7 @@ class LagMeter:
 
     def lines(self) -> list[str]:
         """What stays when a slice is worked off, in the first half and the second."""
-        if len(self.rows) < 2 * _SLICE_SECONDS:
+        if len(self.rows) < _MIN_SAMPLES:
             return [f"consumer lag: {len(self.rows)} samples, too few"]
         records, behind = self._ebbs()
         half = len(records) // 2

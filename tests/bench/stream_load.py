@@ -76,8 +76,9 @@ def main() -> None:
         bootstrap_servers=args.kafka, acks="all", linger_ms=20, batch_size=1 << 20, compression_type="lz4"
     )
     partitions = {name: len(producer.partitions_for(topic_name(name, load.prefix))) for name in TICKED}
-    # The stamps lie in the future while the bytes are made: a slice costs some 30 us a host.
-    lead_seconds = 5 + (160e-6 if load.is_cut else 80e-6) * load.host_count * load.slice_count
+    # The stamps lie in the future while the bytes are made: a slice costs some 30 us a host, and Java compiles
+    # meanwhile: what begins late begins with a backlog that is the load's own.
+    lead_seconds = 5 + (240e-6 if load.is_cut else 130e-6) * load.host_count * load.slice_count
     start_ns = (int(time.time() + lead_seconds) // SLICE_SECONDS + 1) * SLICE_NS
     gc.disable()  # it would walk through ten million prepared objects, seconds each time, while agents wait
     slices = [_slice(load, start_ns, index) for index in range(load.slice_count)]
