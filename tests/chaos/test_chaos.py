@@ -17,7 +17,8 @@ from tests.kafka_fixtures import need_java
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    "is_exactly_once", [pytest.param(False, id="at-least-once"), pytest.param(True, id="exactly-once")]
+    "is_exactly_once",
+    [pytest.param(False, id="at-least-once"), pytest.param(True, id="exactly-once", marks=pytest.mark.slow)],
 )
 def test_each_part_killed_once_while_a_stream_is_played(tmp_path: Path, *, is_exactly_once: bool) -> None:
     need_java()
