@@ -161,6 +161,6 @@ class WorkTracker:
         """Take back what ``to_state`` gave."""
         self._factors, self._usual_move = state["factors"], state["usual_move"]
         self._idle_since_ns, self.work_ratio = state["idle_since_ns"], state["work_ratio"]
-        self._shows_work = bool(state.get("shows_work", False))  # an older state did not say
+        self._shows_work = state["shows_work"]
         self.standing_since_ns, self.standing_known_ns = state["standing_since_ns"], state["standing_known_ns"]
         self.longest_standing_ns = state["longest_standing_ns"]
