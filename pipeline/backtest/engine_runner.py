@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from tocsin.models.documents import accept
 from tocsin.pipeline.backtest.runner import Opinion
+from tocsin.pipeline.recording.notes import BEFORE_START_NS
 from tocsin.pipeline.recording.replay import ReplayConfig, replay
 from tocsin.pipeline.recording.tables import Recording
-from tocsin.pipeline.training.replays import announced_from_start
-from tocsin.schemas.model_announcement import ModelAnnouncement
+from tocsin.schemas.model_announcement import BOUNDARY_NS, NOTICE_NS, ModelAnnouncement, content_hash
 from tocsin.schemas.reasons import Reason
 
 _INPUTS = ("host_metrics", "steps", "collectives", "events", "probes")
@@ -56,3 +56,20 @@ def announced_from(models: Mapping[str, bytes], start_ns: int) -> tuple[ModelAnn
     for announcement in found:
         accept(announcement)  # a replay goes on without a model that is refused: the figures would be another one's
     return found
+
+
+def announced_from_start(detector: str, payload: bytes, start_ns: int, version: str = "") -> ModelAnnouncement:
+    """An announcement that all slices of a recording are judged with.
+
+    Args:
+        detector: whom it is for.
+        payload: the model, in the newest format.
+        start_ns: of the recording.
+        version: for people; what anomalies carry.
+    """
+    first_ns = max(0, start_ns - BEFORE_START_NS) // BOUNDARY_NS * BOUNDARY_NS
+    effective_ns = max(NOTICE_NS, first_ns)
+    name = content_hash(payload)
+    return ModelAnnouncement(
+        effective_ns - NOTICE_NS, detector, version or name[:12], f"{detector}/1", name, payload, effective_ns
+    )

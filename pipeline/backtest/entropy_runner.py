@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from tocsin.models.entropy import EntropyConfig
-from tocsin.pipeline.backtest.runner import Opinion
-from tocsin.pipeline.operators.traces import ENTROPY, TracesConfig
+from tocsin.pipeline.backtest.runner import Answer, Opinion
+from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.pipeline.operators.trace_training import second_slices
+from tocsin.pipeline.operators.traces import ENTROPY, TraceDetector, TracesConfig
 from tocsin.pipeline.recording.score import host_count_of
+from tocsin.pipeline.recording.stream import records_of
 from tocsin.pipeline.recording.tables import Recording
-from tocsin.pipeline.training.entropy import answers_of
 from tocsin.schemas.job_key import LONE_RANK_PREFIX
 from tocsin.schemas.reasons import Reason
 
@@ -37,3 +39,17 @@ class EntropyRunner:
         ]
         too_few = "topology" in recording.tables and host_count_of(recording) < TracesConfig().min_peer_count
         return Opinion.of(answers, Reason.TOO_FEW_PEERS if too_few else None)
+
+
+def answers_of(recording: Recording, config: EntropyConfig) -> list[Answer]:
+    """Whom the detector names in a recording, and when."""
+    graph = JobGraph()
+    detector = TraceDetector(TracesConfig(entropy=config), graph)
+    answers = []
+    for data in second_slices(records_of(recording)):
+        graph.take(data.records)
+        for said in detector.on_slice(data):
+            if said.detector == ENTROPY:
+                name = said.component.name
+                answers.append(Answer(name, said.metric, said.start_ns, said.slice_end_ns, said.score))
+    return answers

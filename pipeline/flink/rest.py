@@ -42,6 +42,19 @@ class Overview:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskTimes:
+    """How a part of a job spent its time; it waits for Python in what Flink calls busy.
+
+    Attributes:
+        busy_ratio: at work.
+        held_up_ratio: it could not pass on what it had, because the next part did not take it.
+    """
+
+    busy_ratio: float
+    held_up_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One job of the cluster.
 
@@ -181,6 +194,18 @@ class FlinkRest:
         if not found:
             return None
         return sum(found) if aggregate == "sum" else min(found) if aggregate == "min" else max(found)
+
+    def task_times(self, job_id: str) -> dict[str, TaskTimes]:
+        """Return how each part of the job spent its last seconds, by its name; the busiest subtask counts."""
+        names = ("busyTimeMsPerSecond", "backPressuredTimeMsPerSecond")
+        query = urllib.parse.urlencode({"get": ",".join(names), "agg": "max"})
+        found = {}
+        for vertex in self._get(f"/jobs/{job_id}")["vertices"]:
+            where = f"/jobs/{job_id}/vertices/{vertex['id']}/subtasks/metrics?{query}"
+            seen = {entry["id"]: float(entry["max"]) / 1000 for entry in self._get(where)}
+            if all(name in seen for name in names):
+                found[str(vertex["name"])] = TaskTimes(*(seen[name] for name in names))
+        return found
 
     def metrics_ending(self, job_id: str, name: str) -> float | None:
         """Return the sum of all metrics whose name's last part is this, over all subtasks; None: there is none."""

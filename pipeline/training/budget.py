@@ -63,16 +63,16 @@ class Choice(Generic[ThingT]):
         thing: the threshold.
         score: what it does on the recordings that it was chosen on.
         reason: how it stands to the budget.
-        budget_ratio: false accusations that a machine may cost in a day, infinite: no budget.
+        budget_per_machine_day: false accusations that a machine may cost in a day, infinite: no budget.
     """
 
     thing: ThingT
     score: Score
     reason: BudgetReason
-    budget_ratio: float
+    budget_per_machine_day: float
 
     @property
-    def bound_ratio(self) -> float:
+    def bound_per_machine_day(self) -> float:
         """Upper bound of false accusations per machine-day."""
         return upper_bound(self.score.false_count, self.score.machine_days)
 
@@ -80,16 +80,18 @@ class Choice(Generic[ThingT]):
         """How it stands to the budget, for people."""
         score = self.score
         found = f"{score.false_count} false accusations in {score.machine_days:.3g} machine-days"
-        bound = f"below {self.bound_ratio:.3g} per machine-day with {CONFIDENCE_RATIO:.0%} confidence"
+        bound = f"below {self.bound_per_machine_day:.3g} per machine-day with {CONFIDENCE_RATIO:.0%} confidence"
         if self.reason is BudgetReason.NO_BUDGET:
             return f"{found}: {bound} (no budget was asked for)"
         if self.reason is BudgetReason.BOUND_WITHIN_BUDGET:
-            return f"{found}: {bound}, within the budget of {self.budget_ratio:g}"
+            return f"{found}: {bound}, within the budget of {self.budget_per_machine_day:g}"
         if self.reason is BudgetReason.COUNT_WITHIN_BUDGET:
-            needed = provable_days(self.budget_ratio)
-            text = f"too few to prove the budget of {self.budget_ratio:g}, which takes {needed:.0f} without any"
+            needed = provable_days(self.budget_per_machine_day)
+            text = (
+                f"too few to prove the budget of {self.budget_per_machine_day:g}, which takes {needed:.0f} without any"
+            )
             return f"{found}: {bound}; {text}"
-        text = f"the budget is {self.budget_ratio:g}, and nothing that was tried accuses less"
+        text = f"the budget is {self.budget_per_machine_day:g}, and nothing that was tried accuses less"
         return f"{found}, {score.false_per_machine_day or math.inf:.3g} per machine-day: {text}"
 
 
@@ -100,57 +102,57 @@ def upper_bound(false_count: int, machine_days: float) -> float:
     return float(gammaincinv(false_count + 1, CONFIDENCE_RATIO)) / machine_days
 
 
-def provable_days(budget_ratio: float) -> float:
+def provable_days(budget_per_machine_day: float) -> float:
     """Machine-days without a false accusation that it takes to prove a budget."""
-    return upper_bound(0, 1.0) / budget_ratio
+    return upper_bound(0, 1.0) / budget_per_machine_day
 
 
-def check_budget(budget_ratio: float) -> None:
+def check_budget(budget_per_machine_day: float) -> None:
     """Check a budget.
 
     Raises:
         ConfigError: it is not above 0 (infinite: no budget).
     """
-    if not budget_ratio > 0:
-        raise ConfigError("--budget-per-machine-day", budget_ratio, "above 0 (inf: no budget)")
+    if not budget_per_machine_day > 0:
+        raise ConfigError("--budget-per-machine-day", budget_per_machine_day, "above 0 (inf: no budget)")
 
 
-def standing(score: Score, budget_ratio: float) -> BudgetReason:
+def standing(score: Score, budget_per_machine_day: float) -> BudgetReason:
     """How these figures stand to a budget."""
-    if math.isinf(budget_ratio):
+    if math.isinf(budget_per_machine_day):
         return BudgetReason.NO_BUDGET
-    if upper_bound(score.false_count, score.machine_days) <= budget_ratio:
+    if upper_bound(score.false_count, score.machine_days) <= budget_per_machine_day:
         return BudgetReason.BOUND_WITHIN_BUDGET
-    if score.false_count <= budget_ratio * score.machine_days:
+    if score.false_count <= budget_per_machine_day * score.machine_days:
         return BudgetReason.COUNT_WITHIN_BUDGET
     return BudgetReason.BUDGET_EXCEEDED
 
 
-def choose(tried: Sequence[Tried[ThingT]], budget_ratio: float) -> Choice[ThingT]:
+def choose(tried: Sequence[Tried[ThingT]], budget_per_machine_day: float) -> Choice[ThingT]:
     """Choose the best F1 among those that are provably within the budget; else among those whose count is.
 
     Where nothing is within the budget: the fewest false accusations. Of equally good ones the first.
 
     Args:
         tried: at least one, those that one would rather have first.
-        budget_ratio: false accusations per machine-day, infinite: no budget.
+        budget_per_machine_day: false accusations per machine-day, infinite: no budget.
 
     Raises:
         ConfigError: the budget is none, or nothing was tried.
     """
-    check_budget(budget_ratio)
+    check_budget(budget_per_machine_day)
     if not tried:
         raise ConfigError("thresholds", "none", "at least one to try")
     best = tried[0]
     for other in tried[1:]:
-        if worth(other.score, budget_ratio) > worth(best.score, budget_ratio):
+        if worth(other.score, budget_per_machine_day) > worth(best.score, budget_per_machine_day):
             best = other
-    return Choice(best.thing, best.score, standing(best.score, budget_ratio), budget_ratio)
+    return Choice(best.thing, best.score, standing(best.score, budget_per_machine_day), budget_per_machine_day)
 
 
-def worth(score: Score, budget_ratio: float) -> tuple[int, float, float]:
+def worth(score: Score, budget_per_machine_day: float) -> tuple[int, float, float]:
     """What figures are compared by; more is better."""
-    reason = standing(score, budget_ratio)
+    reason = standing(score, budget_per_machine_day)
     f1, false = score.f1 or 0.0, float(-score.false_count)
     if reason is BudgetReason.BUDGET_EXCEEDED:
         return 0, false, f1

@@ -12,7 +12,11 @@ from tocsin.models.minder import PRIORITY, MinderConfig, MinderModel, Variant
 from tocsin.models.minder_file import decode_minder, encode_minder
 from tocsin.models.training.lstm_vae_training import VaeTrainingConfig
 from tocsin.pipeline.backtest.minder_runner import published
-from tocsin.pipeline.backtest.minder_training import (
+from tocsin.pipeline.mapping import Mapper, Told, for_each
+from tocsin.pipeline.recording.reader import read_recording
+from tocsin.pipeline.recording.score import FolderScore, add_up, machine_days_of, score_lines
+from tocsin.pipeline.training.budget import Choice, Tried, choose
+from tocsin.pipeline.training.minder_training import (
     Lesson,
     judge,
     lesson_of,
@@ -20,10 +24,6 @@ from tocsin.pipeline.backtest.minder_training import (
     scans_of,
     train_minder,
 )
-from tocsin.pipeline.recording.reader import read_recording
-from tocsin.pipeline.recording.score import FolderScore, add_up, machine_days_of, score_lines
-from tocsin.pipeline.training.budget import Choice, Tried, choose
-from tocsin.pipeline.training.mapping import Mapper, Told, for_each
 from tocsin.pipeline.training.recordings import TrainingSet
 from tocsin.schemas.errors import RecordingError, TocsinError
 
@@ -47,7 +47,7 @@ class Fitted:
 
 def fit_minder(
     data: TrainingSet,
-    budget_ratio: float,
+    budget_per_machine_day: float,
     mapper: Mapper,
     *,
     config: VaeTrainingConfig | None = None,
@@ -57,7 +57,7 @@ def fit_minder(
 
     Args:
         data: recordings, most of their time without a fault.
-        budget_ratio: false accusations per machine-day, infinite: the best F1.
+        budget_per_machine_day: false accusations per machine-day, infinite: the best F1.
         mapper: shares the work out.
         config: of each LSTM-VAE.
         told: progress.
@@ -73,7 +73,7 @@ def fit_minder(
     choices: dict[Variant, Choice[MinderConfig]] = {}
     for variant in VARIANTS if model.integrated else [name for name in VARIANTS if name != "integrated"]:
         tried = try_on(data.labelled, model, plain_thresholds(published(variant)), mapper, told)
-        choices[variant] = _chosen(tried, budget_ratio, has_faults=data.fault_count > 0)
+        choices[variant] = _chosen(tried, budget_per_machine_day, has_faults=data.fault_count > 0)
     sigmas: dict[str, float] = {name: choice.thing.threshold_sigmas or 0.0 for name, choice in choices.items()}
     model = replace(model, threshold_sigmas=sigmas["vae"], variant_sigmas=sigmas)
     return Fitted(model, choices["vae"], choices)
@@ -98,9 +98,11 @@ def check_labelled(data: TrainingSet) -> None:
         raise RecordingError("truth.json", f'{text} ({{"faults": []}} says that nothing did)')
 
 
-def _chosen(tried: Sequence[Tried[MinderConfig]], budget_ratio: float, *, has_faults: bool) -> Choice[MinderConfig]:
+def _chosen(
+    tried: Sequence[Tried[MinderConfig]], budget_per_machine_day: float, *, has_faults: bool
+) -> Choice[MinderConfig]:
     """The highest of equally good thresholds; without a fault to find, the lowest that keeps the budget."""
-    return choose(tried if has_faults else tried[::-1], budget_ratio)
+    return choose(tried if has_faults else tried[::-1], budget_per_machine_day)
 
 
 def try_on(

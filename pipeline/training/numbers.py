@@ -8,16 +8,19 @@ some hundred faults.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from tocsin.models.documents import Numbers, write_numbers
 from tocsin.models.steps import SlowConfig
+from tocsin.pipeline.backtest.detector_sets import OURS
+from tocsin.pipeline.backtest.heats import scores_of
+from tocsin.pipeline.mapping import Mapper, Told
 from tocsin.pipeline.operators.peer_sums import SumConfig
 from tocsin.pipeline.operators.peers import PeersConfig
 from tocsin.pipeline.operators.steps import StepsConfig
-from tocsin.pipeline.training.mapping import Mapper, Told
+from tocsin.pipeline.recording.score import Score
 from tocsin.pipeline.training.recordings import TrainingSet
-from tocsin.pipeline.training.replays import evaluate
 from tocsin.pipeline.training.search import Coordinate, Found, search
 from tocsin.schemas.errors import RecordingError
 
@@ -48,14 +51,20 @@ NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def fit_numbers(
-    data: TrainingSet, detector: str, budget_ratio: float, mapper: Mapper, *, seed: int = 0, told: Told | None = None
+    data: TrainingSet,
+    detector: str,
+    budget_per_machine_day: float,
+    mapper: Mapper,
+    *,
+    seed: int = 0,
+    told: Told | None = None,
 ) -> Found:
     """Fit the numbers of ``peers`` or ``steps``.
 
     Args:
         data: recordings, each with its truth; healthy ones too.
         detector: whose numbers.
-        budget_ratio: false accusations per machine-day, infinite: the best F1.
+        budget_per_machine_day: false accusations per machine-day, infinite: the best F1.
         mapper: shares the replays out.
         seed: of the order in which numbers are looked at.
         told: progress.
@@ -65,13 +74,12 @@ def fit_numbers(
     """
     check_all_labelled(data)
     check_tables(data, detector)
-    return search(
-        COORDINATES[detector],
-        lambda candidates: evaluate(data.folders, detector, candidates, mapper, told),
-        budget_ratio,
-        seed=seed,
-        told=told,
-    )
+
+    def evaluate(candidates: Sequence[Numbers]) -> Sequence[Score]:
+        models = [{detector: write_numbers(candidate)} for candidate in candidates]
+        return scores_of(data.folders, OURS, models, mapper, told)
+
+    return search(COORDINATES[detector], evaluate, budget_per_machine_day, seed=seed, told=told)
 
 
 def check_all_labelled(data: TrainingSet) -> None:

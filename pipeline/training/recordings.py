@@ -10,13 +10,13 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from tocsin.pipeline.mapping import Mapper
 from tocsin.pipeline.recording.manifest import is_there
 from tocsin.pipeline.recording.notes import notes_of
 from tocsin.pipeline.recording.reader import read_recording
 from tocsin.pipeline.recording.score import machine_days_of
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.pipeline.registry import fingerprint_of
-from tocsin.pipeline.training.mapping import Mapper
 from tocsin.schemas.errors import RecordingError, TocsinError
 from tocsin.schemas.metrics import BUILTIN_TABLE
 

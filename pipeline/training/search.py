@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tocsin.models.documents import Numbers
+from tocsin.pipeline.mapping import Told
 from tocsin.pipeline.recording.score import Score
 from tocsin.pipeline.training.budget import Choice, Tried, choose, standing
-from tocsin.pipeline.training.mapping import Told
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def numbers_at(coordinates: Sequence[Coordinate], point: Point) -> Numbers:
 def search(
     coordinates: Sequence[Coordinate],
     evaluate: Evaluate,
-    budget_ratio: float,
+    budget_per_machine_day: float,
     *,
     seed: int = 0,
     max_passes: int = 2,
@@ -87,7 +87,7 @@ def search(
     Args:
         coordinates: numbers and their values.
         evaluate: asked once for each set of numbers.
-        budget_ratio: false accusations per machine-day, infinite: none.
+        budget_per_machine_day: false accusations per machine-day, infinite: none.
         seed: of the order of the coordinates; the same seed and scores give the same numbers.
         max_passes: over all coordinates; fewer where a pass changes nothing.
         told: progress.
@@ -103,13 +103,13 @@ def search(
             if told is not None:
                 told(f"pass {number + 1}", done, len(order))
             others = [(*at[:index], value, *at[index + 1 :]) for value in _values(coordinates[index])]
-            at = choose(known.tried([at, *(point for point in others if point != at)]), budget_ratio).thing
+            at = choose(known.tried([at, *(point for point in others if point != at)]), budget_per_machine_day).thing
         if told is not None:
             told(f"pass {number + 1}", len(order), len(order))
         if at == before:
             break
     score = known.scores[at]
-    choice = Choice(numbers_at(coordinates, at), score, standing(score, budget_ratio), budget_ratio)
+    choice = Choice(numbers_at(coordinates, at), score, standing(score, budget_per_machine_day), budget_per_machine_day)
     changed = {one.path: (one.own, value) for one, value in zip(coordinates, at, strict=True) if value != one.own}
     return Found(choice, own.score, changed, len(known.scores))
 

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tocsin.pipeline.mapping import Mapper, Told, for_each
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.pipeline.recording.writer import write_recording
 from tocsin.pipeline.simulation.case import HEALTHY, Case, draw_case
 from tocsin.pipeline.simulation.draw import Half
-from tocsin.pipeline.training.mapping import Mapper, Told, for_each
 from tocsin.schemas.records import NS_PER_SECOND
 
 CASE_SECONDS = 1800.0

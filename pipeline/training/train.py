@@ -9,16 +9,16 @@ from typing import Any, Final
 
 from tocsin.models.documents import Numbers, write_numbers
 from tocsin.models.entropy_file import FORMAT_NAME as ENTROPY_FORMAT
-from tocsin.models.entropy_file import decode_entropy, encode_entropy
-from tocsin.pipeline.backtest.minder_runner import published
+from tocsin.models.entropy_file import encode_entropy
+from tocsin.pipeline.backtest.detector_sets import ENGINE_DETECTORS, OURS
+from tocsin.pipeline.backtest.heats import scores_of
+from tocsin.pipeline.mapping import Mapper, Told
 from tocsin.pipeline.recording.score import Score
 from tocsin.pipeline.registry import ModelCard, code_version
 from tocsin.pipeline.training.budget import BudgetReason, Choice, check_budget
-from tocsin.pipeline.training.entropy import fit_entropy, try_lines
-from tocsin.pipeline.training.mapping import Mapper, Told
+from tocsin.pipeline.training.entropy import fit_entropy
 from tocsin.pipeline.training.numbers import check_all_labelled, fit_numbers
 from tocsin.pipeline.training.recordings import TrainingSet
-from tocsin.pipeline.training.replays import evaluate
 from tocsin.schemas.errors import ConfigError
 
 DETECTORS: Final = ("peers", "steps", "minder", "entropy")
@@ -30,12 +30,12 @@ class TrainingConfig:
 
     Attributes:
         detector: what is trained.
-        budget_ratio: false accusations that a machine may cost in a day, infinite: no budget, the best F1.
+        budget_per_machine_day: false accusations that a machine may cost in a day, infinite: no budget, the best F1.
         seed: of all that is drawn.
     """
 
     detector: str
-    budget_ratio: float = 0.01
+    budget_per_machine_day: float = 0.01
     seed: int = 0
 
 
@@ -92,7 +92,7 @@ def train(
     """
     if config.detector not in DETECTORS:
         raise ConfigError("--detector", config.detector, f"one of {' '.join(DETECTORS)}")
-    check_budget(config.budget_ratio)
+    check_budget(config.budget_per_machine_day)
     if validation is not None:
         check_all_labelled(validation)
     fit = {"minder": _minder, "entropy": _entropy}.get(config.detector, _numbers)
@@ -110,7 +110,7 @@ def train(
 def _card(
     data: TrainingSet, config: TrainingConfig, trained_at: str, model: _Model, metrics: Mapping[str, Any]
 ) -> ModelCard:
-    bound = model.choice.bound_ratio
+    bound = model.choice.bound_per_machine_day
     return ModelCard(
         detector=config.detector,
         format=model.format,
@@ -118,7 +118,11 @@ def _card(
         code_version=code_version(),
         seed=config.seed,
         training=data.described(),
-        settings={"budget_per_machine_day": None if math.isinf(config.budget_ratio) else config.budget_ratio},
+        settings={
+            "budget_per_machine_day": None
+            if math.isinf(config.budget_per_machine_day)
+            else config.budget_per_machine_day
+        },
         thresholds={
             **model.thresholds,
             "budget": model.choice.reason.value,
@@ -130,21 +134,12 @@ def _card(
 
 def judged(detector: str, payload: bytes, data: TrainingSet, mapper: Mapper, told: Told | None = None) -> Score:
     """What a model does on recordings that have a truth."""
-    if detector == "minder":
-        from tocsin.models.minder_file import decode_minder
-        from tocsin.pipeline.training.minder import try_on
-
-        model = decode_minder(payload)
-        return try_on(data.folders, model, [published("vae")], mapper, told)[0].score
-    if detector == "entropy":
-        return try_lines(data.folders, [decode_entropy(payload)], mapper, told)[0].score
-    from tocsin.models.documents import FORMATS
-
-    return evaluate(data.folders, detector, [FORMATS[detector].read(payload)], mapper, told)[0]
+    detectors = OURS if detector in ENGINE_DETECTORS else detector
+    return scores_of(data.folders, detectors, [{detector: payload}], mapper, told)[0]
 
 
 def _numbers(data: TrainingSet, config: TrainingConfig, mapper: Mapper, told: Told | None) -> _Model:
-    found = fit_numbers(data, config.detector, config.budget_ratio, mapper, seed=config.seed, told=told)
+    found = fit_numbers(data, config.detector, config.budget_per_machine_day, mapper, seed=config.seed, told=told)
     numbers: Numbers = found.choice.thing
     payload = write_numbers(numbers)
     lines = []
@@ -157,7 +152,7 @@ def _numbers(data: TrainingSet, config: TrainingConfig, mapper: Mapper, told: To
 
 
 def _entropy(data: TrainingSet, config: TrainingConfig, mapper: Mapper, told: Told | None) -> _Model:
-    choice = fit_entropy(data, config.budget_ratio, mapper, told)
+    choice = fit_entropy(data, config.budget_per_machine_day, mapper, told)
     line = choice.thing.max_sigmas
     lines = [f"max_sigmas = {line:g}; F1 {_f1(choice.score)}"]
     return _Model(encode_entropy(choice.thing), ENTROPY_FORMAT, choice, {"max_sigmas": line}, lines)
@@ -168,7 +163,9 @@ def _minder(data: TrainingSet, config: TrainingConfig, mapper: Mapper, told: Tol
     from tocsin.models.training.lstm_vae_training import VaeTrainingConfig
     from tocsin.pipeline.training.minder import fit_minder
 
-    fitted = fit_minder(data, config.budget_ratio, mapper, config=VaeTrainingConfig(seed=config.seed), told=told)
+    fitted = fit_minder(
+        data, config.budget_per_machine_day, mapper, config=VaeTrainingConfig(seed=config.seed), told=told
+    )
     thresholds: dict[str, Any] = {"threshold_sigmas": fitted.model.threshold_sigmas}
     thresholds["variant_sigmas"] = dict(fitted.model.variant_sigmas)
     lines = [f"{len(fitted.model.single)} LSTM-VAEs, order: {', '.join(fitted.model.priority)}"]

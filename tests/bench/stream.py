@@ -240,7 +240,7 @@ class _Chain:
     def _tell(self, came: Sequence[Arrival], lag: LagMeter) -> None:
         """Print where the time goes and whether more and more waits."""
         said = said_seconds(self._broker.address, topic_name(VERDICTS, PREFIX))
-        print(*stage_lines(came, said), *lag.lines(), sep="\n")
+        print(*stage_lines(came, said), *lag.lines(), *lag.task_lines(), sep="\n")
         self.keeps_up = self.keeps_up and not lag.grows()
         print("keeps up" if self.keeps_up else "DOES NOT KEEP UP: canaries are missing or come later, or the lag grows")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tocsin.pipeline.flink.rest import FlinkRest
+from tocsin.pipeline.flink.rest import FlinkRest, TaskTimes
 from tocsin.schemas.errors import EngineError
 
 FETCH_SETTINGS = {"metrics.fetcher.update-interval": "5000"}
@@ -19,6 +19,7 @@ SAMPLE_SECONDS = 5
 _SLICE_SECONDS, _MIN_SAMPLES = 5, 4
 _GROWTH_RECORDS, _GROWTH_SECONDS = 1000.0, 1.0
 _BUSY_SHARE, _THREAD_SHARE = 0.85, 0.85
+_NAME_COUNT = 100
 
 
 @dataclass
@@ -29,17 +30,21 @@ class LagMeter:
         rest: the cluster.
         job_id: the job.
         rows: (seconds on the wall clock, waiting records, seconds that event time is behind).
+        tasks: how each part of the job spent its time, a sample each.
     """
 
     rest: FlinkRest
     job_id: str
     rows: list[tuple[float, float, float]] = field(default_factory=list)
+    tasks: dict[str, list[TaskTimes]] = field(default_factory=dict)
 
     def sample(self) -> None:
         """Look once; a cluster that does not answer in time gives no sample."""
         try:
             waiting = self.rest.metrics_ending(self.job_id, "pendingRecords")
             mark_ms = self.rest.metric(self.job_id, "operators.currentOutputWatermark", "min")
+            for name, times in self.rest.task_times(self.job_id).items():
+                self.tasks.setdefault(name, []).append(times)
         except EngineError:
             return
         if waiting is not None and mark_ms is not None and mark_ms > 0:
@@ -61,6 +66,15 @@ class LagMeter:
             f"consumer lag, where it is least in each slice's time: {first_line}",
             f"event time behind, the same: {second_line}",
         ]
+
+    def task_lines(self) -> list[str]:
+        """How the job's parts spent their time: the first one that is busy holds up all before it."""
+        told = []
+        for name, times in self.tasks.items():
+            busy = np.mean([one.busy_ratio for one in times])
+            held_up = np.mean([one.held_up_ratio for one in times])
+            told.append(f"{busy:7.0%} busy {held_up:7.0%} held up  {name[:_NAME_COUNT]}")
+        return told
 
     def grows(self) -> bool:
         """Whether more waits in the second half than in the first, by more than noise."""

@@ -18,6 +18,7 @@ from tocsin.models.documents import FORMATS
 from tocsin.models.entropy_file import decode_entropy
 from tocsin.models.minder import PRIORITY
 from tocsin.models.minder_file import decode_minder
+from tocsin.pipeline.backtest.engine_runner import announced_from_start
 from tocsin.pipeline.recording.replay import ReplayConfig, replay
 from tocsin.pipeline.recording.score import FolderScore, add_up, score_lines
 from tocsin.pipeline.recording.tables import Recording
@@ -25,7 +26,6 @@ from tocsin.pipeline.recording.writer import write_recording
 from tocsin.pipeline.registry import ModelCard, Registry
 from tocsin.pipeline.simulation.case import draw_case
 from tocsin.pipeline.training import numbers
-from tocsin.pipeline.training.replays import announced_from_start
 
 CASES = (("power_cap", 2), ("cpu_contention", 2), ("healthy", 2))
 FEW = {

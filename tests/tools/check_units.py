@@ -34,6 +34,7 @@ UNITS = (
     "days",
     # compounds: the word before it says what of (bytes_per_second)
     "per_second",
+    "per_machine_day",
     # numbers of things and places in an order
     "count",
     "index",

@@ -18,11 +18,11 @@ from tocsin.cli.logs import add_log_arguments, set_up_logs
 from tocsin.cli.record import when_ns
 from tocsin.cli.registry import add_registry_argument, registry_of
 from tocsin.cli.workers import interrupt, shared_out
-from tocsin.pipeline.training.mapping import ROUND
+from tocsin.pipeline.mapping import ROUND
 from tocsin.schemas.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tocsin.pipeline.training.mapping import Mapper
+    from tocsin.pipeline.mapping import Mapper
     from tocsin.pipeline.training.recordings import TrainingSet
     from tocsin.pipeline.training.train import Trained
 

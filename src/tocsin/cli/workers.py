@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 
 from tocsin.cli.main import EXIT_INTERRUPTED
 from tocsin.pipeline.garbage import GARBAGE_THRESHOLDS
-from tocsin.pipeline.training.mapping import Mapper, alone
+from tocsin.pipeline.mapping import Mapper, alone
 from tocsin.schemas.errors import EngineError
 
 _BAR_WIDTH = 30

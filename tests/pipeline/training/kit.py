@@ -11,9 +11,9 @@ import numpy as np
 
 from tests.pipeline.backtest.test_minder_runner import recording
 from tocsin.models.training.lstm_vae_training import VaeTrainingConfig
+from tocsin.pipeline.mapping import alone
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.pipeline.recording.writer import write_recording
-from tocsin.pipeline.training.mapping import alone
 from tocsin.pipeline.training.recordings import TrainingSet, look_at_all
 
 SHORT = VaeTrainingConfig(window_count=1000, epoch_count=1)

@@ -67,7 +67,7 @@ def test_what_is_proven_goes_before_what_finds_more() -> None:
     choice = choose([keen, proven], 0.01)
 
     assert (choice.thing, choice.reason) == ("proven", BudgetReason.BOUND_WITHIN_BUDGET)
-    assert choice.bound_ratio <= 0.01
+    assert choice.bound_per_machine_day <= 0.01
 
 
 def test_too_few_machine_days_prove_nothing_and_the_answer_says_how_many_it_takes() -> None:

@@ -17,13 +17,13 @@ from tests.pipeline.training.kit import NEVER, SHORT, faulty, healthy, looked, u
 from tocsin.models.minder import PRIORITY
 from tocsin.models.minder_file import decode_minder, encode_minder
 from tocsin.pipeline.backtest.minder_runner import MinderRunner, published
-from tocsin.pipeline.backtest.minder_training import THRESHOLDS
 from tocsin.pipeline.backtest.runner import lines_of
+from tocsin.pipeline.mapping import alone
 from tocsin.pipeline.recording.reader import read_recording
 from tocsin.pipeline.recording.score import machine_days_of, score_lines
 from tocsin.pipeline.training.budget import BudgetReason, upper_bound
-from tocsin.pipeline.training.mapping import alone
 from tocsin.pipeline.training.minder import Fitted, fit_minder
+from tocsin.pipeline.training.minder_training import THRESHOLDS
 from tocsin.pipeline.training.recordings import TrainingSet
 from tocsin.schemas.errors import ConfigError, RecordingError
 

@@ -15,7 +15,7 @@ from tocsin.models.minder import PRIORITY, MinderConfig
 from tocsin.models.minder_file import decode_minder, encode_minder
 from tocsin.models.training.lstm_vae_training import VaeTrainingConfig
 from tocsin.pipeline.backtest.minder_runner import MinderRunner
-from tocsin.pipeline.backtest.minder_training import (
+from tocsin.pipeline.training.minder_training import (
     Lesson,
     answers_of,
     fit_thresholds,

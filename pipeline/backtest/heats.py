@@ -1,0 +1,65 @@
+"""Several models of one detector set on the same recordings: what training, promotion and cards stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tocsin.pipeline.backtest.detector_sets import runner_of
+from tocsin.pipeline.mapping import Mapper, Told, for_each
+from tocsin.pipeline.recording.reader import read_recording
+from tocsin.pipeline.recording.score import FolderScore, Score, add_up, machine_days_of, score_lines
+from tocsin.schemas.errors import RecordingError, TocsinError
+
+Models = Mapping[str, bytes]
+"""Detector -> payload."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heat:
+    """One recording and who judges it; crosses to a worker process.
+
+    Attributes:
+        folder: the recording.
+        detectors: the set that judges (``detector_sets``).
+        models: of the set, once for each that is compared.
+    """
+
+    folder: Path
+    detectors: str
+    models: tuple[Models, ...]
+
+
+def run_heats(
+    folders: Sequence[Path], detectors: str, models: Sequence[Models], mapper: Mapper, told: Told | None = None
+) -> list[list[FolderScore]]:
+    """Judge recordings that have a truth: for each recording a score for each of the models.
+
+    Raises:
+        RecordingError: one cannot be read, has no truth, or cannot be judged with these models.
+    """
+    heats = [Heat(folder, detectors, tuple(models)) for folder in folders]
+    return list(for_each(mapper, judge_one, heats, told))
+
+
+def scores_of(
+    folders: Sequence[Path], detectors: str, models: Sequence[Models], mapper: Mapper, told: Told | None = None
+) -> list[Score]:
+    """The same, all recordings together: a score for each of the models."""
+    by_folder = run_heats(folders, detectors, models, mapper, told)
+    return [add_up([scores[index] for scores in by_folder])[0] for index in range(len(models))]
+
+
+def judge_one(heat: Heat) -> list[FolderScore] | str:
+    """Judge one recording with each of the models; a text says why it cannot be."""
+    try:
+        recording = read_recording(heat.folder)
+        if recording.truth is None:
+            raise RecordingError("truth.json", f"missing in {heat.folder}: nothing to score against")
+        faults, days = recording.truth["faults"], machine_days_of(recording)
+        said = [runner_of(heat.detectors, models).judge(recording).lines for models in heat.models]
+    except (TocsinError, OSError) as error:
+        return str(error)
+    # The lines of false accusations are long, and would cross to another process.
+    return [replace(score_lines(lines, faults, days), false_lines=()) for lines in said]
