@@ -25,6 +25,8 @@ _SETTINGS = {
     "python.execution-mode": "process",
     "python.fn-execution.bundle.time": "200",
     "pipeline.auto-watermark-interval": "200 ms",
+    # a slice's frames, else copied between any two operators of a thread
+    "pipeline.object-reuse": "true",
 }
 
 

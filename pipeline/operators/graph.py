@@ -217,11 +217,11 @@ class JobGraph:
 
     def _take_row(self, host: str, row: StepRecord) -> None:
         begin_ns = row.ts_ns - int(row.duration_seconds * NS_PER_SECOND)
-        self._take_step(host, row.rank, row.step, row.ts_ns)
-        self.ranks[row.rank].begin_anew(begin_ns)
+        facts = self._take_step(host, row.rank, row.step, row.ts_ns)
+        facts.begin_anew(begin_ns)
         for index, value in enumerate((row.loss, row.grad_norm)):
             if value is not None and math.isfinite(value):
-                self.ranks[row.rank].number_steps[index] = row.step
+                facts.number_steps[index] = row.step
         if self.phases:
             # A whole step after the begin of a phase: its end was lost on the way.
             self._close_phases(row.rank, begin_ns)
@@ -273,7 +273,7 @@ class JobGraph:
         facts.clock_error_ns = status.clock_error_ns
         facts.hook_present = status.hook_present
 
-    def _take_step(self, host: str, rank: int, step: int, ts_ns: int) -> None:
+    def _take_step(self, host: str, rank: int, step: int, ts_ns: int) -> RankFacts:
         facts = self._rank(rank, host, ts_ns)
         if ts_ns > facts.last_step_ns:
             facts.last_step, facts.last_step_ns = step, ts_ns
@@ -282,6 +282,7 @@ class JobGraph:
         if step > self.max_step:
             self.max_step, self.max_step_ns = step, ts_ns
         self.progress_ns = max(self.progress_ns, ts_ns)
+        return facts
 
     def _take_agent(self, event: Event) -> None:
         edge = event.payload.get("edge")

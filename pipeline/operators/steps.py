@@ -205,7 +205,9 @@ class StepDetector:
             if has_phases and self._graph.in_announced_phase(begin_ns, ts_ns):
                 self._abstain(Reason.ANNOUNCED_PHASE)
                 continue
-            numbers = [*(_NAN if value is None else value for value in values_of(row)), float(ts_ns)]
+            numbers = [*values_of(row), float(ts_ns)]
+            if None in numbers:
+                numbers = [_NAN if value is None else value for value in numbers]
             if row.step not in self._pending:
                 self._pending[row.step], self._pending_since_ns[row.step] = {}, now_ns
             self._pending[row.step][rank] = numbers

@@ -106,6 +106,8 @@ def main() -> int:
     text = "the same stream before, not counted: Java compiles what it runs often"
     parser.add_argument("--warmup-seconds", type=int, default=40, help=text)
     parser.add_argument("--parallelism", type=int, default=2, help="slots")
+    text = "jobs whose names Flink hashes to the same slot; else they are spread evenly"
+    parser.add_argument("--one-slot", action="store_true", help=text)
     parser.add_argument("--cut", action="store_true", help="agents cut frames by metric group")
     text = "after these, more and more hosts in as many jobs as the first run's, 90 s each, until they do not keep up"
     parser.add_argument("--search", action="store_true", help=text)
@@ -201,6 +203,7 @@ class _Chain:
         command = [sys.executable, "-m", "tests.bench.stream_load", "--kafka", self._broker.address]
         command += ["--prefix", PREFIX, "--hosts", str(self._args.hosts), "--jobs", str(self._args.jobs)]
         command += ["--seconds", str(self._args.warmup_seconds + self._args.seconds)]
+        command += ["--slots", str(self._args.parallelism), *(["--one-slot"] if self._args.one_slot else [])]
         command += ["--cut"] if self._args.cut else []
         # it stands for 10,000 machines: it must not wait for a processor, or its records and ticks come late
         load = subprocess.Popen([*_FIRST, *command], stdout=subprocess.PIPE, text=True)
@@ -256,7 +259,9 @@ class _Chain:
         args = self._args
         hours = args.hosts * args.seconds / 3600
         how = "cut by metric group" if args.cut else "whole"
-        print(f"{args.hosts} hosts in {args.jobs} jobs, {args.seconds} s, {args.parallelism} slots, frames {how}")
+        where = "all in one of" if args.one_slot else "spread over"
+        jobs = f"{args.hosts} hosts in {args.jobs} jobs {where} {args.parallelism} slots"
+        print(f"{jobs}, {args.seconds} s, frames {how}")
         print(
             f"load: {told['records']} records, {told['bytes'] / 1e6:.0f} MB, {told['cpu_seconds']} s of CPU (not the "
             f"pipeline's), longest send {told['longest_send_seconds']} s, late {begun['prepared_late_seconds']} s"

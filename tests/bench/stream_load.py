@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from kafka import KafkaProducer
+from kafka import KafkaConsumer
 from numpy.typing import NDArray
 
+from tests.bench.stream_send import Message, Wire, requests_of
+from tocsin.pipeline.flink.placement import slot_of
 from tocsin.schemas.codec import encode
 from tocsin.schemas.events import PHASE
 from tocsin.schemas.kinds import EventSource, Severity
@@ -38,9 +41,26 @@ from tocsin.schemas.records import (
 from tocsin.schemas.topics import TICKED, headers_of, key_of, tick_key, timestamp_ms, topic_name, topic_of
 
 SLICE_SECONDS, GPU_COUNT = 5, 8
+CLUSTER = "bench"
 SLICE_NS = SLICE_SECONDS * NS_PER_SECOND
 Numbers = NDArray[Any]
-Message = tuple[str, bytes, bytes, list[tuple[str, bytes]], int]
+_PIECE_COUNT = 500
+
+
+class Part(NamedTuple):
+    """What is sent at once.
+
+    Attributes:
+        due_seconds: after the slice's end.
+        requests: ready for the wire.
+        record_count: of them.
+        bytes_count: of the records' values.
+    """
+
+    due_seconds: float
+    requests: list[bytes]
+    record_count: int
+    bytes_count: int
 
 
 @dataclass(frozen=True)
@@ -52,13 +72,24 @@ class Load:
     slice_count: int
     prefix: str
     is_cut: bool = False
+    names: tuple[str, ...] = ()
 
     def job_of(self, host: int) -> JobKey:
-        return JobKey("bench", f"job-{host % self.job_count}", 0)
+        return JobKey(CLUSTER, self.names[host % self.job_count], 0)
 
     def ranks_of(self, host: int) -> range:
         first = host // self.job_count * GPU_COUNT
         return range(first, first + GPU_COUNT)
+
+
+def names_of(job_count: int, slot_count: int, *, is_spread: bool) -> tuple[str, ...]:
+    """Names of jobs that Flink spreads evenly over the slots; or that all fall into one, which happens."""
+    slots = [number % slot_count if is_spread else slot_count - 1 for number in range(job_count)]
+    found: list[str] = []
+    for slot in slots:
+        names = (f"job-{number}" for number in itertools.count())
+        found.append(next(one for one in names if one not in found and slot_of(f"{CLUSTER}/{one}", slot_count) == slot))
+    return tuple(found)
 
 
 def main() -> None:
@@ -69,44 +100,62 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, required=True)
     parser.add_argument("--jobs", type=int, required=True)
     parser.add_argument("--seconds", type=int, required=True)
+    parser.add_argument("--slots", type=int, required=True)
+    parser.add_argument("--one-slot", action="store_true")
     parser.add_argument("--cut", action="store_true")
     args = parser.parse_args()
-    load = Load(args.hosts, args.jobs, args.seconds // SLICE_SECONDS, args.prefix, args.cut)
-    producer = KafkaProducer(
-        bootstrap_servers=args.kafka, acks="all", linger_ms=20, batch_size=1 << 20, compression_type="lz4"
-    )
-    partitions = {name: len(producer.partitions_for(topic_name(name, load.prefix))) for name in TICKED}
-    # The stamps lie in the future while the bytes are made: a slice costs some 30 us a host, and Java compiles
+    names = names_of(args.jobs, args.slots, is_spread=not args.one_slot)
+    load = Load(args.hosts, args.jobs, args.seconds // SLICE_SECONDS, args.prefix, args.cut, names)
+    partitions = _partitions(args.kafka, load.prefix)
+    # The stamps lie in the future while the bytes are made: a slice costs some 60 us a host, and Java compiles
     # meanwhile: what begins late begins with a backlog that is the load's own.
-    lead_seconds = 5 + (240e-6 if load.is_cut else 130e-6) * load.host_count * load.slice_count
+    lead_seconds = 5 + (300e-6 if load.is_cut else 190e-6) * load.host_count * load.slice_count
     start_ns = (int(time.time() + lead_seconds) // SLICE_SECONDS + 1) * SLICE_NS
     gc.disable()  # it would walk through ten million prepared objects, seconds each time, while agents wait
-    slices = [_slice(load, start_ns, index) for index in range(load.slice_count)]
+    slices = [_parts(_slice(load, start_ns, index), partitions) for index in range(load.slice_count)]
     late_seconds = time.time() - start_ns / NS_PER_SECOND
     print(json.dumps({"start_ns": start_ns, "prepared_late_seconds": round(max(0.0, late_seconds), 2)}), flush=True)
-    _play(producer, load, start_ns, slices, partitions)
+    _play(Wire(args.kafka), load, start_ns, slices, partitions)
 
 
-def _play(
-    producer: KafkaProducer, load: Load, start_ns: int, slices: list[list[Message]], partitions: dict[str, int]
-) -> None:
+def _partitions(servers: str, prefix: str) -> dict[str, int]:
+    """Topic -> its number of partitions, of those that have ticks."""
+    client = KafkaConsumer(bootstrap_servers=servers)
+    try:
+        names = [topic_name(name, prefix) for name in TICKED]
+        return {name: len(client.partitions_for_topic(name) or ()) for name in names}
+    finally:
+        client.close()
+
+
+def _parts(messages: list[Message], partitions: dict[str, int]) -> list[Part]:
+    """What agents send in the first half of the next second, cut into pieces of it."""
+    pieces = [messages[first : first + _PIECE_COUNT] for first in range(0, len(messages), _PIECE_COUNT)]
+    return [
+        Part(
+            0.5 * place / len(pieces), requests_of(piece, partitions), len(piece), sum(len(one.value) for one in piece)
+        )
+        for place, piece in enumerate(pieces)
+    ]
+
+
+def _play(wire: Wire, load: Load, start_ns: int, slices: list[list[Part]], partitions: dict[str, int]) -> None:
+    seconds = range(load.slice_count * SLICE_SECONDS + 4)
+    ticks = [_tick(start_ns + second * NS_PER_SECOND, partitions) for second in seconds]
     cpu_seconds, behind_seconds, sent_count, sent_bytes = time.process_time(), 0.0, 0, 0
-    for second in range(load.slice_count * SLICE_SECONDS + 4):
-        now_ns = start_ns + second * NS_PER_SECOND
-        time.sleep(max(0.0, now_ns / NS_PER_SECOND - time.time()))
-        _tick(producer, load.prefix, now_ns, partitions)
+    for second in seconds:
+        at_seconds = start_ns / NS_PER_SECOND + second
+        time.sleep(max(0.0, at_seconds - time.time()))
+        wire.send(ticks[second])
         index = second // SLICE_SECONDS - 1
         if second % SLICE_SECONDS == 0 and 0 <= index < load.slice_count:
-            messages, slices[index] = slices[index], []
-            for place, (topic, key, value, headers, stamp_ms) in enumerate(messages):
-                if place % 500 == 0:  # agents spread their sends over half a second
-                    due = now_ns / NS_PER_SECOND + 0.5 * place / len(messages)
-                    time.sleep(max(0.0, due - time.time()))
-                producer.send(topic, key=key, value=value, headers=headers, timestamp_ms=stamp_ms)
-                sent_bytes += len(value)
-            sent_count += len(messages)
-            behind_seconds = max(behind_seconds, time.time() - now_ns / NS_PER_SECOND)
-    producer.flush()
+            parts, slices[index] = slices[index], []
+            for part in parts:
+                time.sleep(max(0.0, at_seconds + part.due_seconds - time.time()))
+                wire.send(part.requests)
+                sent_bytes += part.bytes_count
+                sent_count += part.record_count
+            behind_seconds = max(behind_seconds, time.time() - at_seconds)
     report = {
         "records": sent_count,
         "bytes": sent_bytes,
@@ -116,18 +165,15 @@ def _play(
     print(json.dumps(report), flush=True)
 
 
-def _tick(producer: KafkaProducer, prefix: str, now_ns: int, partitions: dict[str, int]) -> None:
+def _tick(now_ns: int, partitions: dict[str, int]) -> list[bytes]:
     tick = Tick(now_ns)
-    for name, count in partitions.items():
-        for partition in range(count):
-            producer.send(
-                topic_name(name, prefix),
-                key=tick_key(topic_name(name, prefix)),
-                value=encode(tick),
-                headers=headers_of(tick),
-                timestamp_ms=timestamp_ms(tick),
-                partition=partition,
-            )
+    value, headers, stamp_ms = encode(tick), headers_of(tick), timestamp_ms(tick)
+    messages = [
+        Message(name, tick_key(name), value, headers, stamp_ms, partition)
+        for name, count in partitions.items()
+        for partition in range(count)
+    ]
+    return requests_of(messages, partitions)
 
 
 def _slice(load: Load, start_ns: int, index: int) -> list[Message]:
@@ -147,7 +193,7 @@ def _slice(load: Load, start_ns: int, index: int) -> list[Message]:
             key = key_of(record)
             assert key is not None
             value, headers = encode(record), headers_of(record)
-            messages.append((topic_of(record, load.prefix), key, value, headers, timestamp_ms(record)))
+            messages.append(Message(topic_of(record, load.prefix), key, value, headers, timestamp_ms(record)))
     return messages
 
 
