@@ -104,7 +104,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=180)
     parser.add_argument("--taskmanager-gib", type=int, default=4, help="memory of the TaskManager's Java")
     text = "the same stream before, not counted: Java compiles what it runs often"
-    parser.add_argument("--warmup-seconds", type=int, default=40, help=text)
+    parser.add_argument("--warmup-seconds", type=int, default=100, help=text)
     parser.add_argument("--parallelism", type=int, default=2, help="slots")
     text = "jobs whose names Flink hashes to the same slot; else they are spread evenly"
     parser.add_argument("--one-slot", action="store_true", help=text)

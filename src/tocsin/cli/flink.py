@@ -47,6 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for verb in (savepoint, upgrade):
         verb.add_argument("--to", default="", metavar="FOLDER", help="where savepoints go (default: as Flink is set)")
     status.add_argument("--json", action="store_true", help="one JSON object")
+    text = "show which slot works on it: two large jobs in one slot share its time, another --parallelism may part them"
+    status.add_argument("--job", action="append", default=[], metavar="CLUSTER/JOB", help=text)
     text = "savepoint, or checkpoint that stayed, to begin with"
     submit.add_argument("--from-savepoint", default="", metavar="PATH", help=text)
 
@@ -225,7 +227,7 @@ def _cancel(rest: FlinkRest, args: argparse.Namespace) -> int:
 def _status(rest: FlinkRest, args: argparse.Namespace) -> int:
     from tocsin.cli.flink_status import describe, facts
 
-    found = facts(rest, args.name)
+    found = facts(rest, args.name, args.job)
     print(json.dumps(found, indent=2) if args.json else "\n".join(describe(found)))
     job: dict[str, Any] | None = found["job"]
     return 0 if job is not None and job["is_running"] else 1

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
+from operator import itemgetter
 from typing import Any, Final
 
+from tocsin.pipeline.flink.placement import slot_of
 from tocsin.pipeline.flink.rest import FlinkRest
 
 _COUNTERS: Final = ("records", "slices", "verdicts", "dead_letters", "snapshots", "snapshot_bytes", "jobs")
@@ -14,7 +17,7 @@ _MIBI: Final = 1 << 20
 _FETCH_SECONDS: Final = 0.5
 
 
-def facts(rest: FlinkRest, name: str) -> dict[str, Any]:
+def facts(rest: FlinkRest, name: str, training_jobs: Sequence[str] = ()) -> dict[str, Any]:
     """Return what can be known, ready for JSON; ``job`` is None where there is none of this name."""
     found: dict[str, Any] = {"url": rest.url, "cluster": asdict(rest.overview()), "job": None, "others": []}
     for job in rest.jobs():
@@ -28,6 +31,8 @@ def facts(rest: FlinkRest, name: str) -> dict[str, Any]:
     job_id = job["job_id"]
     shown = rest.options(job_id)
     job["options"] = json.loads(shown) if shown else {}
+    slot_count = job["options"].get("slot_count", 1)
+    job["slots"] = {one: slot_of(one, slot_count) for one in training_jobs}
     job["checkpoints"] = asdict(rest.checkpoints(job_id))
     job["failures"] = rest.failures(job_id)
     # Flink fetches its metrics when somebody asks for them, and answers before they are there
@@ -58,6 +63,7 @@ def describe(found: dict[str, Any]) -> list[str]:
     ]
     if job["behind_seconds"] is not None:
         lines.append(f"  event time   {job['behind_seconds']:.1f} s ago")
+    lines += [f"  slot {slot}       {one}" for one, slot in sorted(job["slots"].items(), key=itemgetter(1, 0))]
     lines += [f"  failure      {text}" for text in job["failures"][:3]]
     return lines
 

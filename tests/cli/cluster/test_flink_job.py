@@ -16,7 +16,9 @@ SEED = 11
 """Four machines, 645 s, ten verdict lines from the second minute to the last."""
 
 
-def test_it_says_what_the_embedded_engine_says_and_puts_the_rest_aside(stream: Callable[..., Stream]) -> None:
+def test_it_says_what_the_embedded_engine_says_and_puts_the_rest_aside(
+    stream: Callable[..., Stream], capsys: pytest.CaptureFixture[str]
+) -> None:
     recording = case_of(SEED)
     wanted = wanted_lines(recording)
     job = stream(recording)
@@ -42,7 +44,9 @@ def test_it_says_what_the_embedded_engine_says_and_puts_the_rest_aside(stream: C
         assert letter["offset"].isdigit()
     assert (late.value, dict(late.headers)["reason"]) == (again, b"late")
     assert job.flink.rest.failures(job.job_id) == []
-    assert job.tocsin("status") == 0
+    capsys.readouterr()
+    assert job.tocsin("status", "--job", "c/a") == 0
+    assert "  slot 0       c/a\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("flags", [(), pytest.param(("--exactly-once",), marks=pytest.mark.slow)])

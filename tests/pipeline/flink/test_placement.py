@@ -1,16 +1,22 @@
 """The slots as Flink gives them out."""
 
 import pytest
+from pyflink.java_gateway import get_gateway
 
+from tests.kafka_fixtures import need_java
 from tocsin.pipeline.flink.placement import group_count, slot_of
 
 
-@pytest.mark.parametrize(
-    ("job", "slot"), [("bench/job-0", 1), ("bench/job-1", 1), ("bench/job-2", 1), ("bench/job-3", 1)]
-)
-def test_jobs_that_a_running_flink_worked_off_in_one_slot(job: str, slot: int) -> None:
-    """Seen with Flink 2.2.1: one of two subtasks was busy, the other one idle."""
-    assert slot_of(job, 2) == slot
+def test_slots_are_those_that_flink_itself_computes() -> None:
+    need_java()
+    flink = get_gateway().jvm.org.apache.flink.runtime.state.KeyGroupRangeAssignment
+    names = [f"prod/train-{number}" for number in range(300)] + ["cl\u00fcster/\u8bad\u7ec3", "c/\U0001f514"]
+    for slots in (2, 3, 7, 90):
+        groups = flink.computeDefaultMaxParallelism(slots)
+        assert groups == group_count(slots)
+        assert [slot_of(one, slots) for one in names] == [
+            flink.assignKeyToParallelOperator(one, groups, slots) for one in names
+        ]
 
 
 @pytest.mark.parametrize(("slots", "groups"), [(1, 128), (2, 128), (85, 128), (86, 256), (30_000, 32_768)])
