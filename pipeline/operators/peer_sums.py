@@ -88,13 +88,23 @@ class Sums:
         self._total[:, list(rows)] = 0
         self._alarmed[list(rows)] = False
 
-    def add(self, sigmas: FloatArray, start_ns: int, end_ns: int) -> None:
+    def add(
+        self,
+        sigmas: FloatArray,
+        start_ns: int,
+        end_ns: int,
+        among: NDArray[np.bool_] | None = None,
+        *,
+        judges_rest: bool = True,
+    ) -> None:
         """Add one window.
 
         Args:
             sigmas: distances >= 0, shape (2: high, low; hosts, metrics), NaN = no sample.
             start_ns: begin of the window.
             end_ns: its end.
+            among: metrics that it shows, shape (metrics,); None: all. Of the others nothing changes ...
+            judges_rest: ... but that they were not seen to deviate. False: nobody looked.
         """
         config = self._config
         seconds = (end_ns - start_ns) / 1e9
@@ -105,12 +115,16 @@ class Sums:
         gain = np.where(crowd[:, None], np.minimum(gain, 0.0), gain)
         if not config.decays:
             gain = np.maximum(gain, 0.0)
+        if among is not None:
+            gain = np.where(among, gain, 0.0)
         begins, hits = (self._total <= 0) & (gain > 0), gain > 0
         self._since_ns[begins] = start_ns
         self._hit_ns[begins], self._begun_ns[begins] = 0, self._judged_ns
         self._last_ns[hits] = end_ns
         self._hit_ns[hits] += end_ns - start_ns
         self._judged_ns += end_ns - start_ns
+        if among is not None and not judges_rest:
+            self._begun_ns[:, :, ~among] += end_ns - start_ns
         limit = config.limit_ratio * config.alarm_sum
         self._total = np.clip(self._total + gain, 0, limit).astype(np.float32)
 

@@ -51,6 +51,9 @@ DETECTOR = "peers"
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.intp]
 
+_AT_ANY_PACE = frozenset({"cpu_util_ratio"})
+"""Of a job whose steps are longer than a window hardly two windows are alike. Work on GPUs and network moves with them,
+and the clocks' offsets look like differences; a CPU that another program uses stays used."""
 _LEANING_RATIO, _LEANING_COUNT = 0.5, 2
 """So many metrics with so much of an alarm, when the job came to stand."""
 
@@ -218,7 +221,7 @@ class PeerDetector:
         elif self.work.is_idle:
             self._judge_idle(data, seen, groups, began=not was_idle)
         elif jumped:
-            self._working.skip(data.start_ns, data.end_ns)
+            self._working.add(seen.sigmas, data.start_ns, data.end_ns, self._at_any_pace())
             self._abstain(Reason.NOT_CONTINUOUS)
         else:
             self._working.add(seen.sigmas, data.start_ns, data.end_ns)
@@ -233,10 +236,16 @@ class PeerDetector:
             falling.add(sigmas, data.start_ns, data.end_ns)
             rows = falling.leaning(_LEANING_RATIO, 1)
             self._first = self._anomaly(data, rows[0], falling, seen) if len(rows) == 1 else None
-        if self.work.standing_since_ns:
+        if self.work.standing_since_ns and not self.work.is_rising:
             self._standing.add(sigmas, data.start_ns, data.end_ns)
-        else:
-            self._abstain(Reason.NOT_CONTINUOUS)
+            return
+        self._abstain(Reason.NOT_CONTINUOUS)
+        if not self.work.standing_since_ns:
+            self._working.add(seen.sigmas, data.start_ns, data.end_ns, self._at_any_pace(), judges_rest=False)
+
+    def _at_any_pace(self) -> NDArray[np.bool_]:
+        """Metrics that tell machines apart whether the job computes, waits or pauses within a step."""
+        return np.array([metric.name in _AT_ANY_PACE for metric in self._metrics], bool)
 
     def _while_standing(self, data: Slice, seen: Seen) -> list[Anomaly]:
         """Who is not where the others are; and who fell first: that shows in the window before, or as they fall."""

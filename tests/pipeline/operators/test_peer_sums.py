@@ -207,3 +207,23 @@ def test_time_in_which_nobody_was_judged_is_no_absence() -> None:
 
     windows.add(0.0)
     assert windows.sums.of_host(1)[0].present_ratio == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize(("judges_rest", "present_ratio"), [(True, 0.25), (False, 1.0)])
+def test_a_window_that_shows_some_metrics_only_adds_nothing_to_the_others(
+    judges_rest: bool, present_ratio: float
+) -> None:
+    windows = Windows()
+    values = np.full((2, HOSTS, METRICS), 0.0, np.float32)
+    values[LOW, 1] = STRONG
+    windows.take(values)
+    for begin in (5, 10, 15):
+        first_only = np.array([True, False])
+        windows.sums.add(values, begin * SECOND, (begin + 5) * SECOND, first_only, judges_rest=judges_rest)
+
+    [first, second] = windows.sums.of_host(1)
+
+    assert (first.column, second.column) == (0, 1)
+    assert (first.last_ns, second.last_ns) == (20 * SECOND, 5 * SECOND)
+    assert (first.present_ratio, second.present_ratio) == (1.0, present_ratio)
+    assert second.score == pytest.approx(0.6)

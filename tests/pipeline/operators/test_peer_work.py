@@ -1,0 +1,34 @@
+"""Do the machines work, stand, or go on one after the other?"""
+
+import pytest
+
+from tocsin.pipeline.operators.peer_work import WORK, WorkConfig, WorkTracker
+from tocsin.schemas.records import NS_PER_SECOND
+
+WINDOW_NS = 5 * NS_PER_SECOND
+
+
+def _after(*ratios: float) -> WorkTracker:
+    tracker = WorkTracker(WorkConfig())
+    for number, ratio in enumerate(ratios):
+        span = (number * WINDOW_NS, (number + 1) * WINDOW_NS)
+        tracker.take(span, dict.fromkeys(WORK, ratio), step_ns=NS_PER_SECOND, announced=False)
+    return tracker
+
+
+@pytest.mark.parametrize("ratios", [(0.0, 0.0, 0.0, 0.0), (0.2, 0.21, 0.19, 0.2), (0.3, 0.2, 0.1, 0.0, 0.02)])
+def test_machines_that_wait_for_one_do_not_begin_again(ratios: tuple[float, ...]) -> None:
+    tracker = _after(1.0, 1.0, *ratios)
+    assert tracker.standing_since_ns == 2 * WINDOW_NS
+    assert not tracker.is_rising
+
+
+def test_machines_that_waited_for_their_data_go_on_one_after_the_other() -> None:
+    tracker = _after(1.0, 1.0, 0.01, 0.0, 0.0, 0.05, 0.09)
+    assert tracker.standing_since_ns
+    assert tracker.is_rising
+
+
+def test_nobody_begins_again_where_nobody_stood() -> None:
+    assert not _after(1.0, 0.5, 0.9).is_rising
+    assert not _after().is_rising
