@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.pipeline.recording.kit import good_tables, write_folder
+from tocsin.cli.cluster.broker import Broker
 from tocsin.cli.main import main
 from tocsin.models.documents import FORMATS
 from tocsin.models.entropy_file import decode_entropy
@@ -207,27 +208,22 @@ def test_what_cannot_be_asked(
     assert told in capsys.readouterr().err
 
 
-def test_a_range_of_kafka_is_recorded_with_the_truth_that_is_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
+def test_a_job_is_read_back_from_kafka_and_trained_on_with_the_truth_that_is_given(
+    tmp_path: Path, folder: Path, kafka_broker: Broker, topic_prefix: str
 ) -> None:
-    from tocsin.pipeline.bus import record as bus
+    played = folder / "case-1"
+    job = case("cpu_contention", 2).manifest.job_id
+    kafka = ["--kafka", kafka_broker.address, "--topic-prefix", topic_prefix]
+    assert main(["topics", "apply", "--for-replays", *kafka]) == 0
+    assert main(["replay", str(played), "--to-kafka", *kafka[1:], "--speed", "1000"]) == 0
+    flags = [*kafka, "--truth", played / "truth.json", "--detector", "entropy"]
 
-    asked: list[Any] = []
+    assert train(folder / "case-2", "--from-kafka", f"default/{job}", *flags) == 0
+    assert train(folder / "case-2", "--from-kafka", "default/another", *flags) == 2
 
-    def record(settings: object, prefix: str, target: Path, wanted: bus.Wanted) -> None:
-        asked.append(wanted)
-        write_recording(target, dataclasses.replace(case("cpu_contention", 2), truth=None))
-
-    monkeypatch.setattr(bus, "record", record)
-    truth = tmp_path / "truth.json"
-    truth.write_bytes((folder / "case-1" / "truth.json").read_bytes())
-    kafka = ["--from-kafka", "prod/job", "--kafka", "127.0.0.1:9", "--since", "2026-11-21T10:00"]
-
-    assert train(folder / "case-2", *kafka, "--truth", truth, "--detector", "entropy") == 0
     [card] = cards(tmp_path, "entropy")
-    assert (asked[0].job_id, asked[0].cluster, asked[0].since_ns) == ("job", "prod", 1_795_255_200 * 10**9)
     assert (card.training["recordings"], card.training["faults"]) == (2, 1)
-    assert card.training["source"][1] == "kafka tocsin.* prod/job 2026-11-21T10:00 to now"
+    assert card.training["source"][1] == f"kafka {topic_prefix}.* default/{job} all to now"
 
 
 @pytest.mark.slow
