@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
