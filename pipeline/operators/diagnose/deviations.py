@@ -92,6 +92,14 @@ _STRONG_SIGMAS = 20.0
 """A single metric counts no more: a daemon's CPU lies fifty sigmas out and hurts nobody."""
 
 
+NOW_SIGMAS = 4.0
+
+
+def differs_now(anomaly: Anomaly) -> bool:
+    """Whether it does so in the last window: a daemon runs for some seconds, processes end one after the other."""
+    return any(metric.get("sigmas", 0.0) >= NOW_SIGMAS for metric in anomaly.detail["metrics"])
+
+
 def families(anomaly: Anomaly) -> set[str]:
     """Families of the metrics that are beyond their alarm line."""
     found = set()

@@ -16,7 +16,8 @@ from tocsin.pipeline.operators.diagnose.common import common_component, few_host
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
-from tocsin.schemas.hardware import cause_of_event
+from tocsin.schemas.events import IB_PORT
+from tocsin.schemas.hardware import HardwareMeaning, cause_of_event
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, Event
 from tocsin.schemas.verdicts import Component, ComponentKind, Evidence, FaultKind, Suspect
@@ -49,6 +50,8 @@ class HardwareRules:
         before_ns: what an event explains may have shown this long before it was logged.
         max_host_ratio: more hosts that report the same within ``together_ns`` share a cause outside.
         together_ns: see there.
+        flap_count: a port that came back so often within ``keep_ns`` is broken; once it does so in many fabrics.
+        flap_ns: a port that went down is mostly up again within this.
     """
 
     keep_ns: int = 600 * NS_PER_SECOND
@@ -60,11 +63,13 @@ class HardwareRules:
     before_ns: int = 60 * NS_PER_SECOND
     max_host_ratio: float = 0.125
     together_ns: int = 10 * NS_PER_SECOND
+    flap_count: int = 3
+    flap_ns: int = 10 * NS_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True)
 class HardwareFact:
-    """One event that says something."""
+    """One event that says something; ``part``: which of several on a machine, "" = it has one, or nobody says."""
 
     ts_ns: int
     host: str
@@ -74,6 +79,7 @@ class HardwareFact:
     accuses: bool
     text: str
     rank: int = -1
+    part: str = ""
 
     def evidence(self) -> Evidence:
         """For a verdict."""
@@ -89,13 +95,15 @@ class HardwareTracker:
     facts: dict[str, list[HardwareFact]] = field(default_factory=dict)
 
     def take(self, event: Event) -> None:
-        """Keep what an event says; a state that is well again takes back what it said before."""
-        meaning = cause_of_event(event)
+        """Keep what an event says; a part that is well again takes back what it said before."""
+        meaning, part = cause_of_event(event), part_of(event)
         known = self.facts.get(event.host, [])
         if meaning is None:
             if known:
-                self.facts[event.host] = [fact for fact in known if fact.name != event.name]
+                self.facts[event.host] = [fact for fact in known if not _is_of(fact, event.name, part)]
             return
+        if event.name == IB_PORT and meaning.fault != "fail_stop":
+            meaning, known = self._came_back(event, meaning, part)
         fact = HardwareFact(
             event.ts_ns,
             event.host,
@@ -105,9 +113,24 @@ class HardwareTracker:
             meaning.accuses,
             meaning.text,
             event.rank,
+            part,
         )
         oldest_ns = event.ts_ns - self.config.keep_ns
         self.facts[event.host] = [*(f for f in known if f.ts_ns >= oldest_ns), fact][-_KEPT_PER_HOST:]
+
+    def _came_back(
+        self, event: Event, meaning: HardwareMeaning, part: str
+    ) -> tuple[HardwareMeaning, list[HardwareFact]]:
+        """A port is up: it is not down any more. One that does so again and again has a bad cable."""
+        known = self.facts.get(event.host, [])
+        of_port = [fact for fact in known if _is_of(fact, event.name, part)]
+        kept = [fact for fact in known if fact not in of_port or fact.fault != "fail_stop"]
+        oldest_ns = event.ts_ns - self.config.keep_ns
+        count = 1 + sum(fact.fault == "degraded" and fact.ts_ns >= oldest_ns for fact in of_port)
+        if meaning.fault == "degraded" and count >= self.config.flap_count:
+            text = f"the link of {part or 'a port'} came back {count} times: its cable"
+            meaning = HardwareMeaning("aoc_error", "fail_slow", accuses=True, text=text)
+        return meaning, kept
 
     def find(self, graph: JobGraph, now_ns: int, pace: Pace) -> tuple[list[Finding], list[Reason]]:
         """Who says of itself that it broke, as far as the job suffers from it."""
@@ -151,7 +174,8 @@ class HardwareTracker:
         waits_ns = 3 * pace.median_step_ns + self.config.steps_late_ns
         if fact.fault == "fail_stop" and (not known or now_ns - fact.ts_ns <= waits_ns):
             # Nobody can say yet (or ever) whether the job suffers: said at once, confirmed only when it does.
-            return [self._finding(fact, FaultKind.FAIL_STOP, tentative=known)], []
+            may_flap = fact.name == IB_PORT and now_ns - fact.ts_ns <= self.config.flap_ns
+            return [self._finding(fact, FaultKind.FAIL_STOP, tentative=known or may_flap)], []
         if now_ns - fact.ts_ns > self.config.impact_ns:
             return [], [Reason.NO_IMPACT]
         harmless = slowdown is not None and slowdown.is_gone
@@ -245,6 +269,17 @@ class HardwareTracker:
     def load_state(self, state: list[Any]) -> None:
         """Take back what ``to_state`` gave."""
         self.facts = {host: [HardwareFact(**fact) for fact in facts] for host, facts in state}
+
+
+def part_of(event: Event) -> str:
+    """Which of a machine's ports an event is about."""
+    port = event.payload.get("port") if event.name == IB_PORT else None
+    return port if isinstance(port, str) else ""
+
+
+def _is_of(fact: HardwareFact, name: str, part: str) -> bool:
+    """Whether a fact is about the same part; of one that nobody names, all are."""
+    return fact.name == name and (not part or fact.part in {"", part})
 
 
 def add_broken(findings: Sequence[Finding], broken: Sequence[Finding]) -> list[Finding]:

@@ -17,6 +17,7 @@ from tocsin.pipeline.operators.diagnose.deviations import (
     SILENT_FAMILIES,
     MachineRules,
     begin_ns,
+    differs_now,
     evidence_of,
     families,
     lost_gpu,
@@ -57,33 +58,43 @@ class Cleared:
     """Deviations that were seen not to hurt: they are not why the job is slower later.
 
     Attributes:
-        since_ns: host -> begin of the deviation that was cleared.
+        since_ns: host -> begin of the deviation that was cleared; its negative where it was only forgiven.
     """
 
     since_ns: dict[str, int] = field(default_factory=dict)
 
     def judge(self, anomalies: Sequence[Anomaly], now_ns: int, pace: Pace, rules: MachineRules) -> list[Anomaly]:
         """The anomalies that may still be why; the others are remembered until they end."""
+        begins = {anomaly.component.name: begin_ns(anomaly) for anomaly in anomalies}
         self.since_ns = {
-            anomaly.component.name: self.since_ns[anomaly.component.name]
-            for anomaly in anomalies
-            if self.since_ns.get(anomaly.component.name) == begin_ns(anomaly)
+            host: since_ns for host, since_ns in self.since_ns.items() if abs(since_ns) == begins.get(host, 0)
         }
         for anomaly in anomalies:
-            since_ns = begin_ns(anomaly)
-            if now_ns - since_ns < rules.cleared_after_ns or anomaly.component.name in self.since_ns:
+            since_ns, known_ns = begin_ns(anomaly), self.since_ns.get(anomaly.component.name)
+            if now_ns - since_ns < rules.cleared_after_ns or known_ns == since_ns:
                 continue
             slowdown = pace.slowdown_since(since_ns - rules.before_onset_ns, now_ns)
-            if slowdown is not None and slowdown.is_gone and slowdown.is_known and not slowdown.is_likely:
+            if slowdown is None:
+                continue
+            if known_ns is not None and _is_no_pause(slowdown) and differs_now(anomaly):
+                del self.since_ns[anomaly.component.name]
+            elif slowdown.is_gone and slowdown.is_known and not slowdown.is_likely:
                 self.since_ns[anomaly.component.name] = since_ns
         return [anomaly for anomaly in anomalies if anomaly.component.name not in self.since_ns]
 
     def forgive(self, anomalies: Sequence[Anomaly], now_ns: int, pace: Pace) -> None:
-        """Remember what began as the job went over to other work: it is not why the steps stopped."""
+        """Remember what began as the job went over to other work: it is not why the steps stopped.
+
+        Whoever still differs a minute later in a job that trains again, and slower than before, is forgiven no more.
+        """
         overdue_ns = round(overdue_seconds(pace.median_step_ns / NS_PER_SECOND) * NS_PER_SECOND)
         for anomaly in anomalies:
             if begin_ns(anomaly) >= now_ns - overdue_ns - _SEEN_WITHIN_NS:
-                self.since_ns[anomaly.component.name] = begin_ns(anomaly)
+                self.since_ns.setdefault(anomaly.component.name, -begin_ns(anomaly))
+
+
+def _is_no_pause(slowdown: Slowdown) -> bool:
+    return slowdown.is_certain and slowdown.ratio != float("inf")
 
 
 def find_machine(  # what is known, and what is remembered

@@ -16,7 +16,7 @@ from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.silence import SilenceConfig, find_silence, silent_hosts
 from tocsin.pipeline.operators.diagnose.slow import SlowRules, find_slow_findings
 from tocsin.pipeline.operators.diagnose.standing import still_standing
-from tocsin.pipeline.operators.diagnose.stop import StopConfig, find_stop
+from tocsin.pipeline.operators.diagnose.stop import StopConfig, find_stop, stood_before_deaths_ns
 from tocsin.pipeline.operators.diagnose.waits import WaitConfig, WaitTracker
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
@@ -101,6 +101,8 @@ class Diagnose:
             reasons.append(dump_reason)
         if not findings and stop_reason is None:
             findings.extend(self._slow(now_ns, anomalies, pace, reasons))
+        elif not findings and stop_reason is Reason.VICTIM:
+            findings.extend(self._before_deaths(now_ns, anomalies, pace, reasons))
         if pace.standing_since_ns:
             findings.append(still_standing(pace, now_ns))
         if not any(finding.suspects for finding in findings):
@@ -140,6 +142,18 @@ class Diagnose:
         machine, machine_reasons = find_machine(self._graph, now_ns, peers, pace, self._config.machine, self._cleared)
         reasons.extend(machine_reasons)
         return join(slow, machine)
+
+    def _before_deaths(
+        self, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, reasons: list[Reason]
+    ) -> list[Finding]:
+        """All who died were victims (a watchdog ended them): who was not where the others stood before that?"""
+        died_ns = stood_before_deaths_ns(self._graph, pace.standing_since_ns, self._config.stop)
+        early = [anomaly for anomaly in anomalies if anomaly.detector == PEERS and anomaly.start_ns < died_ns]
+        if not early:
+            return []
+        found, found_reasons = find_machine(self._graph, now_ns, early, pace, self._config.machine, self._cleared)
+        reasons.extend(found_reasons)
+        return found
 
     def _take(self, data: Slice) -> None:
         for record in data.records:

@@ -10,6 +10,7 @@ from tocsin.pipeline.operators.diagnose.deviations import (
     SHOWN_METRICS,
     SILENT_FAMILIES,
     MachineRules,
+    differs_now,
     evidence_of,
     families,
     lost_gpu,
@@ -22,7 +23,6 @@ from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.verdicts import Anomaly, Evidence, FaultKind, Suspect
 
-_BUSY_SIGMAS = 4.0
 _GPU_IDLE = frozenset({"gpu_util_ratio", "gpu_sm_active_ratio", "gpu_graphics_active_ratio"})
 _NOTHING_RATIO = 0.02
 """A mean over a machine's GPUs below this share of its waiting peers': none of them does anything."""
@@ -64,11 +64,6 @@ def _only_busy(anomaly: Anomaly) -> bool:
         metric["direction"] == "high" and FAMILIES.get(metric["metric"]) in _BUSY_FAMILIES
         for metric in anomaly.detail["metrics"]
     )
-
-
-def _still_busy(anomaly: Anomaly) -> bool:
-    """Whether it is so now: a daemon runs for some seconds."""
-    return any(metric.get("sigmas", 0.0) >= _BUSY_SIGMAS for metric in anomaly.detail["metrics"])
 
 
 def _cause_of(anomaly: Anomaly) -> str:
@@ -115,10 +110,13 @@ def find_stopped_alone(
     stands_ns = now_ns - since_ns
     leaning = [anomaly for anomaly in anomalies if anomaly.detail.get("leaning")]
     anomalies = [anomaly for anomaly in anomalies if not anomaly.detail.get("leaning")]
-    if stands_ns < max(rules.busy_ns, 2 * patience_ns):
-        anomalies = [anomaly for anomaly in anomalies if not _only_busy(anomaly)]
-    else:
-        anomalies = [anomaly for anomaly in anomalies if not _only_busy(anomaly) or _still_busy(anomaly)]
+    busy = [anomaly for anomaly in anomalies if _only_busy(anomaly)]
+    if stands_ns >= max(rules.busy_ns, 2 * patience_ns):
+        busy = [anomaly for anomaly in busy if not differs_now(anomaly)]
+    anomalies = [anomaly for anomaly in anomalies if anomaly not in busy]
+    if busy:
+        # It may be the one that was busy. Beside it who fell first, or was different for a moment, says little.
+        anomalies, leaning = [anomaly for anomaly in anomalies if differs_now(anomaly)], []
     chosen = single_out(graph, anomalies or leaning, rules) if anomalies or leaning else []
     if len(chosen) != 1:
         return [], [Reason.AMBIGUOUS]

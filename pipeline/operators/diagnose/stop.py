@@ -44,6 +44,7 @@ class StopConfig:
             judged after this.
         ended_within_ns: when more than half of the job dies of its own within this, somebody ended it.
         watchdog_ns: who dies by a signal so long after the job came to stand is ended by a watchdog.
+        stood_ns: a job whose machines did no work for so long before the first death did not stop because of it.
         same_time_ns: deaths within this of each other happened together (plus clock error).
     """
 
@@ -51,6 +52,7 @@ class StopConfig:
     lonely_ns: int = 15 * NS_PER_SECOND
     ended_within_ns: int = 10 * NS_PER_SECOND
     watchdog_ns: int = 20 * NS_PER_SECOND
+    stood_ns: int = 12 * NS_PER_SECOND
     same_time_ns: int = NS_PER_SECOND // 2
 
 
@@ -105,14 +107,10 @@ def find_stop(
     """
     if not graph.leaving:  # nobody ended: nearly always so, and asked every second
         return None, None
-    dead = {
-        rank: facts.exit
-        for rank, facts in graph.ranks.items()
-        if facts.exit is not None and (facts.exit.code != 0 or facts.exit.signal != 0)
-    }
+    dead = _dead(graph)
     if not dead:
         return None, None
-    first_ns = min(graph.corrected_ns(rank, fact.ts_ns) for rank, fact in dead.items())
+    first_ns = _first_ns(graph, dead)
     if now_ns - first_ns < config.settle_ns:
         return None, Reason.WITHIN_PATIENCE
     stood = 0 < stood_since_ns < first_ns - config.watchdog_ns
@@ -133,6 +131,25 @@ def find_stop(
         # Those that were only seen to be gone may have gone because of the one that said why.
         return _finding(graph, dead, reported, earliest), None
     return _together(graph, dead, together, earliest), None
+
+
+def stood_before_deaths_ns(graph: JobGraph, standing_since_ns: int, config: StopConfig) -> int:
+    """When the first rank died of a job that had stood for a while; 0: it had not, or nobody died."""
+    dead = _dead(graph)
+    first_ns = _first_ns(graph, dead) if dead else 0
+    return first_ns if 0 < standing_since_ns <= first_ns - config.stood_ns else 0
+
+
+def _dead(graph: JobGraph) -> dict[int, ExitFact]:
+    return {
+        rank: facts.exit
+        for rank, facts in graph.ranks.items()
+        if facts.exit is not None and (facts.exit.code != 0 or facts.exit.signal != 0)
+    }
+
+
+def _first_ns(graph: JobGraph, dead: dict[int, ExitFact]) -> int:
+    return min(graph.corrected_ns(rank, fact.ts_ns) for rank, fact in dead.items())
 
 
 def _one_after_another(graph: JobGraph, at_ns: dict[int, int], config: StopConfig) -> bool:

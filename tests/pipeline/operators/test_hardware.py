@@ -260,6 +260,38 @@ class TestTracker:
         machines.say(4, "n4", events.PCIE_LINK, **WIDE)
         assert not machines.tracker.facts.get("n4")
 
+    @pytest.mark.parametrize("more", [{}, {"link_downed": 1}, {"flaps": 1}, {"rate_gbps": 400, "max_rate_gbps": 400}])
+    def test_a_port_that_is_up_again_is_not_down(self, more: dict[str, object]) -> None:
+        machines = Machines()
+        machines.say(1.0, "n3", events.IB_PORT, port="mlx5_2/1", state="down", **more)
+        assert machines.find(2, StubPace(median_step_ns=0))[0][0].tentative
+        machines.say(2.4, "n3", events.IB_PORT, port="mlx5_2/1", state="active", **more)
+
+        assert machines.find(3, StubPace(STANDS))[0] == []
+        assert machines.find(3, StubPace(median_step_ns=0))[0] == []
+
+    def test_a_port_that_is_up_again_says_nothing_of_another_one(self) -> None:
+        machines = Machines()
+        machines.say(1, "n3", events.IB_PORT, port="mlx5_0/1", state="down", link_downed=1)
+        machines.say(1, "n3", events.IB_PORT, port="mlx5_1/1", state="down", link_downed=1)
+        machines.say(2, "n3", events.IB_PORT, port="mlx5_1/1", state="active", link_downed=1)
+
+        [finding], _ = machines.find(20, StubPace(STANDS))
+        assert finding.evidence[0].text == "n3: mlx5_0/1 is down"
+        machines.say(25, "n3", events.IB_PORT, port="mlx5_0/1", state="active")
+        assert machines.find(26, StubPace(STANDS))[0] == []
+
+    @pytest.mark.parametrize(("pace", "fault"), [(STANDS, "fail_slow"), (AS_EVER, "degraded")])
+    def test_a_port_that_comes_back_again_and_again_has_a_bad_cable(self, pace: Slowdown, fault: str) -> None:
+        machines = Machines()
+        for second in (0, 40, 80):
+            assert machines.find(second, StubPace(pace)) == ([], [])
+            machines.say(second + 1, "n3", events.IB_PORT, port="mlx5_0/1", state="down")
+            machines.say(second + 2, "n3", events.IB_PORT, port="mlx5_0/1", state="active", link_downed=9)
+
+        [finding], _ = machines.find(83, StubPace(pace))
+        assert (finding.fault.value, finding.cause) == (fault, "aoc_error")
+
     def test_a_machine_that_never_stops_talking_is_kept_small(self) -> None:
         machines = Machines()
         for second in range(1000):

@@ -1,0 +1,143 @@
+"""Who is not where the others are, while the job stands; and who is forgiven for how long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tocsin.models.pace import Slowdown
+from tocsin.pipeline.operators.diagnose.deviations import MachineRules
+from tocsin.pipeline.operators.diagnose.machine import Cleared, find_machine
+from tocsin.pipeline.operators.diagnose.stop import StopConfig, stood_before_deaths_ns
+from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.schemas import events
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource, JobKey, RankPlace, Severity, Topology
+from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
+
+JOB = JobKey("c", "j")
+T0 = 1_800_000_000 * NS_PER_SECOND
+SLOWER = Slowdown(0.3, is_certain=True, is_gone=False, step_seconds=1.3, before_seconds=1.0)
+AS_EVER = Slowdown(0.0, is_certain=False, is_gone=True, step_seconds=1.0, before_seconds=1.0)
+NO_STEP = Slowdown(float("inf"), is_certain=True, is_gone=False, step_seconds=float("nan"), before_seconds=1.0)
+
+
+def _ns(second: float) -> int:
+    return T0 + int(second * NS_PER_SECOND)
+
+
+def _graph() -> JobGraph:
+    graph = JobGraph()
+    graph.take([Topology(JOB, f"n{r}", T0, (RankPlace(r, f"n{r}"),)) for r in range(8)])
+    return graph
+
+
+@dataclass
+class Pace:
+    """A pace as told."""
+
+    slowdown: Slowdown | None = None
+    standing_since_ns: int = 0
+    standing_known_ns: int = 0
+    longest_standing_ns: int = 0
+    median_step_ns: int = NS_PER_SECOND
+    work_is_known: bool = True
+    work_goes_on: bool = False
+
+    def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
+        return self.slowdown
+
+    def own_excess_seconds(self, host: str) -> float | None:
+        return None
+
+
+def _differs(
+    host: str, span: tuple[float, float], metric: str, direction: str, now_sigmas: float = 9.0, **detail: object
+) -> Anomaly:
+    told = {
+        "metric": metric,
+        "direction": direction,
+        "score": 1.4,
+        "since_ns": _ns(span[0]),
+        "present_ratio": 1.0,
+        "sigmas": now_sigmas,
+        "value": 0.4,
+        "expected": 0.1,
+    }
+    component = Component(ComponentKind.HOST, host)
+    detail = {"metrics": [told], **detail}
+    return Anomaly(JOB, _ns(span[1]), component, metric, _ns(span[0]), _ns(span[1]), 1.4, "peers", "", detail)
+
+
+def _named_while_standing(now: float, *anomalies: Anomaly) -> list[str] | list[Reason]:
+    pace = Pace(standing_since_ns=_ns(0), standing_known_ns=_ns(10))
+    found, reasons = find_machine(_graph(), _ns(now), anomalies, pace, MachineRules(), Cleared())
+    return [suspect.component.name for finding in found for suspect in finding.suspects] or reasons
+
+
+class TestStanding:
+    busy = _differs("n3", (0, 35), "cpu_util_ratio", "high", standing=True)
+    fell_first = _differs("n5", (-5, 0), "gpu_util_ratio", "low", leaning=True)
+
+    def test_who_fell_first_is_named_where_nobody_differs_since(self) -> None:
+        assert _named_while_standing(40, self.fell_first) == ["n5"]
+
+    def test_nobody_is_named_beside_one_that_is_busy_until_it_is_clear_that_it_stays_so(self) -> None:
+        """It may write a checkpoint, or its core; who fell first, or differed for a moment, says little then."""
+        moment = _differs("n5", (0, 10), "gpu_util_ratio", "low", now_sigmas=0.0, standing=True)
+        for other in (self.fell_first, moment):
+            assert _named_while_standing(40, self.busy, other) == [Reason.AMBIGUOUS]
+        assert _named_while_standing(70, self.busy, self.fell_first) == ["n3"]
+
+    def test_whoever_differs_still_is_named_beside_it(self) -> None:
+        idle = _differs("n5", (0, 35), "gpu_util_ratio", "low", standing=True)
+
+        assert _named_while_standing(40, self.busy, idle) == ["n5"]
+
+    def test_one_that_was_busy_for_a_while_leaves_it_open_who_it_was(self) -> None:
+        was_busy = _differs("n3", (0, 35), "cpu_util_ratio", "high", now_sigmas=0.0, standing=True)
+        moment = _differs("n5", (0, 10), "gpu_util_ratio", "low", now_sigmas=0.0, standing=True)
+
+        assert _named_while_standing(100, was_busy, moment) == [Reason.AMBIGUOUS]
+
+
+class TestForgiven:
+    """A deviation that begins as the job goes over to work that nobody announced."""
+
+    def _after(self, pace: Pace, now_sigmas: float = 9.0) -> list[str]:
+        cleared, rules = Cleared(), MachineRules()
+        begins = _differs("n3", (0, 10), "nvlink_bytes_per_second", "low")
+        assert find_machine(_graph(), _ns(12), [begins], Pace(NO_STEP, work_goes_on=True), rules, cleared) == (
+            [],
+            [Reason.OTHER_WORK],
+        )
+        later = _differs("n3", (0, 90), "nvlink_bytes_per_second", "low", now_sigmas)
+        found, _ = find_machine(_graph(), _ns(92), [later], pace, rules, cleared)
+        return [finding.fault.value for finding in found]
+
+    def test_it_is_a_fault_where_it_stays_and_the_steps_are_slower_a_minute_later(self) -> None:
+        assert self._after(Pace(SLOWER)) == ["fail_slow"]
+
+    def test_it_stays_forgiven_where_the_job_is_as_ever_or_it_is_gone_or_no_step_ended(self) -> None:
+        assert self._after(Pace(AS_EVER)) == ["degraded"]
+        assert self._after(Pace(SLOWER), now_sigmas=1.0) == ["degraded"]
+        assert self._after(Pace(NO_STEP)) == ["degraded"]
+
+    def test_what_was_seen_to_hurt_nobody_is_not_why_the_job_is_slower_later(self) -> None:
+        cleared, rules = Cleared(), MachineRules()
+        lasting = _differs("n3", (0, 90), "nvlink_bytes_per_second", "low")
+        find_machine(_graph(), _ns(92), [lasting], Pace(AS_EVER), rules, cleared)
+
+        found, _ = find_machine(_graph(), _ns(200), [lasting], Pace(SLOWER), rules, cleared)
+        assert [finding.fault.value for finding in found] == ["degraded"]
+
+
+def test_a_job_had_stood_before_its_first_death_or_it_had_not() -> None:
+    graph, config = _graph(), StopConfig()
+    assert stood_before_deaths_ns(graph, _ns(0), config) == 0
+    payload = {"code": 0, "signal": 6, "stderr_tail": "Watchdog caught collective operation timeout"}
+    exits = Event(JOB, "n2", _ns(30), 2, EventSource.PROCESS, events.EXIT, Severity.ERROR, payload)
+    graph.take([exits])
+
+    assert stood_before_deaths_ns(graph, _ns(0), config) == _ns(30)
+    assert stood_before_deaths_ns(graph, _ns(25), config) == 0
+    assert stood_before_deaths_ns(graph, 0, config) == 0
