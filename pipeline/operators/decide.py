@@ -134,9 +134,13 @@ class Decide:
     def _hold_those(self, finding: Finding, now_ns: int, named: Collection[Component]) -> None:
         """These suspects (none named: all that hurt, because the job stands) cannot be seen to be well again.
 
-        Who was only said to be slow, and is not whom the job waits for now, is not held.
+        Who was only said to be slow, and is not whom the job waits for now, is not held; nor what an event alone
+        said and was never confirmed: the part is well again, or its word would be there still.
         """
         for incident in self._incidents:
+            is_open = incident.verdict.state is VerdictState.OPEN
+            if not finding.suspects and is_open and incident.verdict.reason == Reason.HARDWARE_EVENT.value:
+                continue
             stands = not finding.suspects and incident.verdict.fault in (*_STANDSTILL, FaultKind.FAIL_SLOW)
             open_yet = incident.verdict.fault is FaultKind.FAIL_SLOW and incident.verdict.state is VerdictState.OPEN
             if named and open_yet and not _components(incident.verdict.suspects) & set(named):

@@ -8,6 +8,7 @@ evidence shows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -16,6 +17,7 @@ from tocsin.pipeline.operators.diagnose.common import common_component, few_host
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.schemas.event_payloads import number
 from tocsin.schemas.events import IB_PORT
 from tocsin.schemas.hardware import HardwareMeaning, cause_of_event
 from tocsin.schemas.reasons import Reason
@@ -69,7 +71,11 @@ class HardwareRules:
 
 @dataclass(frozen=True, slots=True)
 class HardwareFact:
-    """One event that says something; ``part``: which of several on a machine, "" = it has one, or nobody says."""
+    """One event that says something.
+
+    ``part``: which of several on a machine, "" = it has one, or nobody says. ``best_gbits_per_second``: of a port, the
+    most that it was seen to run at, 0 = nobody says.
+    """
 
     ts_ns: int
     host: str
@@ -80,6 +86,7 @@ class HardwareFact:
     text: str
     rank: int = -1
     part: str = ""
+    best_gbits_per_second: float = 0.0
 
     def evidence(self) -> Evidence:
         """For a verdict."""
@@ -102,8 +109,9 @@ class HardwareTracker:
             if known:
                 self.facts[event.host] = [fact for fact in known if not _is_of(fact, event.name, part)]
             return
+        best = max([_rate_of(event), *(f.best_gbits_per_second for f in known if _is_of(f, event.name, part))])
         if event.name == IB_PORT and meaning.fault != "fail_stop":
-            meaning, known = self._came_back(event, meaning, part)
+            meaning, known = self._came_back(event, meaning, part, best)
         fact = HardwareFact(
             event.ts_ns,
             event.host,
@@ -114,23 +122,26 @@ class HardwareTracker:
             meaning.text,
             event.rank,
             part,
+            best,
         )
         oldest_ns = event.ts_ns - self.config.keep_ns
         self.facts[event.host] = [*(f for f in known if f.ts_ns >= oldest_ns), fact][-_KEPT_PER_HOST:]
 
     def _came_back(
-        self, event: Event, meaning: HardwareMeaning, part: str
+        self, event: Event, meaning: HardwareMeaning, part: str, best: float
     ) -> tuple[HardwareMeaning, list[HardwareFact]]:
-        """A port is up: it is not down any more. One that does so again and again has a bad cable."""
+        """A port is up: it is not down any more. Slower than before, or again and again: its cable is bad."""
         known = self.facts.get(event.host, [])
         of_port = [fact for fact in known if _is_of(fact, event.name, part)]
-        kept = [fact for fact in known if fact not in of_port or fact.fault != "fail_stop"]
+        kept = [fact for fact in known if fact not in of_port or not fact.accuses]
         oldest_ns = event.ts_ns - self.config.keep_ns
-        count = 1 + sum(fact.fault == "degraded" and fact.ts_ns >= oldest_ns for fact in of_port)
-        if meaning.fault == "degraded" and count >= self.config.flap_count:
+        count = 1 + sum(not fact.accuses and fact.ts_ns >= oldest_ns for fact in of_port)
+        text = ""
+        if meaning.fault == "degraded" and 0.0 < _rate_of(event) < best:
+            text = f"{part or 'a port'} runs at {_rate_of(event):g} Gb/s, it had {best:g}"
+        elif meaning.fault == "degraded" and count >= self.config.flap_count:
             text = f"the link of {part or 'a port'} came back {count} times: its cable"
-            meaning = HardwareMeaning("aoc_error", "fail_slow", accuses=True, text=text)
-        return meaning, kept
+        return HardwareMeaning("aoc_error", "fail_slow", accuses=True, text=text) if text else meaning, kept
 
     def find(self, graph: JobGraph, now_ns: int, pace: Pace) -> tuple[list[Finding], list[Reason]]:
         """Who says of itself that it broke, as far as the job suffers from it."""
@@ -162,6 +173,8 @@ class HardwareTracker:
         self, graph: JobGraph, now_ns: int, fact: HardwareFact, pace: Pace
     ) -> tuple[list[Finding], list[Reason]]:
         slowdown = pace.slowdown_since(fact.ts_ns, now_ns)
+        if 0 < pace.standing_since_ns < fact.ts_ns - self.config.stall_after_ns:
+            return [], [Reason.NO_IMPACT]  # the job stood long before that
         died = any(
             facts.exit is not None and (facts.exit.code or facts.exit.signal)
             for rank, facts in graph.ranks.items()
@@ -275,6 +288,11 @@ def part_of(event: Event) -> str:
     """Which of a machine's ports an event is about."""
     port = event.payload.get("port") if event.name == IB_PORT else None
     return port if isinstance(port, str) else ""
+
+
+def _rate_of(event: Event) -> float:
+    rate = number(event.payload, "rate_gbps", 0.0) if event.name == IB_PORT else 0.0
+    return rate if math.isfinite(rate) else 0.0
 
 
 def _is_of(fact: HardwareFact, name: str, part: str) -> bool:

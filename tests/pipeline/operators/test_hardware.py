@@ -281,6 +281,27 @@ class TestTracker:
         machines.say(25, "n3", events.IB_PORT, port="mlx5_0/1", state="active")
         assert machines.find(26, StubPace(STANDS))[0] == []
 
+    def test_a_port_that_comes_back_at_half_its_rate_has_a_bad_cable_until_it_is_as_before(self) -> None:
+        machines = Machines()
+        machines.say(1, "n3", events.IB_PORT, port="mlx5_0/1", state="down", rate_gbps=400, link_downed=1)
+        machines.say(3, "n3", events.IB_PORT, port="mlx5_0/1", state="active", rate_gbps=200, link_downed=1)
+
+        [finding], _ = machines.find(20, StubPace(STANDS))
+        assert (finding.fault.value, finding.cause) == ("fail_slow", "aoc_error")
+        assert finding.evidence[0].text == "n3: mlx5_0/1 runs at 200 Gb/s, it had 400"
+        machines.say(60, "n3", events.IB_PORT, port="mlx5_0/1", state="down", rate_gbps=200, link_downed=2)
+        machines.say(62, "n3", events.IB_PORT, port="mlx5_0/1", state="active", rate_gbps=400, link_downed=2)
+        assert machines.find(63, StubPace(STANDS))[0] == []
+
+    def test_what_breaks_long_after_the_job_came_to_stand_is_not_why_it_stands(self) -> None:
+        machines = Machines()
+        machines.say(200, "n3", events.XID, code=79)
+        stood = StubPace(STANDS, standing_since_ns=T0 + 100 * NS_PER_SECOND)
+        just = StubPace(STANDS, standing_since_ns=T0 + 180 * NS_PER_SECOND)
+
+        assert machines.find(205, stood) == ([], [Reason.NO_IMPACT])
+        assert machines.find(205, just)[0][0].fault is FaultKind.FAIL_STOP
+
     @pytest.mark.parametrize(("pace", "fault"), [(STANDS, "fail_slow"), (AS_EVER, "degraded")])
     def test_a_port_that_comes_back_again_and_again_has_a_bad_cable(self, pace: Slowdown, fault: str) -> None:
         machines = Machines()
