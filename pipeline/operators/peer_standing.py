@@ -56,6 +56,8 @@ _HELD_RATIO = 0.5
 """Processes that live hold at least so much of their GPU memory."""
 _IDLE_FAMILY_COUNT = 3
 """Whoever does less of so many than all others is not waiting."""
+_LONE_FAMILY_COUNT = 2
+"""A single GPU of a machine whose other ones wait like everybody's: no clock that is ahead looks like that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +133,12 @@ def _idle_alone(seen: Seen, known: Known, groups: IntArray) -> NDArray[np.bool_]
     parts = [_below(seen, known, name, groups) for name in ("host", "mean")]
     nothing = np.zeros((known.host_count, 1), bool)
     idle = _of_many_families(np.concatenate([*parts, nothing], axis=1), [metric.name for metric in known.metrics])
-    lone = _below(seen, known, "gpu", groups[seen.of_host])
-    lone = _of_many_families(lone, [metric.name for metric in known.blocks["gpu"].metrics])
+    below = _below(seen, known, "gpu", groups[seen.of_host])
+    names = [metric.name for metric in known.blocks["gpu"].metrics]
+    count_of_host = np.bincount(seen.of_host, below.any(axis=1), known.host_count)
+    is_lone = (count_of_host == 1) & (np.bincount(seen.of_host, minlength=known.host_count) > 1)
+    lone = _of_many_families(below, names)
+    lone |= _of_many_families(below, names, _LONE_FAMILY_COUNT) & is_lone[seen.of_host][:, None]
     of_gpus = np.zeros((known.host_count, lone.shape[1]), bool)
     np.logical_or.at(of_gpus, seen.of_host, lone)
     found: NDArray[np.bool_] = idle | np.concatenate([np.zeros_like(parts[0]), of_gpus, nothing], axis=1)
@@ -144,11 +150,13 @@ def _below(seen: Seen, known: Known, name: str, groups: IntArray) -> NDArray[np.
     return below_all(seen.values[name], block.state.level, groups) & _among(block, _IDLE_FAMILIES)
 
 
-def _of_many_families(idle: NDArray[np.bool_], names: Sequence[str]) -> NDArray[np.bool_]:
+def _of_many_families(
+    idle: NDArray[np.bool_], names: Sequence[str], family_count: int = _IDLE_FAMILY_COUNT
+) -> NDArray[np.bool_]:
     """What is left of rows x metrics where a row has enough families."""
     families = np.array([_IDLE_FAMILIES.get(name, -1) for name in names])
     counts = sum(idle[:, families == family].any(axis=1).astype(int) for family in set(_IDLE_FAMILIES.values()))
-    enough: NDArray[np.bool_] = idle & (np.asarray(counts) >= _IDLE_FAMILY_COUNT)[:, None]
+    enough: NDArray[np.bool_] = idle & (np.asarray(counts) >= family_count)[:, None]
     return enough
 
 

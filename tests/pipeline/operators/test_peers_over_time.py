@@ -16,14 +16,21 @@ from tocsin.schemas.records import NS_PER_SECOND, JobKey, Slice
 T0 = 1_700_000_000 * NS_PER_SECOND
 HOSTS, GPUS = 8, 8
 POWER = [metric.name for metric in GPU_METRICS].index("gpu_power_watts")
+UTIL = [metric.name for metric in GPU_METRICS].index("gpu_util_ratio")
+NVLINK = [metric.name for metric in GPU_METRICS].index("nvlink_bytes_per_second")
 CPU = [metric.name for metric in HOST_METRICS].index("cpu_util_ratio")
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 Change = Callable[[int, Floats, Floats], None]
 """Changes one window's values: (window, hosts x metrics, hosts x GPUs x metrics)."""
 
 
-def told(change: Change, windows: int, warmup_noise: float = 0.01) -> dict[str, list[int]]:
-    """Host -> the windows of five seconds in which it is named for its work, in a job of eight hosts of eight GPUs."""
+def told(
+    change: Change, windows: int, warmup_noise: float = 0.01, *, while_standing: bool = False
+) -> dict[str, list[int]]:
+    """Host -> the windows of five seconds in which it is named, in a job of eight hosts of eight GPUs.
+
+    For its work; or for what it does while the job stands, or did as it came to stand.
+    """
     draw = np.random.default_rng(3)
     detector = PeerDetector(PeersConfig(), JobGraph())
     names = tuple(f"n{row:02d}" for row in range(HOSTS))
@@ -43,7 +50,7 @@ def told(change: Change, windows: int, warmup_noise: float = 0.01) -> dict[str, 
         seconds = np.full(HOSTS, NS_PER_SECOND, np.int64)
         means = MetricMeans(names, stamps, seconds, fives, gpus, host, counts[0], flat, counts[1])
         for anomaly in detector.on_means(Slice(JobKey("c", "j"), end_ns - 5 * NS_PER_SECOND, end_ns, ()), means):
-            if not anomaly.detail.keys() & {"standing", "leaning"}:
+            if bool(anomaly.detail.keys() & {"standing", "leaning"}) is while_standing:
                 found.setdefault(anomaly.component.name, []).append(window)
     return found
 
@@ -195,3 +202,17 @@ def test_a_clock_that_is_a_second_ahead_is_no_deviation_in_such_a_job() -> None:
         host[3, CPU] *= (0.8 + 0.2 * (0.8 * own + 0.2 * following)) / (0.8 + 0.2 * own)
 
     assert told(ahead, 240) == {}
+
+
+@pytest.mark.parametrize("gpus", [1, GPUS])
+def test_a_single_gpu_that_stopped_shows_as_the_job_comes_to_stand(gpus: int) -> None:
+    """Its peers wait for five seconds, then their processes end, too. A whole host may only have another clock."""
+
+    def stops(window: int, host: Floats, gpu: Floats) -> None:
+        if window >= 60:
+            gpu[:, :, :] *= 0.1 if window == 60 else 0.0
+            gpu[3, :gpus, [UTIL, NVLINK]] = 0.0
+
+    found = told(stops, 72, while_standing=True)
+
+    assert set(found) == ({"n03"} if gpus == 1 else set())
