@@ -34,6 +34,7 @@ class MachineRules:
         standing_ns: patience with machines that stand (an unannounced checkpoint).
         busy_ns: patience with one that is busy meanwhile.
         leaning_ns: who fell first fell within this before the others.
+        ill_ns: who began to differ no longer before the machines stood may be why they do.
         sure_standing_ns: what is said of machines that stand is confirmed after this (or twice the patience).
         fresh_ns: what a machine showed longer ago confirms nothing.
         cleared_after_ns: a deviation that has not slowed the job after this is not why it is slower later.
@@ -55,6 +56,7 @@ class MachineRules:
     standing_ns: int = 25 * NS_PER_SECOND
     busy_ns: int = 60 * NS_PER_SECOND
     leaning_ns: int = 10 * NS_PER_SECOND
+    ill_ns: int = 300 * NS_PER_SECOND
     sure_standing_ns: int = 90 * NS_PER_SECOND
     fresh_ns: int = 15 * NS_PER_SECOND
     cleared_after_ns: int = 60 * NS_PER_SECOND

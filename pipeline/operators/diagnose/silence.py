@@ -93,13 +93,12 @@ def find_silence(
     if graph.in_announced_phase(now_ns - stalled_ns, now_ns):  # one that is over explains a standstill no longer
         return [], dict.fromkeys(silent, Reason.ANNOUNCED_PHASE)
     late_ns = 0 if pace.median_step_ns else config.late_ns
-    guilty = [
-        host
-        for host in sorted(set(silent) - graph.spare_hosts())
-        if abs(progress_ns - graph.hosts[host].last_seen_ns) <= margin
+    seen_ns = {host: graph.hosts[host].last_seen_ns for host in sorted(set(silent) - graph.spare_hosts())}
+    guilty = [host for host, last_ns in seen_ns.items() if abs(progress_ns - last_ns) <= margin]
+    if not guilty:
         # The job stood already (a checkpoint): it would have gone on by now.
-        or now_ns - config.long_silence_ns >= graph.hosts[host].last_seen_ns > progress_ns - late_ns
-    ]
+        longest_ns = now_ns - config.long_silence_ns
+        guilty = [host for host, last_ns in seen_ns.items() if longest_ns >= last_ns > progress_ns - late_ns]
     reasons = {host: Reason.MONITORING_LOST for host in silent if host not in guilty}
     if not guilty or len(speaking) + len(guilty) < 2:  # a lone host has no peers to confirm it
         return [], reasons

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tocsin.pipeline.operators.diagnose.deviations import (
@@ -28,6 +29,8 @@ _NOTHING_RATIO = 0.02
 """A mean over a machine's GPUs below this share of its waiting peers': none of them does anything."""
 _CUT_OFF_RATIO = 0.02
 """TCP traffic below this share of what waiting peers have."""
+_ILL_FAMILY_COUNT = 2
+"""A machine that ails shows it in so many ways; what is odd in one harmless way stays so when another one breaks."""
 _BUSY_FAMILIES = frozenset({"cpu", "memory", "congestion", "link"})
 
 
@@ -43,7 +46,7 @@ def still_standing(pace: Pace, now_ns: int) -> Finding:
 def since_standing(anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules) -> list[Anomaly]:
     """One anomaly per host of what differs since the standstill began: what begins later is not why it began."""
     since_ns = pace.standing_since_ns
-    standing, working, leaning = [], [], []
+    standing, working, leaning, before = [], [], [], []
     for anomaly in anomalies:
         near = abs(anomaly.start_ns - since_ns) <= rules.standing_ns
         if anomaly.detail.get("standing"):
@@ -54,8 +57,22 @@ def since_standing(anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules
                 leaning.append(anomaly)
         elif near and families(anomaly) - SILENT_FAMILIES:
             working.append(anomaly)
+        elif _differed_until(anomaly, since_ns, rules):
+            before.append(replace(anomaly, detail={**anomaly.detail, "leaning": True}))
     named = {anomaly.component.name: anomaly for anomaly in (*working, *standing)}
+    if before:  # who was ill until the job stopped tells more than who fell first
+        return [*named.values(), *before]
     return [*named.values(), *(anomaly for anomaly in leaning if anomaly.component.name not in named)]
+
+
+def _differed_until(anomaly: Anomaly, since_ns: int, rules: MachineRules) -> bool:
+    """Whether a machine was different in several ways for minutes at most, until the job stopped."""
+    ended_ns = since_ns - anomaly.end_ns
+    return (
+        len(families(anomaly) - SILENT_FAMILIES) >= _ILL_FAMILY_COUNT
+        and -rules.leaning_ns <= ended_ns <= rules.standing_ns
+        and 0 < since_ns - anomaly.start_ns <= rules.ill_ns
+    )
 
 
 def _only_busy(anomaly: Anomaly) -> bool:
@@ -116,7 +133,9 @@ def find_stopped_alone(
     anomalies = [anomaly for anomaly in anomalies if anomaly not in busy]
     if busy:
         # It may be the one that was busy. Beside it who fell first, or was different for a moment, says little.
-        anomalies, leaning = [anomaly for anomaly in anomalies if differs_now(anomaly)], []
+        names = {anomaly.component.name for anomaly in busy}
+        anomalies = [anomaly for anomaly in anomalies if differs_now(anomaly)]
+        leaning = [anomaly for anomaly in leaning if anomaly.component.name in names]
     chosen = single_out(graph, anomalies or leaning, rules) if anomalies or leaning else []
     if len(chosen) != 1:
         return [], [Reason.AMBIGUOUS]

@@ -128,6 +128,16 @@ def test_the_others_stood_long_before_and_do_not_go_on() -> None:
     assert [suspect.component.name for suspect in finding.suspects] == ["n3"]
 
 
+def test_who_falls_silent_in_a_job_that_stands_because_of_another_is_not_named_beside_it() -> None:
+    job = Job().run(250, steps_until=LOST_SECOND)
+    job.silent = (3, 5)
+    job.run(330, steps_until=LOST_SECOND)
+
+    [finding], reasons = job.find(330, StubPace(NS_PER_SECOND))
+    assert [suspect.component.name for suspect in finding.suspects] == ["n3"]
+    assert reasons == {"n5": Reason.MONITORING_LOST}
+
+
 def test_the_others_stopped_long_after_it_fell_silent() -> None:
     job = Job().run(200, steps_until=180)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import pytest
 
 from tocsin.models.pace import Slowdown
 from tocsin.pipeline.operators.diagnose.deviations import MachineRules
@@ -68,6 +70,13 @@ def _differs(
     return Anomaly(JOB, _ns(span[1]), component, metric, _ns(span[0]), _ns(span[1]), 1.4, "peers", "", detail)
 
 
+def _ill(span: tuple[float, float]) -> Anomaly:
+    """Several metrics of a machine are low."""
+    parts = [_differs("n4", span, name, "low", 0.0) for name in ("gpu_util_ratio", "cpu_util_ratio")]
+    metrics = [metric for part in parts for metric in part.detail["metrics"]]
+    return replace(parts[0], detail={"metrics": metrics})
+
+
 def _named_while_standing(now: float, *anomalies: Anomaly) -> list[str] | list[Reason]:
     pace = Pace(standing_since_ns=_ns(0), standing_known_ns=_ns(10))
     found, reasons = find_machine(_graph(), _ns(now), anomalies, pace, MachineRules(), Cleared())
@@ -92,6 +101,23 @@ class TestStanding:
         idle = _differs("n5", (0, 35), "gpu_util_ratio", "low", standing=True)
 
         assert _named_while_standing(40, self.busy, idle) == ["n5"]
+
+    def test_who_was_ill_until_the_job_stopped_is_named_where_all_look_alike_since(self) -> None:
+        """Its processes hang, those of the others are ended by a watchdog, seconds later."""
+        ill = _ill((-60, -5))
+        assert _named_while_standing(40, ill) == ["n4"]
+        assert _named_while_standing(40, ill, self.fell_first) == ["n4"]
+        assert _named_while_standing(40, ill, _differs("n4", (0, 35), "cpu_util_ratio", "high", standing=True)) == [
+            "n4"
+        ]
+        assert _named_while_standing(40, ill, self.busy) == [Reason.AMBIGUOUS]
+
+    @pytest.mark.parametrize("span", [(-900, -5), (-200, -60)], ids=["for-long", "no-more"])
+    def test_who_was_so_for_long_or_is_no_more_is_not(self, span: tuple[float, float]) -> None:
+        assert _named_while_standing(40, _ill(span)) == [Reason.AMBIGUOUS]
+
+    def test_one_odd_number_is_no_illness(self) -> None:
+        assert _named_while_standing(40, _differs("n4", (-60, -5), "cpu_util_ratio", "low")) == [Reason.AMBIGUOUS]
 
     def test_one_that_was_busy_for_a_while_leaves_it_open_who_it_was(self) -> None:
         was_busy = _differs("n3", (0, 35), "cpu_util_ratio", "high", now_sigmas=0.0, standing=True)
