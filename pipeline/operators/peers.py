@@ -51,9 +51,9 @@ DETECTOR = "peers"
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.intp]
 
-_AT_ANY_PACE = frozenset({"cpu_util_ratio"})
+_AT_ANY_PACE = frozenset({"cpu_util_ratio", "gpu_sm_clock_hertz"})
 """Of a job whose steps are longer than a window hardly two windows are alike. Work on GPUs and network moves with them,
-and the clocks' offsets look like differences; a CPU that another program uses stays used."""
+and hosts' offsets look like differences; a CPU that another program uses stays used, a clock that is held stays low."""
 _LEANING_RATIO, _LEANING_COUNT = 0.5, 2
 """So many metrics with so much of an alarm, when the job came to stand."""
 

@@ -26,7 +26,8 @@ class MachineRules:
         first_by_ns: of two that differ, the first is suspected when it was first by this.
         lasting_ns: without step records the deviation must last so long ...
         few_steps_ns: with step records, but too few of them before the deviation, it must last so long.
-        undecided_ns: ... and so long where the machines' work is too noisy to say whether it hurts.
+        undecided_ns: ... and so long where the machines' work is too noisy to say whether it hurts, or where too few
+            steps were before it, but several things differ by far.
         before_onset_ns: steps may have become slower this long before the metrics showed it (a
             metric slice).
         cpu_lasting_ns: a CPU that alone differs must do so for so long: daemons run for 10 s; twice as

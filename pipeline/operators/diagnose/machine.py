@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from tocsin.models.pace import Slowdown, overdue_seconds
 from tocsin.pipeline.operators.diagnose.common import common_component
 from tocsin.pipeline.operators.diagnose.deviations import (
+    FAMILIES,
     SHOWN_METRICS,
     SILENT_FAMILIES,
     MachineRules,
@@ -47,6 +48,7 @@ _STEADY_METRICS = frozenset(
     }
 )
 _STEADY_SIGMAS = 4.0
+_FAR_SIGMAS, _FAR_METRIC_COUNT = 8.0, 2
 _SEEN_WITHIN_NS = 30 * NS_PER_SECOND
 """A deviation is known so long after it began."""
 _OWN_SHARE_RATIO = 0.3
@@ -119,7 +121,8 @@ def find_machine(  # what is known, and what is remembered
         cleared.forgive(open_ones, now_ns, pace)
         return [], [Reason.OTHER_WORK]  # own levels were learned while it trained: they say nothing of this
     # Steps that are too few yet to tell before from after will tell.
-    lasting_ns = rules.few_steps_ns if pace.median_step_ns else rules.lasting_ns
+    few_steps_ns = rules.undecided_ns if _is_overwhelming(chosen) else rules.few_steps_ns
+    lasting_ns = few_steps_ns if pace.median_step_ns else rules.lasting_ns
     if slowdown is None and (lasted_ns < lasting_ns or present_ratio(chosen[0]) < rules.steady_ratio):
         return [], [Reason.NOT_CONTINUOUS]
     if _is_undecided(slowdown, pace) and lasted_ns >= rules.undecided_ns and _is_steady(chosen, rules):
@@ -162,6 +165,20 @@ def _lasts(chosen: Sequence[Anomaly], onset_ns: int, pace: Pace, rules: MachineR
 def _is_undecided(slowdown: Slowdown | None, pace: Pace) -> bool:
     """Whether nobody can say if the job is slower: no step records, and the work per second varies too much."""
     return slowdown is not None and not pace.median_step_ns and not slowdown.is_certain and not slowdown.is_gone
+
+
+def _is_overwhelming(chosen: Sequence[Anomaly]) -> bool:
+    """Whether several things differ by far, and all the time: a clock held at half, and the power with it."""
+    return any(
+        sum(
+            FAMILIES.get(metric["metric"]) not in SILENT_FAMILIES
+            and metric["score"] >= 1.0
+            and metric.get("sigmas", 0.0) >= _FAR_SIGMAS
+            for metric in anomaly.detail["metrics"]
+        )
+        >= _FAR_METRIC_COUNT
+        for anomaly in chosen
+    )
 
 
 def _is_steady(chosen: Sequence[Anomaly], rules: MachineRules) -> bool:

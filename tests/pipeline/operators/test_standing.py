@@ -126,6 +126,27 @@ class TestStanding:
         assert _named_while_standing(100, was_busy, moment) == [Reason.AMBIGUOUS]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "metrics", "is_named"),
+    [
+        (80, ("gpu_power_watts", "gpu_sm_clock_hertz"), True),
+        (60, ("gpu_power_watts", "gpu_sm_clock_hertz"), False),
+        (80, ("gpu_sm_clock_hertz",), False),
+        (80, ("gpu_sm_clock_hertz", "gpu_temperature_celsius"), False),
+        (310, ("gpu_sm_clock_hertz",), True),
+    ],
+)
+def test_with_too_few_steps_before_several_far_metrics_are_believed_sooner(
+    seconds: int, metrics: tuple[str, ...], is_named: bool
+) -> None:
+    parts = [_differs("n3", (0, seconds), name, "low") for name in metrics]
+    lasting = replace(parts[0], detail={"metrics": [metric for part in parts for metric in part.detail["metrics"]]})
+    found, reasons = find_machine(_graph(), _ns(seconds + 2), [lasting], Pace(None), MachineRules(), Cleared())
+
+    assert [finding.fault.value for finding in found] == (["fail_slow"] if is_named else [])
+    assert reasons == ([] if is_named else [Reason.NOT_CONTINUOUS])
+
+
 class TestForgiven:
     """A deviation that begins as the job goes over to work that nobody announced."""
 
