@@ -30,6 +30,8 @@ _LOST_PEER = re.compile(
     r"|distbackenderror|distnetworkerror|diststoreerror|sigterm|received .{0,20}death signal",
     re.IGNORECASE | re.DOTALL,
 )
+_TIMEOUT = re.compile(r"watchdog caught|collective operation timeout", re.IGNORECASE)
+"""A collective's own timeout: minutes of waiting, by default. A socket's may be short."""
 _LAST_ERROR = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Interrupt|Exit|Warning)\b.*)$", re.MULTILINE)
 
 
@@ -43,6 +45,8 @@ class StopConfig:
         lonely_ns: a death that speaks of lost peers, but nobody else died or hangs, is
             judged after this.
         ended_within_ns: when more than half of the job dies of its own within this, somebody ended it.
+        gave_up_ns: who dies by a signal and without a word less than this before others tell of a collective's timeout,
+            or shortly after them, is ended as they are.
         watchdog_ns: who dies by a signal so long after the job came to stand is ended by a watchdog.
         stood_ns: a job whose machines did no work for so long before the first death did not stop because of it.
         same_time_ns: deaths within this of each other happened together (plus clock error).
@@ -51,6 +55,7 @@ class StopConfig:
     settle_ns: int = NS_PER_SECOND
     lonely_ns: int = 15 * NS_PER_SECOND
     ended_within_ns: int = 10 * NS_PER_SECOND
+    gave_up_ns: int = 2 * NS_PER_SECOND
     watchdog_ns: int = 20 * NS_PER_SECOND
     stood_ns: int = 12 * NS_PER_SECOND
     same_time_ns: int = NS_PER_SECOND // 2
@@ -70,6 +75,25 @@ def is_victim(fact: ExitFact) -> bool:
 def _is_watchdog(fact: ExitFact) -> bool:
     """Ended by a signal and without a word, in a job that stood already: a watchdog ended what hung."""
     return fact.signal in (signal.SIGABRT, signal.SIGKILL) and not fact.stderr_tail.strip()
+
+
+def _speaks_of_timeout(fact: ExitFact) -> bool:
+    return bool(_TIMEOUT.search(_last_words(fact.stderr_tail)))
+
+
+def _not_with_timeouts(graph: JobGraph, dead: dict[int, ExitFact], roots: list[int], config: StopConfig) -> list[int]:
+    """The root candidates that did not die without a word as others gave up waiting.
+
+    What those waited for, for minutes, had stopped long before.
+    """
+    gave_up = [graph.corrected_ns(rank, fact.ts_ns) for rank, fact in dead.items() if _speaks_of_timeout(fact)]
+    found = []
+    for rank in roots:
+        died_ns = graph.corrected_ns(rank, dead[rank].ts_ns)
+        near = any(died_ns - config.ended_within_ns <= at_ns <= died_ns + config.gave_up_ns for at_ns in gave_up)
+        if not (near and _is_watchdog(dead[rank])):
+            found.append(rank)
+    return found
 
 
 def _asked_for(fact: ExitFact) -> bool:
@@ -115,6 +139,7 @@ def find_stop(
         return None, Reason.WITHIN_PATIENCE
     stood = 0 < stood_since_ns < first_ns - config.watchdog_ns
     candidates = [rank for rank, fact in dead.items() if not is_victim(fact) and not (stood and _is_watchdog(fact))]
+    candidates = _not_with_timeouts(graph, dead, candidates, config)
     roots = _before_the_order(graph, dead, candidates, config)
     if not roots:
         return _no_root(graph, dead, lonely=now_ns - first_ns > config.lonely_ns)
