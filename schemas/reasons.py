@@ -85,6 +85,8 @@ class Reason(StrEnum):
     """Deviates, but neither slower steps nor waiting peers."""
     OTHER_WORK = "other_work"
     """No step ends, and the machines work on: an evaluation, a compilation or a checkpoint that nobody announced."""
+    STEPS_GO_ON = "steps_go_on"
+    """The machines do hardly any work, and steps end all the same, one by one: the job is slow, it does not stand."""
     MONITORING_LOST = "monitoring_lost"
     """A source fell silent while the peers progress: only monitoring is lost."""
     ANNOUNCED_PHASE = "announced_phase"

@@ -87,11 +87,9 @@ def find_silence(
     if isinstance(progress, Reason):
         return [], dict.fromkeys(silent, progress)
     progress_ns, margin = progress
-    stalled_ns = max(config.stalled_after_ns, 3 * pace.median_step_ns)
-    if now_ns - progress_ns < stalled_ns:
-        return [], dict.fromkeys(silent, Reason.MONITORING_LOST)
-    if graph.in_announced_phase(now_ns - stalled_ns, now_ns):  # one that is over explains a standstill no longer
-        return [], dict.fromkeys(silent, Reason.ANNOUNCED_PHASE)
+    excuse = _excuse(graph, now_ns, pace, progress_ns, config)
+    if excuse is not None:
+        return [], dict.fromkeys(silent, excuse)
     late_ns = 0 if pace.median_step_ns else config.late_ns
     seen_ns = {host: graph.hosts[host].last_seen_ns for host in sorted(set(silent) - graph.spare_hosts())}
     guilty = [host for host, last_ns in seen_ns.items() if abs(progress_ns - last_ns) <= margin]
@@ -105,6 +103,16 @@ def find_silence(
     if len(guilty) > few_hosts(graph, config.max_suspect_ratio) and not is_whole(graph, guilty):
         return [], reasons | dict.fromkeys(guilty, Reason.AMBIGUOUS)
     return [_unreachable(graph, guilty, progress_ns, now_ns, config.sure_ns)], reasons
+
+
+def _excuse(graph: JobGraph, now_ns: int, pace: Pace, progress_ns: int, config: SilenceConfig) -> Reason | None:
+    """Why the silence of a host says nothing of its job; None: the others stand."""
+    stalled_ns = max(config.stalled_after_ns, 3 * pace.median_step_ns)
+    if now_ns - progress_ns < stalled_ns:
+        return Reason.MONITORING_LOST
+    if graph.in_announced_phase(now_ns - stalled_ns, now_ns):  # one that is over explains a standstill no longer
+        return Reason.ANNOUNCED_PHASE
+    return Reason.OTHER_WORK if pace.work_goes_on else None
 
 
 def _progress_of(graph: JobGraph, speaking: set[str], pace: Pace, config: SilenceConfig) -> tuple[int, int] | Reason:

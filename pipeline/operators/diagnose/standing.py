@@ -31,6 +31,8 @@ _CUT_OFF_RATIO = 0.02
 """TCP traffic below this share of what waiting peers have."""
 _ILL_FAMILY_COUNT = 2
 """A machine that ails shows it in so many ways; what is odd in one harmless way stays so when another one breaks."""
+_STEPS_AFTER_COUNT = 2
+"""Steps that end no later than this were under way as the job came to stand; windows and clocks are not exact."""
 _BUSY_FAMILIES = frozenset({"cpu", "memory", "congestion", "link"})
 
 
@@ -124,6 +126,8 @@ def find_stopped_alone(
     patience_ns = min(patience_ns, rules.max_patience_ns)
     if not since_ns or now_ns - since_ns < patience_ns:
         return [], [Reason.WITHIN_PATIENCE]
+    if pace.median_step_ns and graph.progress_ns > since_ns + _STEPS_AFTER_COUNT * pace.median_step_ns:
+        return [], [Reason.STEPS_GO_ON]
     stands_ns = now_ns - since_ns
     leaning = [anomaly for anomaly in anomalies if anomaly.detail.get("leaning")]
     anomalies = [anomaly for anomaly in anomalies if not anomaly.detail.get("leaning")]

@@ -111,6 +111,12 @@ def test_nobody_knows_what_the_others_do() -> None:
     assert Job().run(90).find(90, StubPace(work_is_known=False)) == ([], {"n3": Reason.NO_HOOK})
 
 
+def test_the_others_do_other_work() -> None:
+    job = Job().run(200, steps_until=LOST_SECOND)
+
+    assert job.find(200, StubPace(NS_PER_SECOND, work_goes_on=True)) == ([], {"n3": Reason.OTHER_WORK})
+
+
 def test_it_is_tentative_at_first_and_sure_later() -> None:
     pace = StubPace(standing_since_ns=at(LOST_SECOND))
     [early], _ = Job().run(75).find(75, pace)

@@ -13,7 +13,17 @@ from tocsin.pipeline.operators.diagnose.stop import StopConfig, stood_before_dea
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas import events
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource, JobKey, RankPlace, Severity, Topology
+from tocsin.schemas.records import (
+    NS_PER_SECOND,
+    Event,
+    EventSource,
+    JobKey,
+    RankPlace,
+    Severity,
+    StepBatch,
+    StepRecord,
+    Topology,
+)
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
 JOB = JobKey("c", "j")
@@ -118,6 +128,15 @@ class TestStanding:
 
     def test_one_odd_number_is_no_illness(self) -> None:
         assert _named_while_standing(40, _differs("n4", (-60, -5), "cpu_util_ratio", "low")) == [Reason.AMBIGUOUS]
+
+    @pytest.mark.parametrize(("second", "named"), [(1.9, ["n5"]), (30.0, [Reason.STEPS_GO_ON])])
+    def test_a_job_whose_steps_still_end_is_slow_and_does_not_stand(self, second: float, named: list[object]) -> None:
+        graph = _graph()
+        graph.take([StepBatch(JOB, "n1", _ns(second), (StepRecord(_ns(second), 1, 7, 9.0),))])
+        pace = Pace(standing_since_ns=_ns(0), standing_known_ns=_ns(10))
+        found, reasons = find_machine(graph, _ns(40), [self.fell_first], pace, MachineRules(), Cleared())
+
+        assert ([suspect.component.name for finding in found for suspect in finding.suspects] or reasons) == named
 
     def test_one_that_was_busy_for_a_while_leaves_it_open_who_it_was(self) -> None:
         was_busy = _differs("n3", (0, 35), "cpu_util_ratio", "high", now_sigmas=0.0, standing=True)
