@@ -94,10 +94,10 @@ def test_who_does_not_is_told_what_is_wrong_and_keeps_its_records(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     sink = start(secure, topic_prefix, text, password)
-    wait_until(lambda: any(record.getMessage() == "broker away" for record in caplog.records), 30)
+    wait_until(lambda: any(record.getMessage() == "broker away" for record in caplog.records), 90)
     errors = [record.__dict__["error"] for record in caplog.records if record.getMessage() == "broker away"]
     sink.close(0.1)
-    wait_until(lambda: all(thread.name != "kafka-connect" for thread in threading.enumerate()))
+    wait_until(lambda: all(thread.name != "kafka-connect" for thread in threading.enumerate()), 90)
 
     assert told in errors[0]
     assert sink.status().spooled_count == 1
@@ -110,7 +110,7 @@ def test_a_password_that_is_put_right_lets_the_agent_in_without_a_restart(
     monkeypatch.setattr("tocsin.collectors.kafka_client.CONNECT_SECONDS", 1.0)
     make_topics(secure[0], topic_prefix)
     sink = start(secure, topic_prefix, PLAIN, "wrong")
-    wait_until(lambda: sink.status().spooled_count == 1, 30)
+    wait_until(lambda: sink.status().spooled_count == 1, 90)
     (secure[1] / topic_prefix).write_text("secret-of-alice")
 
     assert len(read_count(secure[0].address, [f"{topic_prefix}.events"], 1)) == 1
@@ -126,9 +126,9 @@ def test_who_may_not_write_is_told_and_is_let_in_when_it_may(
     monkeypatch.setattr("tocsin.collectors.kafka_client.CONNECT_SECONDS", 2.0)
     make_topics(secure[0], topic_prefix)
     sink = start(secure, topic_prefix, PLAIN.replace("alice", "carol"), "secret-of-carol")
-    wait_until(lambda: any(record.getMessage() == "broker away" for record in caplog.records), 30)
+    wait_until(lambda: any(record.getMessage() == "broker away" for record in caplog.records), 90)
     grant(secure[0], topic_prefix, ACLOperation.DESCRIBE)
-    wait_until(lambda: len({record.__dict__.get("error") for record in caplog.records}) > 2, 30)
+    wait_until(lambda: len({record.__dict__.get("error") for record in caplog.records}) > 2, 90)
     grant(secure[0], topic_prefix, ACLOperation.WRITE)
 
     assert len(read_count(secure[0].address, [f"{topic_prefix}.events"], 1)) == 1
