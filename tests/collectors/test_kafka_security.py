@@ -94,14 +94,17 @@ def test_who_does_not_is_told_what_is_wrong_and_keeps_its_records(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     sink = start(secure, topic_prefix, text, password)
-    wait_until(lambda: any(record.getMessage() == "broker away" for record in caplog.records), 90)
-    errors = [record.__dict__["error"] for record in caplog.records if record.getMessage() == "broker away"]
+
+    def errors() -> list[str]:
+        return [record.__dict__["error"] for record in caplog.records if record.getMessage() == "broker away"]
+
+    # On a loaded machine the broker may hang up before its answer is read; the next attempt hears it.
+    wait_until(lambda: any(told in error for error in errors()), 90)
     sink.close(0.1)
     wait_until(lambda: all(thread.name != "kafka-connect" for thread in threading.enumerate()), 90)
 
-    assert told in errors[0]
     assert sink.status().spooled_count == 1
-    assert "wrong-and-secret" not in caplog.text + "".join(errors)
+    assert "wrong-and-secret" not in caplog.text + "".join(errors())
 
 
 def test_a_password_that_is_put_right_lets_the_agent_in_without_a_restart(
