@@ -95,8 +95,11 @@ def _among(block: Block, names: Collection[str]) -> NDArray[np.bool_]:
     return np.array([metric.name in names for metric in block.metrics], bool)
 
 
-def standing_sigmas(seen: Seen, known: Known, groups: IntArray) -> FloatArray:
-    """Only what tells a rank that stopped from ranks that wait: a large part of the usual level."""
+def standing_sigmas(seen: Seen, known: Known, groups: IntArray, *, began: bool = False) -> FloatArray:
+    """Only what tells a rank that stopped from ranks that wait: a large part of the usual level.
+
+    ``began``: the window in which the job came to stand. Later a single GPU may wait for data that others have.
+    """
     far, gone, busy = [], [], []
     for name in ("host", "mean"):
         block, window = known.blocks[name], seen.windows[name]
@@ -114,7 +117,7 @@ def standing_sigmas(seen: Seen, known: Known, groups: IntArray) -> FloatArray:
     found: FloatArray = np.where(np.concatenate(far, axis=1), seen.sigmas, 0.0).astype(np.float32)
     nothing = np.zeros((known.host_count, 1), np.float32)
     found[LOW] = np.fmax(found[LOW], np.concatenate([*gone, nothing], axis=1))
-    found[LOW] = np.fmax(found[LOW], np.where(_idle_alone(seen, known, groups), LOST_SIGMAS, 0.0))
+    found[LOW] = np.fmax(found[LOW], np.where(_idle_alone(seen, known, groups, began=began), LOST_SIGMAS, 0.0))
     found[HIGH] = np.fmax(found[HIGH], np.concatenate([*busy, nothing], axis=1))
     return found
 
@@ -128,7 +131,7 @@ def holds_memory(seen: Seen, known: Known) -> NDArray[np.bool_]:
     return any_holds
 
 
-def _idle_alone(seen: Seen, known: Known, groups: IntArray) -> NDArray[np.bool_]:
+def _idle_alone(seen: Seen, known: Known, groups: IntArray, *, began: bool) -> NDArray[np.bool_]:
     """Hosts that do less than all others of many things at once (or one of their GPUs), shape (hosts, all metrics)."""
     parts = [_below(seen, known, name, groups) for name in ("host", "mean")]
     nothing = np.zeros((known.host_count, 1), bool)
@@ -138,7 +141,8 @@ def _idle_alone(seen: Seen, known: Known, groups: IntArray) -> NDArray[np.bool_]
     count_of_host = np.bincount(seen.of_host, below.any(axis=1), known.host_count)
     is_lone = (count_of_host == 1) & (np.bincount(seen.of_host, minlength=known.host_count) > 1)
     lone = _of_many_families(below, names)
-    lone |= _of_many_families(below, names, _LONE_FAMILY_COUNT) & is_lone[seen.of_host][:, None]
+    if began:
+        lone |= _of_many_families(below, names, _LONE_FAMILY_COUNT) & is_lone[seen.of_host][:, None]
     of_gpus = np.zeros((known.host_count, lone.shape[1]), bool)
     np.logical_or.at(of_gpus, seen.of_host, lone)
     found: NDArray[np.bool_] = idle | np.concatenate([np.zeros_like(parts[0]), of_gpus, nothing], axis=1)

@@ -229,7 +229,7 @@ class PeerDetector:
         return [*(self._anomaly(data, row, self._working, seen) for row in self._working.alarms()), *standing]
 
     def _judge_idle(self, data: Slice, seen: Seen, groups: IntArray, *, began: bool) -> None:
-        sigmas = standing_sigmas(seen, self._known(), groups)
+        sigmas = standing_sigmas(seen, self._known(), groups, began=began)
         if began:
             # Who fell first is far from the others while they still fall; clocks and sampling differ by less.
             falling = Sums(self._config.standing, len(self._metrics), len(self._hosts))
