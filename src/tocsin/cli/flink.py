@@ -227,7 +227,10 @@ def _cancel(rest: FlinkRest, args: argparse.Namespace) -> int:
 def _status(rest: FlinkRest, args: argparse.Namespace) -> int:
     from tocsin.cli.flink_status import describe, facts
 
+    for job in args.job:
+        if not all(job.partition("/")):
+            raise ConfigError("--job", job, "CLUSTER/JOB")
     found = facts(rest, args.name, args.job)
     print(json.dumps(found, indent=2) if args.json else "\n".join(describe(found)))
-    job: dict[str, Any] | None = found["job"]
-    return 0 if job is not None and job["is_running"] else 1
+    known: dict[str, Any] | None = found["job"]
+    return 0 if known is not None and known["is_running"] else 1

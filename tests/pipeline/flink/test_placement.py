@@ -4,6 +4,7 @@ import pytest
 from pyflink.java_gateway import get_gateway
 
 from tests.kafka_fixtures import need_java
+from tocsin.cli.main import main
 from tocsin.pipeline.flink.placement import group_count, slot_of
 
 
@@ -26,3 +27,9 @@ def test_key_groups_grow_with_the_slots(slots: int, groups: int) -> None:
 
 def test_many_jobs_fall_into_all_slots() -> None:
     assert {slot_of(f"prod/train-{number}", 7) for number in range(200)} == set(range(7))
+
+
+@pytest.mark.parametrize("job", ["train", "/train", "prod/"])
+def test_a_job_without_its_cluster_is_refused(job: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["flink", "status", "--rest", "http://127.0.0.1:1", "--job", job]) == 2
+    assert f"--job = {job!r}: must be CLUSTER/JOB" in capsys.readouterr().err
