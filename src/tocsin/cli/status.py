@@ -19,6 +19,7 @@ _MEANING = {
     "not_continuous": "something deviated, but not for long enough",
     "within_patience": "waiting, but not longer than this job is known to wait",
     "other_work": "no step ends and the machines work on: an evaluation, a compilation, a checkpoint? Announce it",
+    "steps_go_on": "the machines do hardly any work, and steps still end, one by one: slow, not standing",
     "misfit_frame": "a metric frame of another size than its table says: left out (an agent of another version?)",
     "metric_missing": "frames without a number, or fewer than three machines with the metric: nothing to compare",
     "nothing_recorded": "none of the inputs that the detector reads is there",
