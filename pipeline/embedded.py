@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, unquote
@@ -301,13 +301,31 @@ class EmbeddedEngine:
             "verdicts": [verdict.to_line() for verdict in pipeline.decide.live],
         }
 
-    def snapshot(self) -> dict[str, bytes]:
-        """State of the runtime and of all jobs, as named parts."""
+    def finished_parts(self, known: Collection[str]) -> dict[str, bytes]:
+        """Parts of the next snapshot that do not change any more, without those of these names.
+
+        Whoever keeps them ahead has less to write at once then; until a snapshot names them they mean nothing.
+        """
+        with self._lock:
+            found = {}
+            for job, pipeline in self._pipelines.items():
+                prefix = _prefix_of(job)
+                more = pipeline.finished_parts(_of_prefix(known, prefix))
+                found.update({f"{prefix}{name}": data for name, data in more.items()})
+            return found
+
+    def snapshot(self, known: Collection[str] = ()) -> dict[str, bytes]:
+        """State of the runtime and of all jobs, as named parts.
+
+        Args:
+            known: names of parts that the caller has: those that never change are ``UNCHANGED`` then.
+        """
         with self._lock:
             parts = {f"slices/{name}": data for name, data in self._buffer.snapshot().items()}
             for job, pipeline in self._pipelines.items():
-                prefix = f"{quote(job.cluster, safe='')}/{quote(job.job_id, safe='')}/{job.attempt}"
-                parts.update({f"pipeline/{prefix}/{name}": data for name, data in pipeline.snapshot().items()})
+                prefix = _prefix_of(job)
+                own = pipeline.snapshot(_of_prefix(known, prefix))
+                parts.update({f"{prefix}{name}": data for name, data in own.items()})
             if self._has_own_models:
                 parts.update(self.models.snapshot())
             return parts
@@ -344,3 +362,12 @@ class EmbeddedEngine:
 def _stands(facts: RankFacts) -> bool:
     """Whether a rank is known to make no step now."""
     return bool(facts.exit is not None or facts.bye_ns or facts.stopped_since_ns or facts.stall is not None)
+
+
+def _prefix_of(job: JobKey) -> str:
+    """What the names of a job's parts begin with."""
+    return f"pipeline/{quote(job.cluster, safe='')}/{quote(job.job_id, safe='')}/{job.attempt}/"
+
+
+def _of_prefix(names: Collection[str], prefix: str) -> frozenset[str]:
+    return frozenset(name.removeprefix(prefix) for name in names if name.startswith(prefix))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 
@@ -214,8 +214,12 @@ class JobPipeline:
         """Reason -> how often, over all operators."""
         return dict(self.abstained + Counter(self.steps.abstained) + Counter(self.peers.abstained))
 
-    def snapshot(self) -> dict[str, bytes]:
-        """State as named parts, prefixed by operator."""
+    def finished_parts(self, known: Container[str]) -> dict[str, bytes]:
+        """Parts of the next snapshot that do not change any more, without those of these names."""
+        return self.steps.finished_parts(known)
+
+    def snapshot(self, known: Container[str] = ()) -> dict[str, bytes]:
+        """State as named parts; those of these names that never change are ``UNCHANGED``."""
         parts = {
             "job": pack_state(
                 {
@@ -226,9 +230,10 @@ class JobPipeline:
                     "metric_anomalies": [asdict(anomaly) for anomaly in self._metric_anomalies],
                 }
             ),
-            "graph": pack_state(self.graph.to_state()),
+            **self.graph.snapshot(),
         }
-        for operator in (self.steps, self.align, self.peers, self.diagnose, self.decide):
+        parts.update(self.steps.snapshot(known))
+        for operator in (self.align, self.peers, self.diagnose, self.decide):
             parts.update(operator.snapshot())
         return parts
 
@@ -239,6 +244,6 @@ class JobPipeline:
         self._superseded = state["superseded"]
         self.abstained = Counter(state["abstained"])
         self._metric_anomalies = tuple(anomaly_from(fields) for fields in state["metric_anomalies"])
-        self.graph.load_state(unpack_state(parts, "graph"))
+        self.graph.restore(parts)
         for operator in (self.steps, self.align, self.peers, self.diagnose, self.decide):
             operator.restore(parts)

@@ -11,6 +11,10 @@ journal is worked off again with its outputs thrown away: operators are determin
 the same to the byte. What was said between the last checkpoint and the failure is said again, with
 the same id and update.
 
+A large job's snapshot is not written in one go: what of it never changes any more (a finished step's
+rows, most of it) is written when it is there, in the quiet second of a metric slice, and nobody reads
+it until a snapshot names it (``docs/adr/0015-snapshots-ahead.md``).
+
 Flink fires timers in bundles, and while it works off a backlog it hands in many windows before the
 first of their timers. The engine must see what it would have seen live; so a window is **held** until
 its second is worked off, and seconds are worked off one after the other, each once.
@@ -32,6 +36,7 @@ from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.flink.packing import unpack
 from tocsin.pipeline.frame_blocks import MAGIC, decode_block
 from tocsin.pipeline.model_book import ModelBook
+from tocsin.pipeline.operators.base import UNCHANGED
 from tocsin.pipeline.slices import Taken
 from tocsin.schemas.cloudevents import encode_verdict
 from tocsin.schemas.codec import decode
@@ -83,7 +88,7 @@ class DriverState(Protocol):
     """Keyed state of one job; all of it is written with the next checkpoint."""
 
     def parts(self) -> dict[str, bytes]:
-        """Return the parts of the last snapshot, {} = none."""
+        """Return the parts of the last snapshot, {} = none, and what was added since."""
         ...
 
     def journal(self) -> list[bytes]:
@@ -92,6 +97,10 @@ class DriverState(Protocol):
 
     def append(self, entry: bytes) -> None:
         """Add to the journal."""
+        ...
+
+    def add(self, parts: Mapping[str, bytes]) -> None:
+        """Put new parts beside those of the last snapshot; the journal goes on."""
         ...
 
     def replace(self, changed: Mapping[str, bytes], removed: Sequence[str]) -> None:
@@ -140,6 +149,9 @@ class JobDriver:
         self._state = state
         self._models = ModelBook() if models is None else models
         self._digests: dict[str, bytes] = {}
+        """Of the parts that the state holds."""
+        self._adds = False
+        """Whether there is a snapshot, and of this engine: its parts may be known by their names."""
         self._since_snapshot_count = 0
         self._held: list[tuple[int, bytes]] = []
         self._done_ns: int | None = None
@@ -166,6 +178,7 @@ class JobDriver:
                 msg = f"the state of job {name} cannot be taken over: {error}; {way_out}"
                 raise SnapshotError(msg) from error
             self._done_ns = self._engine.watermark_ns
+            self._adds = True
         self._digests = {name: _digest(data) for name, data in parts.items()}
         for entry in self._state.journal():
             at_ns, body = _TIME.unpack_from(entry, 1)[0], entry[1 + _TIME.size :]
@@ -205,9 +218,11 @@ class JobDriver:
         found = list(self._work_off(until_ns))
         if self.is_idle:
             self._state.clear()
-            self._done_ns = None
+            self._done_ns, self._digests, self._adds = None, {}, False
         elif self._is_snapshot_due():
             self._snapshot()
+        elif self._is_quiet():
+            self._add_finished()
         return found
 
     @property
@@ -233,8 +248,10 @@ class JobDriver:
         In a backlog, which is worked off in long strides, it is not waited for that.
         """
         over = self._since_snapshot_count - self._snapshot_count()
-        is_quiet = (self._done_ns or 0) // NS_PER_SECOND % _SLICE_SECONDS == _QUIET_SECOND
-        return over >= 0 and (is_quiet or over >= _SLICE_SECONDS)
+        return over >= 0 and (self._is_quiet() or over >= _SLICE_SECONDS)
+
+    def _is_quiet(self) -> bool:
+        return (self._done_ns or 0) // NS_PER_SECOND % _SLICE_SECONDS == _QUIET_SECOND
 
     def _snapshot_count(self) -> int:
         every = self._config.snapshot_seconds
@@ -271,6 +288,7 @@ class JobDriver:
             _LOG.exception("operators failed", extra={"key": self._key.decode("utf-8", "replace")})
             self.counters[OPERATOR_FAILED] += 1
             self._engine = self._new_engine()
+            self._adds = False
             text = f"{type(error).__name__}: {error}; the job's state begins anew"
             yield self._refused(DEAD_LETTER, b"", OPERATOR_FAILED, text, f"::{end_ns // NS_PER_SECOND}")
             return
@@ -292,14 +310,25 @@ class JobDriver:
         told = {"reason": reason, "topic": topic, "partition": partition, "offset": offset, "detail": detail}
         return Output(where, self._key, record, {name: text.encode() for name, text in told.items()})
 
+    def _add_finished(self) -> None:
+        """Write ahead what the next snapshot will hold as it is now."""
+        parts = self._engine.finished_parts(self._digests.keys()) if self._adds else {}
+        if not parts:
+            return
+        self._state.add(parts)
+        self._digests.update({name: _digest(data) for name, data in parts.items()})
+        self.counters["snapshot_bytes"] += sum(map(len, parts.values()))
+
     def _snapshot(self) -> None:
-        parts = self._engine.snapshot()
-        digests = {name: _digest(data) for name, data in parts.items()}
-        changed = {name: data for name, data in parts.items() if self._digests.get(name) != digests[name]}
-        self._state.replace(changed, sorted(self._digests.keys() - digests.keys()))
+        parts = self._engine.snapshot(self._digests.keys() if self._adds else ())
+        known = self._digests
+        digests = {name: known[name] if data == UNCHANGED else _digest(data) for name, data in parts.items()}
+        changed = {name: data for name, data in parts.items() if known.get(name) != digests[name]}
+        self._state.replace(changed, sorted(known.keys() - digests.keys()))
         for end_ns, data in self._held:  # the new journal begins with what is not worked off
             self._state.append(_WINDOW + _TIME.pack(end_ns) + data)
         self._digests = digests
+        self._adds = True
         self._since_snapshot_count = 0
         self.counters["snapshots"] += 1
         self.counters["snapshot_bytes"] += sum(map(len, changed.values()))

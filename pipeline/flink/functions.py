@@ -48,14 +48,17 @@ class FlinkState:
         """Add to the journal."""
         self._journal.add(entry)
 
-    def replace(self, changed: Mapping[str, bytes], removed: Sequence[str]) -> None:
-        """Put parts in place of older ones and begin a new journal."""
-        for name, data in changed.items():
-            self._remove(name)
+    def add(self, parts: Mapping[str, bytes]) -> None:
+        """Put new parts beside those of the last snapshot."""
+        for name, data in parts.items():
             for piece, content in pieces_of(name, data).items():
                 self._parts.put(piece, content)
-        for name in removed:
+
+    def replace(self, changed: Mapping[str, bytes], removed: Sequence[str]) -> None:
+        """Put parts in place of older ones and begin a new journal."""
+        for name in (*changed, *removed):
             self._remove(name)
+        self.add(changed)
         self._journal.clear()
 
     def _remove(self, name: str) -> None:

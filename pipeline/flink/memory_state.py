@@ -28,6 +28,11 @@ class MemoryState:
         self._journal.append(entry)
         self.written_bytes += len(entry)
 
+    def add(self, parts: Mapping[str, bytes]) -> None:
+        """Put new parts beside those of the last snapshot."""
+        self._parts.update(parts)
+        self.written_bytes += sum(map(len, parts.values()))
+
     def replace(self, changed: Mapping[str, bytes], removed: Sequence[str]) -> None:
         """Put parts in place of older ones and begin a new journal."""
         self._parts.update(changed)

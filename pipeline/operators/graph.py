@@ -7,14 +7,14 @@ that events state. It only keeps facts; it judges nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tocsin.pipeline.operators.base import from_rows, rows_of, shallow
+from tocsin.pipeline.operators.base import columns_of, from_columns, pack_state, shallow, unpack_state
 from tocsin.schemas import events
 from tocsin.schemas.event_payloads import number
 from tocsin.schemas.kinds import LEFT_DUMP, Severity
@@ -105,6 +105,8 @@ class JobGraph:
         self.places: dict[int, RankPlace] = {}
         self._roles: dict[str, tuple[int, ...]] | None = None
         """``roles_of_hosts``, None: to be made again."""
+        self._places_part: bytes | None = None
+        """The places' part of a snapshot, None: to be made again; announced each 30 s, they nearly never move."""
         self.groups: dict[str, CommGroup] = {}
         self.ranks: dict[int, RankFacts] = {}
         self.hosts: dict[str, HostFacts] = {}
@@ -232,7 +234,8 @@ class JobGraph:
         for place in topology.places:
             before = self.places.get(place.rank)
             moved = moved or (before is not None and before.host != place.host)
-            self._roles = self._roles if before == place else None
+            if before != place:
+                self._roles = self._places_part = None
             self.places[place.rank] = place
             self._rank(place.rank, place.host, topology.ts_ns).host = place.host
         if moved:
@@ -349,15 +352,25 @@ class JobGraph:
                 begin_ns, end_ns = min(begin_ns, span[0]), max(end_ns, span[1])
         self.phase_spans = sorted([*apart, [begin_ns, end_ns]])[-_KEPT_PHASES:]
 
-    def to_state(self) -> dict[str, Any]:
-        """JSON-able state."""
+    def snapshot(self) -> dict[str, bytes]:
+        """State in two parts: who runs where, and the rest."""
+        if self._places_part is None:
+            self._places_part = pack_state(columns_of(RankPlace, (place for _, place in sorted(self.places.items()))))
+        return {"places": self._places_part, "graph": pack_state(self._to_state())}
+
+    def restore(self, parts: Mapping[str, bytes]) -> None:
+        """Take back what ``snapshot`` gave."""
+        self._places_part = None
+        self.places = {place.rank: place for place in from_columns(RankPlace, unpack_state(parts, "places"))}
+        self._load_state(unpack_state(parts, "graph"))
+
+    def _to_state(self) -> dict[str, Any]:
         ranks, hosts = sorted(self.ranks), sorted(self.hosts)
         return {
-            "places": rows_of(RankPlace, (place for _, place in sorted(self.places.items()))),
             "groups": [[g.comm_id, g.kind.value, list(g.ranks)] for _, g in sorted(self.groups.items())],
-            "ranks": [ranks, rows_of(RankFacts, map(self.ranks.__getitem__, ranks), "exit")],
+            "ranks": [np.array(ranks, "<i8"), columns_of(RankFacts, map(self.ranks.__getitem__, ranks), "exit")],
             "exits": [[rank, shallow(left)] for rank in ranks if (left := self.ranks[rank].exit) is not None],
-            "hosts": [hosts, rows_of(HostFacts, map(self.hosts.__getitem__, hosts))],
+            "hosts": [hosts, columns_of(HostFacts, map(self.hosts.__getitem__, hosts))],
             "phases": [[name, rank, begin] for rank, opened in self.phases.items() for name, begin in opened],
             "phase_spans": self.phase_spans,
             "max_step": self.max_step,
@@ -365,20 +378,18 @@ class JobGraph:
             "progress_ns": self.progress_ns,
         }
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what ``to_state`` gave."""
+    def _load_state(self, state: dict[str, Any]) -> None:
         self._roles = None
-        self.places = {place.rank: place for place in from_rows(RankPlace, state["places"])}
         self.groups = {
             comm_id: CommGroup(comm_id, GroupKind(kind), tuple(ranks)) for comm_id, kind, ranks in state["groups"]
         }
         ranks, rows = state["ranks"]
-        self.ranks = dict(zip(ranks, from_rows(RankFacts, rows), strict=True))
+        self.ranks = dict(zip(ranks.tolist(), from_columns(RankFacts, rows), strict=True))
         for rank, left in state["exits"]:
             self.ranks[rank].exit = ExitFact(**left)
         self.leaving = {rank for rank, facts in self.ranks.items() if facts.exit is not None or facts.bye_ns}
         hosts, rows = state["hosts"]
-        self.hosts = dict(zip(hosts, from_rows(HostFacts, rows), strict=True))
+        self.hosts = dict(zip(hosts, from_columns(HostFacts, rows), strict=True))
         self.phases = {rank: [] for _, rank, _ in state["phases"]}
         for name, rank, begin_ns in state["phases"]:
             self.phases[rank].append([name, begin_ns])

@@ -59,7 +59,7 @@ class Block:
     def to_state(self) -> dict[str, Any]:
         """JSON-able state."""
         return {
-            "names": [list(name) if isinstance(name, tuple) else name for name in self.names],
+            "names": self.names,
             "level": array_state(self.state.level),
             "own_spread": array_state(self.state.own_spread),
             "seen_count": array_state(self.state.seen_count),

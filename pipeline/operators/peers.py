@@ -377,7 +377,7 @@ class PeerDetector:
             {
                 "table": table_state(self._table),
                 "hosts": self._hosts,
-                "gpus": sorted(map(list, chain.from_iterable(self._gpus.values()))),
+                "gpus": [[host, sorted(uuid for _, uuid in rows)] for host, rows in sorted(self._gpus.items())],
                 "retired": sorted(map(list, self._retired)),
                 "tasks": sorted(self._tasks.items()),
                 "working": self._working.to_state(),
@@ -393,9 +393,7 @@ class PeerDetector:
         """Take back what ``snapshot`` gave."""
         state = unpack_state(parts, "peers")
         self._hosts = state["hosts"]
-        self._gpus = {}
-        for host, uuid in state["gpus"]:
-            self._gpus.setdefault(host, set()).add((host, uuid))
+        self._gpus = {host: {(host, uuid) for uuid in uuids} for host, uuids in state["gpus"]}
         self._retired = {(host, uuid) for host, uuid in state["retired"]}
         self._tasks = {host: None if task is None else tuple(task) for host, task in state["tasks"]}
         self._rows = None

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.pipeline.operators.arrays import array_from, array_state
+from tocsin.pipeline.operators.base import UNCHANGED, pack_state, unpack_state
 from tocsin.schemas.records import StepRecord
 
 FloatArray = NDArray[np.float64]
+_OWN_PART_SIZE: Final = 10_000
+"""Numbers from which on a step is a part of its own: 80 kB, some 1,700 ranks."""
 
 COLUMNS = ("duration", "communication", "data", "forward", "backward", "optimizer")
 values_of = itemgetter(*(StepRecord._fields.index(f"{name}_seconds") for name in COLUMNS))
@@ -46,13 +49,65 @@ class StepRows:
         return float(self.values[self.ranks.index(rank), 0]) if rank in self.ranks else None
 
     def to_state(self) -> list[Any]:
-        """JSON-able state."""
-        return [self.end_ns, array_state(np.array(self.ranks, np.int64)), array_state(self.values)]
+        """State in which arrays stand."""
+        return [self.end_ns, np.diff(np.array(self.ranks, "<i8"), prepend=0).astype("<i4"), array_state(self.values)]
 
     @classmethod
     def from_state(cls, state: Sequence[Any]) -> StepRows:
         """Take back what ``to_state`` gave."""
-        return cls(state[0], tuple(array_from(state[1]).tolist()), array_from(state[2]))
+        return cls(state[0], tuple(np.cumsum(state[1], dtype=np.int64).tolist()), array_from(state[2]))
+
+    def follows(self, before: StepRows | None) -> StepRows:
+        """The same, with the ranks of the step before where they are equal: one tuple, equal at a glance."""
+        same = before is not None and before.ranks == self.ranks
+        return replace(self, ranks=before.ranks) if same and before is not None else self
+
+
+def window_parts(
+    window: Sequence[StepRows], judged_count: int, known: Container[str] = ()
+) -> tuple[list[Any], dict[str, bytes]]:
+    """A window as state: a large job's steps are parts of their own, as they never change.
+
+    Args:
+        window: newest last.
+        judged_count: the newest one's number.
+        known: parts that somebody has already.
+
+    Returns:
+        For each step the name of its part, or its state; and the parts.
+    """
+    entries: list[Any] = []
+    parts: dict[str, bytes] = {}
+    for number, step in enumerate(window, judged_count - len(window) + 1):
+        if step.values.size < _OWN_PART_SIZE:
+            entries.append(step.to_state())
+            continue
+        name = f"steps:{number}:{step.end_ns}"
+        entries.append(name)
+        parts[name] = UNCHANGED if name in known else pack_state(step.to_state())
+    return entries, parts
+
+
+def window_from(entries: Sequence[Any], parts: Mapping[str, bytes]) -> list[StepRows]:
+    """Take back what ``window_parts`` gave."""
+    window: list[StepRows] = []
+    for entry in entries:
+        step = StepRows.from_state(unpack_state(parts, entry) if isinstance(entry, str) else entry)
+        window.append(step.follows(window[-1] if window else None))
+    return window
+
+
+def pending_state(pending: Mapping[int, Mapping[int, Sequence[float]]]) -> list[Any]:
+    """Steps that are not finished, as [step, ranks, their numbers]."""
+    return [
+        [step, np.array(sorted(rows), "<i8"), array_state(np.array([rows[rank] for rank in sorted(rows)], "<f8"))]
+        for step, rows in sorted(pending.items())
+    ]
+
+
+def pending_from(state: Sequence[Any]) -> dict[int, dict[int, list[float]]]:
+    """Take back what ``pending_state`` gave."""
+    return {step: dict(zip(ranks.tolist(), array_from(values).tolist(), strict=True)) for step, ranks, values in state}
 
 
 def table_of(steps: Sequence[StepRows]) -> tuple[tuple[int, ...], FloatArray]:

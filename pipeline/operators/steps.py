@@ -6,7 +6,7 @@ evidence long (``StepsConfig.need_seconds``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
@@ -25,10 +25,19 @@ from tocsin.models.steps import (
     median_excess,
     volatility_ratio,
 )
-from tocsin.pipeline.operators.base import pack_state, unpack_state
+from tocsin.pipeline.operators.arrays import map_from, map_state
+from tocsin.pipeline.operators.base import UNCHANGED, pack_state, unpack_state
 from tocsin.pipeline.operators.candidates import Candidate, Candidates, RotationConfig
 from tocsin.pipeline.operators.graph import JobGraph
-from tocsin.pipeline.operators.step_rows import StepRows, table_of, values_of
+from tocsin.pipeline.operators.step_rows import (
+    StepRows,
+    pending_from,
+    pending_state,
+    table_of,
+    values_of,
+    window_from,
+    window_parts,
+)
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, GroupKind, Slice, StepBatch, StepRecord
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
@@ -228,9 +237,7 @@ class StepDetector:
             if not active <= rows.keys() and waited_ns < self._config.ripe_ns:
                 break
             del self._pending[step], self._pending_since_ns[step]
-            told = StepRows.of(rows)
-            if self._window and told.ranks == self._window[-1].ranks:
-                told = replace(told, ranks=self._window[-1].ranks)  # one tuple: equal at a glance
+            told = StepRows.of(rows).follows(self._window[-1] if self._window else None)
             self._window.append(told)
             self._judged_count += 1
             self._remember(told)
@@ -367,35 +374,39 @@ class StepDetector:
         staged = any(group.kind is GroupKind.PP for group in self._graph.groups.values())
         return staged and any(self._graph.stage_of(rank) < 0 for rank in ranks)
 
-    def snapshot(self) -> dict[str, bytes]:
-        """State in one part."""
+    def finished_parts(self, known: Container[str]) -> dict[str, bytes]:
+        """Parts of the next snapshot that do not change any more, without those of these names."""
+        _, parts = window_parts(self._window, self._judged_count, known)
+        return {name: data for name, data in parts.items() if data != UNCHANGED}
+
+    def snapshot(self, known: Container[str] = ()) -> dict[str, bytes]:
+        """State in one part, and a large job's steps in a part each: those of these names are UNCHANGED."""
+        window, parts = window_parts(self._window, self._judged_count, known)
         state = {
-            "pending": [
-                [s, [[r, row] for r, row in sorted(rows.items())]] for s, rows in sorted(self._pending.items())
-            ],
+            "pending": pending_state(self._pending),
             "pending_since": sorted(self._pending_since_ns.items()),
-            "seen": sorted(self._seen_count.items()),
-            "last_row": sorted(self._last_row_ns.items()),
-            "window": [step.to_state() for step in self._window],
+            "seen": map_state(self._seen_count, "<i8"),
+            "last_row": map_state(self._last_row_ns, "<i8"),
+            "window": window,
             "judged": self._judged_count,
-            "early": sorted(self._early.items()),
+            "early": map_state(self._early, "<f8"),
             "history": self._history,
             "history_ns": self._history_ns,
             "candidates": self._candidates.to_state(),
             "abstained": self.abstained,
         }
-        return {"steps": pack_state(state)}
+        return {"steps": pack_state(state), **parts}
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
         """Take back what ``snapshot`` gave."""
         state = unpack_state(parts, "steps")
-        self._pending = {step: dict(map(tuple, rows)) for step, rows in state["pending"]}
+        self._pending = pending_from(state["pending"])
         self._pending_since_ns = dict(map(tuple, state["pending_since"]))
-        self._seen_count = dict(map(tuple, state["seen"]))
-        self._last_row_ns = dict(map(tuple, state["last_row"]))
-        self._window = [StepRows.from_state(step) for step in state["window"]]
+        self._seen_count = map_from(state["seen"])
+        self._last_row_ns = map_from(state["last_row"])
+        self._window = window_from(state["window"], parts)
         self._judged_count = state["judged"]
-        self._early = dict(map(tuple, state["early"]))
+        self._early = map_from(state["early"])
         self._history = state["history"]
         self._history_ns = state["history_ns"]
         self._candidates.load_state(state["candidates"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -11,11 +10,12 @@ from typing import Any
 import pytest
 
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.operators.arrays import load_state
 from tocsin.pipeline.operators.base import STATE_VERSION
 from tocsin.pipeline.testing import JobShape, MetricsScenario
 from tocsin.schemas.errors import SnapshotError
 
-SHAPE_OF_VERSION = (3, "47f8783e8e468f5a")
+SHAPE_OF_VERSION = (4, "96aee8427cd5ceb2")
 _JOB = re.compile(r"^pipeline/[^/]*/[^/]*/[^/]*/")
 
 
@@ -42,7 +42,7 @@ def parts() -> dict[str, bytes]:
 
 
 def test_whoever_changes_the_state_raises_its_version(parts: dict[str, bytes]) -> None:
-    names = {name for part, data in parts.items() for name in _names(json.loads(data)["state"], _JOB.sub("", part))}
+    names = {name for part, data in parts.items() for name in _names(load_state(data)["state"], _JOB.sub("", part))}
     digest = hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:16]
 
     told = "\n".join(sorted(names))
@@ -50,7 +50,7 @@ def test_whoever_changes_the_state_raises_its_version(parts: dict[str, bytes]) -
 
 
 def test_a_state_of_the_version_before_is_refused_by_name(parts: dict[str, bytes]) -> None:
-    before = {name: data.replace(b'"version":%d' % STATE_VERSION, b'"version":2') for name, data in parts.items()}
+    before = {name: data.replace(b'"version":%d' % STATE_VERSION, b'"version":3') for name, data in parts.items()}
 
-    with pytest.raises(SnapshotError, match=r"has version 2, this program reads version 3"):
+    with pytest.raises(SnapshotError, match=r"has version 3, this program reads version 4"):
         EmbeddedEngine(EngineConfig()).restore(before)

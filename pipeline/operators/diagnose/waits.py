@@ -8,9 +8,12 @@ a rank that is merely late may be writing a checkpoint that nobody announced.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+import numpy as np
 
 from tocsin.models.hang import (
     FACT_ALIVE_ELSEWHERE,
@@ -23,7 +26,6 @@ from tocsin.models.hang import (
     RankState,
     analyse,
 )
-from tocsin.pipeline.operators.base import from_rows, rows_of
 from tocsin.pipeline.operators.diagnose.hang_story import HangStory, is_direct
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
@@ -264,9 +266,8 @@ class WaitTracker:
 
     def to_state(self) -> dict[str, Any]:
         """JSON-able state."""
-        ranks = sorted(self._places)
         return {
-            "places": [ranks, rows_of(_Place, map(self._places.__getitem__, ranks))],
+            "places": _places_state(self._places),
             "longest_wait_ns": self._longest_wait_ns,
             "done_span_ns": self._done_span_ns,
             "last_culprits": self._last_culprits,
@@ -276,10 +277,37 @@ class WaitTracker:
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Take back what ``to_state`` gave."""
-        ranks, rows = state["places"]
-        self._places = dict(zip(ranks, from_rows(_Place, rows), strict=True))
+        self._places = _places_from(state["places"])
         self._longest_wait_ns = state["longest_wait_ns"]
         self._done_span_ns = list(state["done_span_ns"])
         self._last_culprits = state["last_culprits"]
         self._stable_count = state["stable_count"]
         self._direct = state["direct"]
+
+
+def _places_state(places: Mapping[int, _Place]) -> dict[str, Any]:
+    """Ranks, when each was heard of, its finished operations one behind the other, and who waits in which."""
+    ranks = sorted(places)
+    found = [places[rank] for rank in ranks]
+    done = [(comm_id, *entry) for place in found for comm_id, entry in place.done.items()]
+    return {
+        "ranks": np.array(ranks, "<i8"),
+        "pending_ns": np.array([place.pending_ns for place in found], "<i8"),
+        "done_counts": np.array([len(place.done) for place in found], "<i8"),
+        "done_comm_ids": [comm_id for comm_id, _, _ in done],
+        "done": [np.array([entry[column] for entry in done], "<i8") for column in (1, 2)],
+        "pending": [[rank, place.pending] for rank, place in zip(ranks, found, strict=True) if place.pending],
+    }
+
+
+def _places_from(state: Mapping[str, Any]) -> dict[int, _Place]:
+    """Take back what ``_places_state`` gave."""
+    done = zip(state["done_comm_ids"], *(column.tolist() for column in state["done"]), strict=True)
+    places = {}
+    columns = (state[name].tolist() for name in ("ranks", "pending_ns", "done_counts"))
+    for rank, pending_ns, count in zip(*columns, strict=True):
+        own = {comm_id: [seq, end_ns] for comm_id, seq, end_ns in itertools.islice(done, count)}
+        places[rank] = _Place([], pending_ns, own)
+    for rank, pending in state["pending"]:
+        places[rank].pending = pending
+    return places

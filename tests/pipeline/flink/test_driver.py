@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
@@ -16,7 +17,8 @@ from tocsin.pipeline.flink.driver import OPERATOR_FAILED, DriverConfig, JobDrive
 from tocsin.pipeline.flink.memory_state import MemoryState
 from tocsin.pipeline.flink.packing import pack
 from tocsin.pipeline.flink.reduce import reduce_and_pack
-from tocsin.pipeline.operators.base import STATE_VERSION
+from tocsin.pipeline.operators import step_rows
+from tocsin.pipeline.operators.base import STATE_VERSION, UNCHANGED
 from tocsin.pipeline.testing import JobShape, MachineShape, MetricsJob
 from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
 from tocsin.schemas.codec import decode, encode
@@ -167,6 +169,100 @@ def test_killed_anywhere_it_goes_on(
     records: list[JobRecord], wanted: list[bytes], stride: int, kills: list[int]
 ) -> None:
     assert Stream(records).run(kill_at=tuple(kills), stride=stride).verdicts() == wanted
+
+
+@pytest.fixture(scope="module")
+def own_parts() -> Iterator[None]:
+    """Each step is a part of its own, as a large job's are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step_rows, "_OWN_PART_SIZE", 0)
+        yield
+
+
+@pytest.mark.usefixtures("own_parts")
+class TestPartsWrittenAhead:
+    """What never changes is written before the snapshot that names it."""
+
+    @settings(max_examples=8, deadline=None)
+    @given(
+        stride=st.integers(1, 12),
+        save_every=st.integers(1, 25),
+        kills=st.lists(st.integers(6, END_SECOND), min_size=1, max_size=4, unique=True),
+    )
+    def test_killed_anywhere_it_goes_on(
+        self, records: list[JobRecord], wanted: list[bytes], stride: int, save_every: int, kills: list[int]
+    ) -> None:
+        stream = Stream(records).run(kill_at=tuple(kills), stride=stride, save_every=save_every)
+        assert stream.verdicts() == wanted
+
+    def test_a_snapshot_writes_what_is_new_and_keeps_no_more_than_it_names(self, records: list[JobRecord]) -> None:
+        state = CountedState()
+        Stream(records, state=state).run()
+
+        written = Counter(name for names in state.added for name in names)
+        assert written
+        assert set(written.values()) == {1}
+        assert not {name for names in state.replaced[1:] for name in names if ":" in name.rpartition("/")[2]} & set(
+            written
+        )
+        assert len([name for name in state.parts() if "/steps:" in name]) <= 24 + CONFIG.snapshot_seconds
+
+    def test_after_a_snapshot_the_state_restores_to_the_same_bytes(self, records: list[JobRecord]) -> None:
+        stream = Stream(records).run()
+        engines = [EmbeddedEngine(EngineConfig(history=None)) for _ in range(2)]
+        engines[0].restore(stream.state.parts())
+        engines[1].restore(engines[0].snapshot())
+
+        assert engines[0].snapshot() == engines[1].snapshot()
+        known = engines[0].snapshot(engines[0].snapshot().keys())
+        assert {name for name, data in known.items() if data == UNCHANGED} == {
+            name for name in known if "/steps:" in name
+        }
+
+    def test_operators_that_begin_anew_take_no_part_of_the_old_ones_for_theirs(
+        self, records: list[JobRecord], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stream = Stream([record for record in records if record.ts_ns < records[0].ts_ns + 60 * NS_PER_SECOND]).run()
+        state = CountedState()
+        state.replace(stream.state.parts(), [])
+        driver = JobDriver(CONFIG, KEY, state)
+        first_ns = driver.next_ns
+        for second in range(40):  # they wait: a driver without a job and without these would be over
+            end_ns = first_ns + second * NS_PER_SECOND
+            own = [encode(record) for record in records if second_of(record) == end_ns]
+            driver.on_window(end_ns, pack(own, ["t:0:0"] * len(own)))
+        monkeypatch.setattr(EmbeddedEngine, "tick", _broken)
+        driver.on_time(first_ns)
+        monkeypatch.undo()
+        for second in range(1, 40):
+            driver.on_time(first_ns + second * NS_PER_SECOND)
+            assert driver.counters["snapshots"] or not state.added
+        assert driver.counters["snapshots"]
+        assert state.added
+
+        engine = EmbeddedEngine(EngineConfig(history=None))
+        engine.restore(state.parts())
+        assert engine.jobs()
+
+
+class CountedState(MemoryState):
+    """Remembers which parts were written when."""
+
+    def __init__(self) -> None:
+        """Nothing was."""
+        super().__init__()
+        self.added: list[list[str]] = []
+        self.replaced: list[list[str]] = []
+
+    def add(self, parts: Mapping[str, bytes]) -> None:
+        """As it does, and remember."""
+        self.added.append(sorted(parts))
+        super().add(parts)
+
+    def replace(self, changed: Mapping[str, bytes], removed: Sequence[str]) -> None:
+        """As it does, and remember."""
+        self.replaced.append(sorted(changed))
+        super().replace(changed, removed)
 
 
 def test_the_journal_is_no_longer_than_a_snapshots_time(records: list[JobRecord]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from tocsin.pipeline.operators.graph import JobGraph
@@ -189,7 +187,7 @@ class TestWithoutRank:
             0: [["evaluation", T0 + 12 * NS_PER_SECOND]],
         }
         restored = JobGraph()
-        restored.load_state(graph.to_state())
+        restored.restore(graph.snapshot())
         assert restored.phases == graph.phases
 
         graph.take([event("phase", 22, 2, phase="checkpoint", edge="end")])
@@ -219,8 +217,8 @@ def test_what_an_exit_does_not_say(payload: dict[str, object], severity: Severit
 def test_state_there_and_back() -> None:
     graph, other = JobGraph(), JobGraph()
     graph.take([status("a"), frame("b", 5 * NS_PER_SECOND), Topology(JOB, "a", T0, (RankPlace(0, "a", pp=1),))])
-    other.load_state(json.loads(json.dumps(graph.to_state())))
+    other.restore(graph.snapshot())
 
-    assert other.to_state() == graph.to_state()
+    assert other.snapshot() == graph.snapshot()
     assert other.hosts == graph.hosts
     assert other.roles_of_hosts() == graph.roles_of_hosts()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.pipeline.operators.states import through_bytes
 from tocsin.pipeline.operators.peer_sums import HIGH, LOW, SumConfig, Sums
 
 SECOND = 1_000_000_000
@@ -180,7 +179,7 @@ def test_a_snapshot_anywhere_changes_nothing(drawn: list[list[float]], decays: b
         table = np.array(values, np.float32).reshape(2, HOSTS, METRICS)
         assert one.take(table) == other.take(table)
         if index == break_at:
-            state = json.loads(json.dumps(other.sums.to_state()))
+            state = through_bytes(other.sums.to_state())
             other.sums = Sums(config, METRICS)
             other.sums.load_state(state)
         assert [one.sums.of_host(host) for host in range(HOSTS)] == [other.sums.of_host(host) for host in range(HOSTS)]

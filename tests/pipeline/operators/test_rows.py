@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
+from tests.pipeline.operators.states import through_bytes
 from tests.strategies import tables
 from tocsin.models.metric_means import MetricMeans, mean_over_ticks
 from tocsin.models.peers import PeerConfig
 from tocsin.pipeline.operators.arrays import array_from, array_state
+from tocsin.pipeline.operators.base import columns_of, from_columns, pack_state, unpack_state
 from tocsin.pipeline.operators.peer_rows import (
     Block,
     MeanRows,
@@ -26,6 +29,7 @@ from tocsin.pipeline.operators.peer_rows import (
     table_state,
 )
 from tocsin.pipeline.operators.step_rows import COLUMNS, StepRows, table_of
+from tocsin.schemas.errors import SnapshotError
 from tocsin.schemas.metrics import BUILTIN_TABLE, GPU_METRICS, Metric, MetricTable
 
 NAN = float("nan")
@@ -37,15 +41,63 @@ def f32(values: object) -> FloatArray:
     return np.array(values, np.float32)
 
 
+@dataclass
+class Mixed:
+    """A column of each sort."""
+
+    whole: int
+    number: float
+    text: str
+    either: bool | int | None
+    several: list[int]
+
+
+def strangers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Lists and objects, with names that a state uses itself."""
+    return st.lists(inner, max_size=3) | st.dictionaries(st.text("@k", max_size=3), inner, max_size=2)
+
+
 class TestArrays:
     @pytest.mark.parametrize("kind", ["<f4", "<f8", "<i8", ">f4", "?"])
-    def test_there_and_back_through_json(self, kind: str) -> None:
+    def test_there_and_back_through_bytes(self, kind: str) -> None:
         values = np.array([[1, 0, 1], [0, 1, 1]]).astype(kind)
-        found = array_from(json.loads(json.dumps(array_state(values))))
+        found = array_from(through_bytes(array_state(values)))
 
         np.testing.assert_array_equal(found, values)
         assert found.shape == values.shape
         assert found.flags.writeable
+
+    @given(st.recursive(st.none() | st.integers() | st.text("@k", max_size=3), strangers, max_leaves=8))
+    def test_whatever_a_stranger_sent_is_not_taken_for_an_array(self, sent: object) -> None:
+        state = {"sent": sent, "own": np.arange(3), "more": [np.array([], "<f8"), np.array([True])]}
+        found = through_bytes(state)
+
+        assert found["sent"] == sent
+        assert found["own"].tolist() == [0, 1, 2]
+        assert [(one.dtype.str, one.tolist()) for one in found["more"]] == [("<f8", []), ("|b1", [True])]
+
+    @pytest.mark.parametrize("cut", [1, 30, 60])
+    def test_a_cut_one_is_damaged(self, cut: int) -> None:
+        data = pack_state({"own": np.arange(5)})
+
+        with pytest.raises(SnapshotError, match="'part' is damaged"):
+            unpack_state({"part": data[:-cut]}, "part")
+
+    @given(
+        st.lists(
+            st.tuples(
+                st.integers(0, 3) | st.integers(-(1 << 63), (1 << 63)),
+                st.floats(allow_nan=False),
+                st.sampled_from(["a", "b"]),
+                st.booleans() | st.none() | st.integers(0, 1),
+                st.lists(st.integers(0, 2), max_size=2),
+            ).map(lambda fields: Mixed(*fields))
+        )
+    )
+    def test_dataclasses_by_columns_keep_their_types(self, rows: list[Mixed]) -> None:
+        found = list(from_columns(Mixed, through_bytes(columns_of(Mixed, rows))))
+
+        assert [repr(row) for row in found] == [repr(row) for row in rows]
 
     @given(arrays.arrays(np.float32, arrays.array_shapes(min_dims=1, max_dims=3, min_side=0)))
     def test_every_bit_of_any_float(self, values: FloatArray) -> None:
@@ -56,7 +108,7 @@ class TestArrays:
         values[1, 7, 3], values[0, 0, 0] = 1 << 62, -1
         state = array_state(values)
 
-        assert len(json.dumps(state)) < 200
+        assert len(pack_state(state)) < 200
         assert array_from(state).tobytes() == values.tobytes()
         assert array_from(state).flags.writeable
 
@@ -127,20 +179,20 @@ class TestBlock:
         block, other = Block(GPU_METRICS[:1]), Block(GPU_METRICS[:1])
         names = [("a", "G1"), ("a", "G2"), ("b", "G1")]
         block.compare(names, f32([[0.1], [NAN], [0.3]]), np.zeros(3, np.intp), PeerConfig())
-        other.load_state(json.loads(json.dumps(block.to_state())))
+        other.load_state(through_bytes(block.to_state()))
 
         assert other.names == names
-        assert other.to_state() == block.to_state()
+        assert pack_state(other.to_state()) == pack_state(block.to_state())
 
 
 class TestTables:
     @pytest.mark.parametrize("table", [BUILTIN_TABLE, MetricTable(17, (), (Metric("x", "host", -1.0, None, "low"),))])
     def test_there_and_back(self, table: MetricTable) -> None:
-        assert table_from(json.loads(json.dumps(table_state(table)))) == table
+        assert table_from(through_bytes(table_state(table))) == table
 
     @given(tables)
     def test_any(self, table: MetricTable) -> None:
-        assert table_from(json.loads(json.dumps(table_state(table)))) == table
+        assert table_from(through_bytes(table_state(table))) == table
 
 
 class TestSteps:
@@ -161,7 +213,7 @@ class TestSteps:
 
     def test_state_there_and_back_with_gaps(self) -> None:
         told = StepRows.of({0: [1.0, NAN, NAN, 2.0, 3.0, 4.0, 5.0]})
-        found = StepRows.from_state(json.loads(json.dumps(told.to_state())))
+        found = StepRows.from_state(through_bytes(told.to_state()))
 
         assert (found.end_ns, found.ranks) == (told.end_ns, told.ranks)
         np.testing.assert_array_equal(found.values, told.values)
