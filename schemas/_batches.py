@@ -34,7 +34,7 @@ _HOST_TICK_BYTES = _FLOAT32_BYTES * len(BUILTIN_TABLE.host)
 _ROWS = struct.Struct("<I")
 _ROW_COUNT = 1
 
-_STEP_COLUMNS: tuple[Column, ...] = (
+STEP_COLUMNS: tuple[Column, ...] = (
     IntColumn(2, "ts_ns", "q", 0),
     IntColumn(3, "rank", "i", 0),
     IntColumn(4, "step", "q", 0),
@@ -49,7 +49,7 @@ _STEP_COLUMNS: tuple[Column, ...] = (
 )
 _STEP_ORDER = (0, 1, 2)  # ts_ns, rank, step
 
-_COLLECTIVE_COLUMNS: tuple[Column, ...] = (
+COLLECTIVE_COLUMNS: tuple[Column, ...] = (
     IntColumn(2, "ts_ns", "q", 0),
     TextColumn(3, "record", choices=("completion", "state")),
     IntColumn(4, "rank", "i", 0),
@@ -154,8 +154,8 @@ def pack_steps(batch: StepBatch) -> Sections:
     Raises:
         FieldError: a field that ``unpack_steps`` would refuse.
     """
-    columns = _transpose(batch.rows, len(_STEP_COLUMNS))
-    sections = _pack_columns(columns, _STEP_COLUMNS, len(batch.rows), "steps")
+    columns = _transpose(batch.rows, len(STEP_COLUMNS))
+    sections = _pack_columns(columns, STEP_COLUMNS, len(batch.rows), "steps")
     _check_order(columns, _STEP_ORDER, "steps", "(ts_ns, rank, step)")
     return sections
 
@@ -166,7 +166,7 @@ def unpack_steps(header: Header, sections: dict[int, bytes], now_ns: int | None)
     Raises:
         SchemaError: as ``tocsin.schemas.codec.decode``.
     """
-    columns = _unpack_columns(sections, _STEP_COLUMNS, "steps")
+    columns = _unpack_columns(sections, STEP_COLUMNS, "steps")
     _check_order(columns, _STEP_ORDER, "steps", "(ts_ns, rank, step)")
     _check_times(columns[0], "steps", now_ns)
     rows = tuple(map(StepRecord._make, zip(*columns, strict=True)))
@@ -179,8 +179,8 @@ def pack_collectives(batch: CollectiveBatch) -> Sections:
     Raises:
         FieldError: a field that ``unpack_collectives`` would refuse.
     """
-    columns = _transpose(batch.rows, len(_COLLECTIVE_COLUMNS))
-    sections = _pack_columns(columns, _COLLECTIVE_COLUMNS, len(batch.rows), "collectives")
+    columns = _transpose(batch.rows, len(COLLECTIVE_COLUMNS))
+    sections = _pack_columns(columns, COLLECTIVE_COLUMNS, len(batch.rows), "collectives")
     _check_collectives(columns)
     return sections
 
@@ -191,7 +191,7 @@ def unpack_collectives(header: Header, sections: dict[int, bytes], now_ns: int |
     Raises:
         SchemaError: as ``tocsin.schemas.codec.decode``.
     """
-    columns = _unpack_columns(sections, _COLLECTIVE_COLUMNS, "collectives")
+    columns = _unpack_columns(sections, COLLECTIVE_COLUMNS, "collectives")
     _check_collectives(columns)
     _check_times(columns[0], "collectives", now_ns)
     rows = tuple(map(CollectiveRecord._make, zip(*columns, strict=True)))

@@ -37,6 +37,8 @@ WIRE_VERSION = 1
 MAX_RECORD_BYTES = 16_000_000
 
 _HEADER = struct.Struct("<2sBBHHHHIIIq")
+NAMES_AT = _HEADER.size
+"""Length of the header's fixed part: the names begin there."""
 _SECTION = struct.Struct("<HI")
 _CRC = struct.Struct("<I")
 _CRC_AT = 12

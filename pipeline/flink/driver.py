@@ -32,6 +32,7 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import NamedTuple, Protocol
 
+from tocsin.pipeline.batch_decode import decode_many
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.flink.packing import unpack
 from tocsin.pipeline.frame_blocks import MAGIC, decode_block
@@ -258,7 +259,9 @@ class JobDriver:
         return every if self._digests else 1 + self._first_count % every
 
     def _take(self, end_ns: int, data: bytes) -> Iterator[Output]:
-        for origin, record in unpack(data):
+        held = list(unpack(data))
+        many = decode_many([record for _, record in held])
+        for (origin, record), batch in zip(held, many, strict=True):
             self.counters["records"] += 1
             try:
                 if record.startswith(MAGIC):
@@ -266,7 +269,7 @@ class JobDriver:
                     self.counters["records"] += len(block.means.hosts) - 1
                     self._engine.take_block(block, record)
                     continue
-                decoded = decode(record)
+                decoded = decode(record) if batch is None else batch
                 is_jobs = not isinstance(decoded, ModelAnnouncement)  # the engine refuses it, and says why
                 if is_jobs and decoded.ts_ns >= end_ns + _AHEAD_NS:
                     text = f"its own stamp lies {(decoded.ts_ns - end_ns) / NS_PER_SECOND:.0f} s after Kafka's"

@@ -23,8 +23,8 @@ from tocsin.schemas.topics import DEAD_LETTER, LATE, VERDICTS
 _SETTINGS = {
     "table.local-time-zone": "UTC",
     "python.execution-mode": "process",
-    "python.fn-execution.bundle.time": "200",
-    "pipeline.auto-watermark-interval": "200 ms",
+    "python.fn-execution.bundle.time": "50",
+    "pipeline.auto-watermark-interval": "50 ms",
     # a slice's frames, else copied between any two operators of a thread
     "pipeline.object-reuse": "true",
 }

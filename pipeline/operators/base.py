@@ -62,8 +62,9 @@ def shallow(value: Any) -> dict[str, Any]:
 
 
 def columns_of(kind: Any, values: Iterable[object], without: str = "") -> list[Any]:
-    """Dataclasses of one kind as [their number, field name -> column]: 80,000 dicts take a second to write."""
-    names = [name for name in kind.__dataclass_fields__ if name != without]
+    """Dataclasses, or named tuples, of one kind as [their number, field name -> column]: 80,000 dicts take a second."""
+    fields = kind._fields if hasattr(kind, "_fields") else kind.__dataclass_fields__
+    names = [name for name in fields if name != without]
     rows = list(map(attrgetter(*names), values))
     columns = zip(*rows, strict=True) if rows else ((),) * len(names)
     return [len(rows), dict(zip(names, map(_column, columns), strict=True))]

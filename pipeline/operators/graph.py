@@ -144,6 +144,20 @@ class JobGraph:
         place = self.places.get(rank)
         return place.pp if place is not None else -1
 
+    def stages_of(self, ranks: Iterable[int]) -> list[int]:
+        """``stage_of`` of each, for tens of thousands."""
+        places = self.places
+        return [-1 if (place := places.get(rank)) is None else place.pp for rank in ranks]
+
+    def host_count(self, ranks: Iterable[int], most: int) -> int:
+        """On how many hosts these ranks run; counting ends at ``most``."""
+        hosts: set[str] = set()
+        for rank in ranks:
+            hosts.add(self.host_of(rank))
+            if len(hosts) >= most:
+                break
+        return len(hosts)
+
     def roles_of_hosts(self) -> dict[str, tuple[int, ...]]:
         """Host -> the pipeline stages of its ranks: only hosts of equal role carry the same load."""
         if self._roles is None:
@@ -218,12 +232,28 @@ class JobGraph:
                 self._take_status(record)
 
     def _take_row(self, host: str, row: StepRecord) -> None:
+        """A large job brings 80,000 at once: what nearly none of them has is asked first."""
+        ts_ns, step = row.ts_ns, row.step
+        facts = self.ranks.get(row.rank)
+        if facts is None:
+            facts = self.ranks[row.rank] = RankFacts(host, ts_ns)
+        if ts_ns > facts.last_step_ns:
+            facts.last_step, facts.last_step_ns = step, ts_ns
+            if facts.stall is not None and ts_ns > facts.stall_ns:
+                facts.stall = None
+        if step > self.max_step:
+            self.max_step, self.max_step_ns = step, ts_ns
+        self.progress_ns = max(self.progress_ns, ts_ns)
+        if row.loss is not None and math.isfinite(row.loss):
+            facts.number_steps[0] = step
+        if row.grad_norm is not None and math.isfinite(row.grad_norm):
+            facts.number_steps[1] = step
+        if facts.exit is not None or facts.bye_ns or self.phases:
+            self._take_whole_step(facts, row)
+
+    def _take_whole_step(self, facts: RankFacts, row: StepRecord) -> None:
         begin_ns = row.ts_ns - int(row.duration_seconds * NS_PER_SECOND)
-        facts = self._take_step(host, row.rank, row.step, row.ts_ns)
         facts.begin_anew(begin_ns)
-        for index, value in enumerate((row.loss, row.grad_norm)):
-            if value is not None and math.isfinite(value):
-                facts.number_steps[index] = row.step
         if self.phases:
             # A whole step after the begin of a phase: its end was lost on the way.
             self._close_phases(row.rank, begin_ns)
@@ -234,7 +264,7 @@ class JobGraph:
         for place in topology.places:
             before = self.places.get(place.rank)
             moved = moved or (before is not None and before.host != place.host)
-            if before != place:
+            if before is not place and before != place:
                 self._roles = self._places_part = None
             self.places[place.rank] = place
             self._rank(place.rank, place.host, topology.ts_ns).host = place.host
@@ -275,17 +305,6 @@ class JobGraph:
         facts.clock_offset_ns = status.clock_offset_ns
         facts.clock_error_ns = status.clock_error_ns
         facts.hook_present = status.hook_present
-
-    def _take_step(self, host: str, rank: int, step: int, ts_ns: int) -> RankFacts:
-        facts = self._rank(rank, host, ts_ns)
-        if ts_ns > facts.last_step_ns:
-            facts.last_step, facts.last_step_ns = step, ts_ns
-            if facts.stall is not None and ts_ns > facts.stall_ns:
-                facts.stall = None
-        if step > self.max_step:
-            self.max_step, self.max_step_ns = step, ts_ns
-        self.progress_ns = max(self.progress_ns, ts_ns)
-        return facts
 
     def _take_agent(self, event: Event) -> None:
         edge = event.payload.get("edge")

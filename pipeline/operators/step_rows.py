@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.pipeline.operators.arrays import array_from, array_state
-from tocsin.pipeline.operators.base import UNCHANGED, pack_state, unpack_state
+from tocsin.pipeline.operators.base import UNCHANGED, columns_of, from_columns, pack_state, unpack_state
 from tocsin.schemas.records import StepRecord
 
 FloatArray = NDArray[np.float64]
@@ -30,7 +30,7 @@ class StepRows:
     Attributes:
         end_ns: when its last rank ended it.
         ranks: ascending.
-        values: seconds, shape (ranks, columns), NaN = not measured.
+        values: seconds, shape (ranks, columns), NaN = not measured; column by column in memory.
     """
 
     end_ns: int
@@ -38,11 +38,12 @@ class StepRows:
     values: FloatArray
 
     @classmethod
-    def of(cls, rows: Mapping[int, Sequence[float]]) -> StepRows:
-        """From rank -> (its values, time of its end)."""
+    def of(cls, rows: Mapping[int, StepRecord]) -> StepRows:
+        """From rank -> what it told of the step."""
         ranks = tuple(sorted(rows))
-        table = np.array([rows[rank] for rank in ranks], np.float64)
-        return cls(int(table[:, -1].max()), ranks, table[:, :-1])
+        columns = np.array(list(zip(*(values_of(rows[rank]) for rank in ranks), strict=True)), np.float64)
+        end_ns = max(row.ts_ns for row in rows.values())
+        return cls(int(float(end_ns)), ranks, columns.T)
 
     def duration_of(self, rank: int) -> float | None:
         """Step time of one rank in seconds, None where it told nothing."""
@@ -50,12 +51,12 @@ class StepRows:
 
     def to_state(self) -> list[Any]:
         """State in which arrays stand."""
-        return [self.end_ns, np.diff(np.array(self.ranks, "<i8"), prepend=0).astype("<i4"), array_state(self.values)]
+        return [self.end_ns, np.diff(np.array(self.ranks, "<i8"), prepend=0).astype("<i4"), array_state(self.values.T)]
 
     @classmethod
     def from_state(cls, state: Sequence[Any]) -> StepRows:
         """Take back what ``to_state`` gave."""
-        return cls(state[0], tuple(np.cumsum(state[1], dtype=np.int64).tolist()), array_from(state[2]))
+        return cls(state[0], tuple(np.cumsum(state[1], dtype=np.int64).tolist()), array_from(state[2]).T)
 
     def follows(self, before: StepRows | None) -> StepRows:
         """The same, with the ranks of the step before where they are equal: one tuple, equal at a glance."""
@@ -97,23 +98,23 @@ def window_from(entries: Sequence[Any], parts: Mapping[str, bytes]) -> list[Step
     return window
 
 
-def pending_state(pending: Mapping[int, Mapping[int, Sequence[float]]]) -> list[Any]:
-    """Steps that are not finished, as [step, ranks, their numbers]."""
+def pending_state(pending: Mapping[int, Mapping[int, StepRecord]]) -> list[Any]:
+    """Steps that are not finished, as [step, what each rank told]."""
     return [
-        [step, np.array(sorted(rows), "<i8"), array_state(np.array([rows[rank] for rank in sorted(rows)], "<f8"))]
+        [step, columns_of(StepRecord, (row for _, row in sorted(rows.items())))]
         for step, rows in sorted(pending.items())
     ]
 
 
-def pending_from(state: Sequence[Any]) -> dict[int, dict[int, list[float]]]:
+def pending_from(state: Sequence[Any]) -> dict[int, dict[int, StepRecord]]:
     """Take back what ``pending_state`` gave."""
-    return {step: dict(zip(ranks.tolist(), array_from(values).tolist(), strict=True)) for step, ranks, values in state}
+    return {step: {row.rank: row for row in from_columns(StepRecord, rows)} for step, rows in state}
 
 
 def table_of(steps: Sequence[StepRows]) -> tuple[tuple[int, ...], FloatArray]:
     """All ranks, and their values with shape (columns, steps, ranks)."""
     if all(step.ranks == steps[0].ranks for step in steps):
-        return steps[0].ranks, np.stack([step.values for step in steps]).transpose(2, 0, 1)
+        return steps[0].ranks, np.stack([step.values.T for step in steps], axis=1)
     ranks = tuple(sorted({rank for step in steps for rank in step.ranks}))
     column = {rank: index for index, rank in enumerate(ranks)}
     table = np.full((len(COLUMNS), len(steps), len(ranks)), np.nan)

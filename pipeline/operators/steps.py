@@ -34,7 +34,6 @@ from tocsin.pipeline.operators.step_rows import (
     pending_from,
     pending_state,
     table_of,
-    values_of,
     window_from,
     window_parts,
 )
@@ -100,7 +99,6 @@ class StepsConfig:
         return min(max(need, self.min_lasting_seconds), self.max_lasting_seconds)
 
 
-_NAN = float("nan")
 _JOB = "job:"
 """Name of the candidate that stands for the whole job; no host name holds a colon."""
 
@@ -113,7 +111,7 @@ class StepDetector:
         self._own = self._config = config
         self._model: Model | None = None
         self._graph = graph
-        self._pending: dict[int, dict[int, list[float]]] = {}
+        self._pending: dict[int, dict[int, StepRecord]] = {}
         self._pending_since_ns: dict[int, int] = {}
         self._seen_count: dict[int, int] = {}
         self._last_row_ns: dict[int, int] = {}
@@ -201,25 +199,27 @@ class StepDetector:
         """Large jobs send thousands of rows a second: phases are looked up only where there are any."""
         warmup_count, seen, newest = self._config.warmup_count, self._seen_count, self._last_row_ns
         has_phases = bool(self._graph.phases or self._graph.phase_spans)
+        pending = self._pending
         for row in rows:
             rank, ts_ns = row.rank, row.ts_ns
-            seen[rank] = (count := seen.get(rank, 0)) + 1
-            newest[rank] = max(newest.get(rank, 0), ts_ns)
+            seen[rank] = count = seen.get(rank, 0) + 1
+            if ts_ns > newest.get(rank, -1):
+                newest[rank] = ts_ns
             if count < warmup_count:
                 self._abstain(Reason.WARMING_UP)
                 continue
             if row.communication_seconds is None:
                 self._abstain(Reason.NO_HOOK)  # nobody can be singled out; the job's pace is known all the same
-            begin_ns = ts_ns - int(row.duration_seconds * NS_PER_SECOND)
-            if has_phases and self._graph.in_announced_phase(begin_ns, ts_ns):
-                self._abstain(Reason.ANNOUNCED_PHASE)
-                continue
-            numbers = [*values_of(row), float(ts_ns)]
-            if None in numbers:
-                numbers = [_NAN if value is None else value for value in numbers]
-            if row.step not in self._pending:
-                self._pending[row.step], self._pending_since_ns[row.step] = {}, now_ns
-            self._pending[row.step][rank] = numbers
+            if has_phases:
+                begin_ns = ts_ns - int(row.duration_seconds * NS_PER_SECOND)
+                if self._graph.in_announced_phase(begin_ns, ts_ns):
+                    self._abstain(Reason.ANNOUNCED_PHASE)
+                    continue
+            ranks = pending.get(row.step)
+            if ranks is None:
+                ranks = pending[row.step] = {}
+                self._pending_since_ns[row.step] = now_ns
+            ranks[rank] = row
 
     def _abstain(self, reason: Reason) -> None:
         self.abstained[reason.value] = self.abstained.get(reason.value, 0) + 1
@@ -263,7 +263,7 @@ class StepDetector:
 
     def _arrays(self) -> tuple[StepWindow, tuple[int, ...]]:
         ranks, table = table_of(self._window)
-        roles = np.array([self._graph.stage_of(rank) for rank in ranks], dtype=np.int64)
+        roles = np.array(self._graph.stages_of(ranks), dtype=np.int64)
         return StepWindow(table[0], table[1], table[2:], roles), ranks
 
     def _judge_ranks(self) -> StepWindow | None:
@@ -271,8 +271,8 @@ class StepDetector:
         if self._judged_count <= self._config.long_count:
             excess = median_excess(window)
             self._early = {rank: float(excess[index]) for index, rank in enumerate(ranks)}
-        hosts = {self._graph.host_of(rank) for rank in ranks}
-        if len(hosts) < self._config.slow.min_peer_count or not has_peers(window.roles, self._config.slow):
+        host_count = self._graph.host_count(ranks, self._config.slow.min_peer_count)
+        if host_count < self._config.slow.min_peer_count or not has_peers(window.roles, self._config.slow):
             self._abstain(Reason.TOO_FEW_PEERS)
             return window
         volatile = volatility_ratio(window) > self._config.max_volatility_ratio

@@ -56,6 +56,8 @@ class NanTracker:
     def take_steps(self, rows: Sequence[StepRecord]) -> None:
         """Step records show it too, where nobody sends events of it."""
         for row in rows:
+            if row.loss is None and row.grad_norm is None:
+                continue
             for stage, told in enumerate((row.loss, row.grad_norm)):
                 if told is not None and not math.isfinite(told):
                     self._report(row.rank, [row.step, stage, row.ts_ns, str(told)])

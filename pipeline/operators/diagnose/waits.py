@@ -101,7 +101,9 @@ class WaitTracker:
         """Learn places: the state rows of a batch are all that a rank stands in."""
         fresh: dict[int, list[dict[str, Any]]] = {}
         for row in rows:
-            place = self._places.setdefault(row.rank, _Place())
+            place = self._places.get(row.rank)
+            if place is None:
+                place = self._places[row.rank] = _Place()
             if row.record == "state":
                 op = OpState(
                     row.comm_id,
@@ -134,7 +136,7 @@ class WaitTracker:
             place.pending = [op for op in place.pending if op["start_ns"] > row.end_ns]
         if anew or known is None or row.op_seq > known[0]:
             place.done[row.comm_id] = [row.op_seq, row.end_ns]
-        for op in list(place.pending):
+        for op in list(place.pending) if place.pending else ():
             if op["comm_id"] == row.comm_id and not op["is_p2p"] and op["seq"] <= row.op_seq:
                 place.pending.remove(op)
                 self._learn(row.end_ns - op["start_ns"], op["start_ns"], row.end_ns)
@@ -143,7 +145,7 @@ class WaitTracker:
         """A finished step finished what was begun in it."""
         for row in rows:
             place = self._places.get(row.rank)
-            if place is None:
+            if place is None or not place.pending:
                 continue
             for op in list(place.pending):
                 if op["start_ns"] < row.ts_ns and place.pending_ns < row.ts_ns:
