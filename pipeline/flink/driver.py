@@ -32,7 +32,7 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import NamedTuple, Protocol
 
-from tocsin.pipeline.batch_decode import decode_many
+from tocsin.pipeline.batch_decode import Batch, decode_many
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.flink.packing import unpack
 from tocsin.pipeline.frame_blocks import MAGIC, decode_block
@@ -55,6 +55,8 @@ _TIME = struct.Struct("<q")
 _STEPS_COUNT = 60
 """Seconds that one timer works off at most: a checkpoint waits for it."""
 _SLICE_SECONDS, _QUIET_SECOND = METRIC_SLICE_NS // NS_PER_SECOND, 2
+_LARGE_BYTES = 1 << 20
+"""A window from which on it is worth while to decode it before its timer."""
 _AHEAD_NS = 2 * NS_PER_SECOND
 OPERATOR_FAILED, STAMPS_DIFFER = "operator_failed", "stamps_differ"
 COUNTERS = (
@@ -83,6 +85,20 @@ class Output(NamedTuple):
     key: bytes
     value: bytes
     headers: dict[str, bytes]
+
+
+class _Held(NamedTuple):
+    """A window that waits for its second.
+
+    Attributes:
+        end_ns: the second's end.
+        data: its packed records.
+        rows: ``_rows_of`` them, where that is done already.
+    """
+
+    end_ns: int
+    data: bytes
+    rows: list[tuple[str, bytes, Batch | None]] | None = None
 
 
 class DriverState(Protocol):
@@ -154,7 +170,7 @@ class JobDriver:
         self._adds = False
         """Whether there is a snapshot, and of this engine: its parts may be known by their names."""
         self._since_snapshot_count = 0
-        self._held: list[tuple[int, bytes]] = []
+        self._held: list[_Held] = []
         self._done_ns: int | None = None
         # Snapshots of many jobs do not fall on the same second.
         self._first_count = int.from_bytes(hashlib.blake2b(key, digest_size=2).digest(), "big")
@@ -201,9 +217,13 @@ class JobDriver:
         """
         self._state.append(_WINDOW + _TIME.pack(end_ns) + data)
         self._hold(end_ns, data)
+        if end_ns == self.next_ns and len(data) >= _LARGE_BYTES:
+            # Live: its second's timer waits for the windows of the other metric groups, which are still reduced.
+            index = bisect.bisect(self._held, end_ns, key=itemgetter(0)) - 1
+            self._held[index] = self._held[index]._replace(rows=_rows_of(data))
 
     def _hold(self, end_ns: int, data: bytes) -> None:
-        bisect.insort(self._held, (end_ns, data), key=itemgetter(0))
+        bisect.insort(self._held, _Held(end_ns, data), key=itemgetter(0))
 
     def on_time(self, watermark_ns: int) -> list[Output]:
         """Work off the seconds that end by this time; no window of theirs comes any more.
@@ -236,7 +256,7 @@ class JobDriver:
     def _work_off(self, until_ns: int) -> Iterator[Output]:
         for end_ns in range(self.next_ns, until_ns + 1, NS_PER_SECOND):
             while self._held and self._held[0][0] <= end_ns:
-                yield from self._take(*self._held.pop(0))
+                yield from self._take(self._held.pop(0))
             yield from self._tick(end_ns)
             self._done_ns = end_ns
             self._since_snapshot_count += 1
@@ -258,10 +278,9 @@ class JobDriver:
         every = self._config.snapshot_seconds
         return every if self._digests else 1 + self._first_count % every
 
-    def _take(self, end_ns: int, data: bytes) -> Iterator[Output]:
-        held = list(unpack(data))
-        many = decode_many([record for _, record in held])
-        for (origin, record), batch in zip(held, many, strict=True):
+    def _take(self, held: _Held) -> Iterator[Output]:
+        end_ns = held.end_ns
+        for origin, record, batch in _rows_of(held.data) if held.rows is None else held.rows:
             self.counters["records"] += 1
             try:
                 if record.startswith(MAGIC):
@@ -328,8 +347,8 @@ class JobDriver:
         digests = {name: known[name] if data == UNCHANGED else _digest(data) for name, data in parts.items()}
         changed = {name: data for name, data in parts.items() if known.get(name) != digests[name]}
         self._state.replace(changed, sorted(known.keys() - digests.keys()))
-        for end_ns, data in self._held:  # the new journal begins with what is not worked off
-            self._state.append(_WINDOW + _TIME.pack(end_ns) + data)
+        for held in self._held:  # the new journal begins with what is not worked off
+            self._state.append(_WINDOW + _TIME.pack(held.end_ns) + held.data)
         self._digests = digests
         self._adds = True
         self._since_snapshot_count = 0
@@ -361,6 +380,17 @@ def verdict_output(verdict: Verdict) -> Output:
     """A verdict line as a message: consumers tell repeated ones by (id, update)."""
     headers = {"id": verdict.verdict_id.encode(), "update": b"%d" % verdict.update}
     return Output(VERDICTS, job_key(verdict.job), encode_verdict(verdict), headers)
+
+
+def _rows_of(data: bytes) -> list[tuple[str, bytes, Batch | None]]:
+    """Origin and bytes of each record, and the batches that are decoded together; None: it is decoded alone."""
+    packed = list(unpack(data))
+    try:
+        batches = decode_many([record for _, record in packed])
+    except Exception:  # noqa: BLE001  # supervising: records that break it are decoded one by one, each a dead letter then
+        _LOG.exception("records could not be decoded together")
+        batches = [None] * len(packed)
+    return [(origin, record, batch) for (origin, record), batch in zip(packed, batches, strict=True)]
 
 
 def _digest(data: bytes) -> bytes:
