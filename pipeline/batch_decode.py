@@ -1,4 +1,4 @@
-"""Step and collective batches of many hosts, decoded together: a tenth of the time that each alone takes.
+"""Frames, step and collective batches of many hosts, decoded together: a fraction of the time that each alone takes.
 
 A large job's hosts send batches of the same shape: the same columns, as many rows, names as long. Of those the first
 one is decoded by the codec. Whoever has the same bytes wherever the shape stands is read by it, column by column of
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat, starmap
 from typing import Any, Final
@@ -19,16 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.schemas._batches import COLLECTIVE_COLUMNS, STEP_COLUMNS
-from tocsin.schemas._columns import Column, FloatColumn, IntColumn
+from tocsin.schemas._columns import Column, FloatColumn, IntColumn, unpack_texts
 from tocsin.schemas._wire import NAMES_AT, Kind
 from tocsin.schemas.codec import decode
 from tocsin.schemas.errors import SchemaError
-from tocsin.schemas.records import CollectiveBatch, CollectiveRecord, StepBatch, StepRecord
-from tocsin.schemas.validate import check_name
+from tocsin.schemas.records import CollectiveBatch, CollectiveRecord, Frame, StepBatch, StepRecord
+from tocsin.schemas.validate import MAX_NAME_BYTES, check_name
 
 Batch = StepBatch | CollectiveBatch
-Bytes = NDArray[np.uint8]
-Flags = NDArray[np.bool_]
+Alike = Batch | Frame
 
 _LEAST_COUNT: Final = 16
 """Fewer of one shape are decoded one by one."""
@@ -41,11 +40,16 @@ _COLUMNS: Final[Mapping[int, tuple[Column, ...]]] = {
     int(Kind.STEPS): STEP_COLUMNS,
     int(Kind.COLLECTIVES): COLLECTIVE_COLUMNS,
 }
+_FRAME: Final = int(Kind.FRAME)
+_SHAPE, _UUIDS, _GPU, _HOST = 1, 2, 3, 4
+"""Sections of a frame."""
+_FIRST_TICK_AT: Final = 12
+"""Where its first tick stands in its shape."""
 _START, _END = 7, 8
 """Columns of a collective's begin and end."""
 
 
-def decode_many(records: Sequence[bytes]) -> list[Batch | None]:
+def decode_many(records: Sequence[bytes]) -> list[Alike | None]:
     """Decode what can be decoded together.
 
     Args:
@@ -56,9 +60,9 @@ def decode_many(records: Sequence[bytes]) -> list[Batch | None]:
     """
     groups: dict[tuple[int, bytes], list[int]] = {}
     for place, data in enumerate(records):
-        if len(data) > _NAMES and data[_KIND] in _COLUMNS:
+        if len(data) > _NAMES and (data[_KIND] in _COLUMNS or data[_KIND] == _FRAME):
             groups.setdefault((len(data), data[:_CRC]), []).append(place)
-    found: list[Batch | None] = [None] * len(records)
+    found: list[Alike | None] = [None] * len(records)
     for places in groups.values():
         if len(places) >= _LEAST_COUNT:
             for place, batch in zip(places, _decode_alike([records[place] for place in places]), strict=True):
@@ -81,7 +85,7 @@ class _Shape:
     row_count: int
 
 
-def _shape_of(data: bytes, batch: Batch) -> _Shape:
+def _shape_of(data: bytes, row_count: int) -> _Shape:
     cluster, job, host = _LENGTHS.unpack_from(data, _LENGTHS_AT)
     begin = _NAMES + cluster + job
     place, spans = begin + host, {}
@@ -89,36 +93,64 @@ def _shape_of(data: bytes, batch: Batch) -> _Shape:
         number, length = _SECTION.unpack_from(data, place)
         place += _SECTION.size + length
         spans[number] = (place - length, place)
-    return _Shape((begin, begin + host), spans, len(batch.rows))
+    return _Shape((begin, begin + host), spans, row_count)
 
 
-def _decode_alike(records: Sequence[bytes]) -> Iterable[Batch | None]:
+def _decode_alike(records: Sequence[bytes]) -> Sequence[Alike | None]:
     """Decode records of one length, kind and lengths of names."""
-    nothing: list[Batch | None] = [None] * len(records)
     try:
         first = decode(records[0])
     except SchemaError:
-        return nothing
-    if not isinstance(first, Batch) or not first.rows:
-        return nothing
-    shape = _shape_of(records[0], first)
-    table = np.frombuffer(b"".join(records), np.uint8).reshape(len(records), -1)
-    reader = _Reader(table, shape, _COLUMNS[records[0][_KIND]])
-    columns = reader.columns(are_collectives=isinstance(first, CollectiveBatch))
+        return [None] * len(records)
+    if isinstance(first, Frame):
+        return _frames(records, first)
+    return _batches(records, first) if isinstance(first, Batch) and first.rows else [None] * len(records)
+
+
+def _batches(records: Sequence[bytes], first: Batch) -> Sequence[Batch | None]:
+    found: list[Batch | None] = [None] * len(records)
+    reader = _Reader(records, _shape_of(records[0], len(first.rows)))
+    columns = reader.columns(_COLUMNS[records[0][_KIND]], are_collectives=isinstance(first, CollectiveBatch))
     if columns is None:
-        return nothing
-    seed = zlib.crc32(records[0][:_CRC])
-    stated = _numbers(table, _CRC, _REST, "<u4")[:, 0].tolist()
-    times_ns = _numbers(table, _TIME, _TIME + 8, "<i8")[:, 0]
-    good = (reader.good & (times_ns >= 0)).tolist()
-    rows = _rows(first, columns, len(records) * shape.row_count)
-    kind, count = type(first), shape.row_count
-    for place, (data, crc, ts_ns) in enumerate(zip(records, stated, times_ns.tolist(), strict=True)):
-        if good[place] and zlib.crc32(memoryview(data)[_REST:], seed) == crc:
-            host = _host(data[slice(*shape.host)])
-            if host is not None:
-                nothing[place] = kind(first.job, host, ts_ns, rows[place * count : (place + 1) * count])
-    return nothing
+        return found
+    kind, count = type(first), len(first.rows)
+    rows = _rows(first, columns, len(records) * count)
+    for place, ts_ns, host in reader.intact(records):
+        found[place] = kind(first.job, host, ts_ns, rows[place * count : (place + 1) * count])
+    return found
+
+
+def _frames(records: Sequence[bytes], first: Frame) -> Sequence[Frame | None]:
+    found: list[Frame | None] = [None] * len(records)
+    shape = _shape_of(records[0], 0)
+    if shape.spans.keys() != {_SHAPE, _UUIDS, _GPU, _HOST}:
+        return found
+    reader = _Reader(records, shape)
+    first_tick_at = shape.spans[_SHAPE][0] + _FIRST_TICK_AT
+    first_ticks_ns = reader.numbers(first_tick_at, first_tick_at + 8, "<i8")[:, 0]
+    reader.good &= first_ticks_ns >= 0
+    uuids, gpu, host_values = (slice(*shape.spans[number]) for number in (_UUIDS, _GPU, _HOST))
+    for span in (uuids, gpu, host_values):
+        reader.leave(span.start, span.stop)
+    reader.compare()
+    ticks_ns = first_ticks_ns.tolist()
+    table_id, tick_ns, tick_count, gpu_count = first.table_id, first.tick_ns, first.tick_count, len(first.gpu_uuids)
+    for place, ts_ns, host in reader.intact(records):
+        data = records[place]
+        names = _uuids(data[uuids], gpu_count)
+        if names is not None:
+            told = (names, data[gpu], data[host_values])
+            found[place] = Frame(first.job, host, ts_ns, table_id, ticks_ns[place], tick_ns, tick_count, *told)
+    return found
+
+
+def _uuids(data: bytes, count: int) -> tuple[str, ...] | None:
+    try:
+        names = unpack_texts(data, count, "")
+    except SchemaError:
+        return None
+    good = len(set(names)) == count and "" not in names and max(map(len, names), default=0) <= MAX_NAME_BYTES
+    return names if good else None
 
 
 def _rows(first: Batch, columns: Sequence[Any], total: int) -> tuple[Any, ...]:
@@ -135,30 +167,54 @@ def _host(data: bytes) -> str | None:
         return None
 
 
-def _numbers(table: Bytes, begin: int, end: int, dtype: str) -> NDArray[Any]:
-    return np.ascontiguousarray(table[:, begin:end]).view(dtype)
-
-
 class _Reader:
     """Reads the columns of records of one shape; ``good``: which of them have it, and pass the checks so far."""
 
-    def __init__(self, table: Bytes, shape: _Shape, specs: Sequence[Column]) -> None:
-        self._table = table
+    def __init__(self, records: Sequence[bytes], shape: _Shape) -> None:
+        self._table = np.frombuffer(b"".join(records), np.uint8).reshape(len(records), -1)
         self._shape = shape
-        self._specs = specs
-        self.good = np.ones(len(table), np.bool_)
-        self._varies = np.zeros(table.shape[1], np.bool_)
+        self.good = np.ones(len(records), np.bool_)
+        self._varies = np.zeros(self._table.shape[1], np.bool_)
         """Bytes that are no part of the shape."""
         for begin, end in ((_CRC, _REST), (_TIME, _TIME + 8), shape.host):
             self._varies[begin:end] = True
 
-    def columns(self, *, are_collectives: bool) -> list[Any] | None:
+    def leave(self, begin: int, end: int) -> None:
+        """These bytes are no part of the shape."""
+        self._varies[begin:end] = True
+
+    def numbers(self, begin: int, end: int, dtype: str) -> NDArray[Any]:
+        """These bytes, which are no part of the shape, as numbers; shape (records, numbers)."""
+        self.leave(begin, end)
+        return np.ascontiguousarray(self._table[:, begin:end]).view(dtype)
+
+    def compare(self) -> None:
+        """Good are those whose other bytes are the first one's."""
+        fixed = np.flatnonzero(~self._varies)
+        self.good &= (self._table[:, fixed] == self._table[0, fixed]).all(axis=1)
+
+    def intact(self, records: Sequence[bytes]) -> Iterator[tuple[int, int, str]]:
+        """Those that are good and undamaged: place, time, host."""
+        seed = zlib.crc32(records[0][:_CRC])
+        stated = self.numbers(_CRC, _REST, "<u4")[:, 0].tolist()
+        times_ns = self.numbers(_TIME, _TIME + 8, "<i8")[:, 0]
+        name = slice(*self._shape.host)
+        good = np.flatnonzero(self.good & (times_ns >= 0)).tolist()
+        told_ns = times_ns.tolist()
+        for place in good:
+            data = records[place]
+            if zlib.crc32(memoryview(data)[_REST:], seed) == stated[place]:
+                host = _host(data[name])
+                if host is not None:
+                    yield place, told_ns[place], host
+
+    def columns(self, specs: Sequence[Column], *, are_collectives: bool) -> list[Any] | None:
         """Return each column as an array (records, rows), a list of all rows, or one value for all.
 
         None: there is a column that this cannot read.
         """
         found: list[Any] = []
-        for spec in self._specs:
+        for spec in specs:
             span = self._shape.spans.get(spec.section_id)
             if span is None:
                 found.append(None if isinstance(spec, FloatColumn) else spec.default_value)
@@ -171,17 +227,12 @@ class _Reader:
                 found.append(values)
             else:
                 found.append(self._texts(spec, span))
-        fixed = ~self._varies
-        self.good &= (self._table[:, fixed] == self._table[0, fixed]).all(axis=1)
+        self.compare()
         self._check_order(found, are_collectives=are_collectives)
         return found
 
-    def _span(self, begin: int, end: int, dtype: str) -> NDArray[Any]:
-        self._varies[begin:end] = True
-        return _numbers(self._table, begin, end, dtype)
-
     def _ints(self, spec: IntColumn, span: tuple[int, int]) -> NDArray[Any]:
-        values = self._span(*span, "<i8" if spec.code == "q" else "<i4")
+        values = self.numbers(*span, "<i8" if spec.code == "q" else "<i4")
         self.good &= (values >= spec.low).all(axis=1)
         return values
 
@@ -192,7 +243,7 @@ class _Reader:
             begin += (self._shape.row_count + 7) // 8
             if end - begin != 8 * self._shape.row_count:
                 return None
-        values = self._span(begin, end, "<f8")
+        values = self.numbers(begin, end, "<f8")
         if not spec.evidence:
             self.good &= (np.isfinite(values) & (values >= 0.0)).all(axis=1)
         return values

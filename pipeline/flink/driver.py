@@ -32,7 +32,7 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import NamedTuple, Protocol
 
-from tocsin.pipeline.batch_decode import Batch, decode_many
+from tocsin.pipeline.batch_decode import decode_many
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.flink.packing import unpack
 from tocsin.pipeline.frame_blocks import MAGIC, decode_block
@@ -43,7 +43,7 @@ from tocsin.schemas.cloudevents import encode_verdict
 from tocsin.schemas.codec import decode
 from tocsin.schemas.errors import SchemaError, SnapshotError
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import METRIC_SLICE_NS, NS_PER_SECOND, JobKey, ModelAnnouncement
+from tocsin.schemas.records import METRIC_SLICE_NS, NS_PER_SECOND, JobKey, ModelAnnouncement, Record
 from tocsin.schemas.topics import DEAD_LETTER, LATE, VERDICTS, job_key
 from tocsin.schemas.verdicts import ActionKind, FaultKind, Verdict, VerdictState, verdict_id_of
 
@@ -98,7 +98,7 @@ class _Held(NamedTuple):
 
     end_ns: int
     data: bytes
-    rows: list[tuple[str, bytes, Batch | None]] | None = None
+    rows: list[tuple[str, bytes, Record | None]] | None = None
 
 
 class DriverState(Protocol):
@@ -280,7 +280,7 @@ class JobDriver:
 
     def _take(self, held: _Held) -> Iterator[Output]:
         end_ns = held.end_ns
-        for origin, record, batch in _rows_of(held.data) if held.rows is None else held.rows:
+        for origin, record, known in _rows_of(held.data) if held.rows is None else held.rows:
             self.counters["records"] += 1
             try:
                 if record.startswith(MAGIC):
@@ -288,7 +288,7 @@ class JobDriver:
                     self.counters["records"] += len(block.means.hosts) - 1
                     self._engine.take_block(block, record)
                     continue
-                decoded = decode(record) if batch is None else batch
+                decoded = decode(record) if known is None else known
                 is_jobs = not isinstance(decoded, ModelAnnouncement)  # the engine refuses it, and says why
                 if is_jobs and decoded.ts_ns >= end_ns + _AHEAD_NS:
                     text = f"its own stamp lies {(decoded.ts_ns - end_ns) / NS_PER_SECOND:.0f} s after Kafka's"
@@ -382,15 +382,25 @@ def verdict_output(verdict: Verdict) -> Output:
     return Output(VERDICTS, job_key(verdict.job), encode_verdict(verdict), headers)
 
 
-def _rows_of(data: bytes) -> list[tuple[str, bytes, Batch | None]]:
-    """Origin and bytes of each record, and the batches that are decoded together; None: it is decoded alone."""
+def _rows_of(data: bytes) -> list[tuple[str, bytes, Record | None]]:
+    """Origin, bytes and record of each; None: a block, or what cannot be decoded: ``_take`` says what becomes of it."""
     packed = list(unpack(data))
     try:
-        batches = decode_many([record for _, record in packed])
-    except Exception:  # noqa: BLE001  # supervising: records that break it are decoded one by one, each a dead letter then
+        together = decode_many([record for _, record in packed])
+    except Exception:  # noqa: BLE001  # supervising: records that break it are decoded one by one
         _LOG.exception("records could not be decoded together")
-        batches = [None] * len(packed)
-    return [(origin, record, batch) for (origin, record), batch in zip(packed, batches, strict=True)]
+        together = [None] * len(packed)
+    return [
+        (origin, record, _alone(record) if found is None else found)
+        for (origin, record), found in zip(packed, together, strict=True)
+    ]
+
+
+def _alone(record: bytes) -> Record | None:
+    try:
+        return None if record.startswith(MAGIC) else decode(record)
+    except Exception:  # noqa: BLE001  # supervising: it is decoded once more where it becomes a dead letter
+        return None
 
 
 def _digest(data: bytes) -> bytes:

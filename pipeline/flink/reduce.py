@@ -10,11 +10,12 @@ import logging
 from collections.abc import Sequence
 
 from tocsin.models.frames import fits
+from tocsin.pipeline.batch_decode import decode_many
 from tocsin.pipeline.flink.packing import pack
 from tocsin.pipeline.frame_blocks import BUILTIN_TABLES, blocks_of, encode_block
 from tocsin.schemas.codec import decode
 from tocsin.schemas.errors import SchemaError
-from tocsin.schemas.records import Frame
+from tocsin.schemas.records import Frame, Record
 
 _LOG = logging.getLogger("tocsin.flink")
 
@@ -33,8 +34,9 @@ def reduce_and_pack(values: Sequence[bytes | None], origins: Sequence[str | None
     frames: dict[bytes, Frame] = {}
     rest: list[bytes | None] = []
     rest_origins: list[str | None] = []
-    for value, origin in zip(values, origins, strict=True):
-        frame = _frame_of(value)
+    plain = [value or b"" for value in values]
+    for value, origin, record in zip(values, origins, _decoded(plain), strict=True):
+        frame = _fitting(record)
         if frame is None or value is None:
             rest.append(value)
             rest_origins.append(origin)
@@ -48,10 +50,23 @@ def reduce_and_pack(values: Sequence[bytes | None], origins: Sequence[str | None
     return pack([*rest, *blocks], [*rest_origins, *[""] * len(blocks)])
 
 
-def _frame_of(value: bytes | None) -> Frame | None:
+def _decoded(values: Sequence[bytes]) -> list[Record | None]:
+    """Each record, None where it is none."""
     try:
-        record = decode(value or b"")
+        together = decode_many(values)
+    except Exception:  # noqa: BLE001  # supervising: records that break it are decoded one by one
+        _LOG.exception("records could not be decoded together")
+        together = [None] * len(values)
+    return [_alone(value) if record is None else record for value, record in zip(values, together, strict=True)]
+
+
+def _alone(value: bytes) -> Record | None:
+    try:
+        return decode(value)
     except SchemaError:
         return None
+
+
+def _fitting(record: Record | None) -> Frame | None:
     table = BUILTIN_TABLES.get(record.table_id) if isinstance(record, Frame) else None
     return record if isinstance(record, Frame) and table is not None and fits(record, table) else None

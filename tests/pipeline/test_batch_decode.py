@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 from tocsin.pipeline.batch_decode import decode_many
 from tocsin.schemas.codec import decode, encode
 from tocsin.schemas.errors import SchemaError
-from tocsin.schemas.records import CollectiveBatch, CollectiveRecord, JobKey, Record, StepBatch, StepRecord
+from tocsin.schemas.metrics import BUILTIN_TABLE
+from tocsin.schemas.records import CollectiveBatch, CollectiveRecord, Frame, JobKey, Record, StepBatch, StepRecord
 
 JOB = JobKey("c", "job", 0)
 T0 = 1_800_000_000_000_000_000
@@ -46,6 +48,17 @@ def collectives(number: int, rows: int = 3) -> CollectiveBatch:
     return CollectiveBatch(JOB, f"host-{number:03d}", T0, own)
 
 
+def frame(number: int) -> Frame:
+    """One host's frame: GPUs and samples of its own."""
+    table, ticks = BUILTIN_TABLE, 5
+    values = np.random.default_rng(number).random((2, len(table.gpu), ticks)).astype("<f4")
+    values[0, 0, 0] = np.nan
+    uuids = (f"GPU-{number:03d}-0", f"GPU-{number:03d}-1")
+    host = np.full((len(table.host), ticks), number, "<f4").tobytes()
+    told = (table.table_id, T0 - number, 10**9, ticks, uuids, values.tobytes(), host)
+    return Frame(JOB, f"host-{number:03d}", T0 + number, *told)
+
+
 def alone(data: bytes) -> Record | None:
     """What the codec makes of it, None: it refuses."""
     try:
@@ -70,7 +83,7 @@ def check(records: Sequence[bytes]) -> list[Record | None]:
     return list(found)
 
 
-@pytest.mark.parametrize("make", [steps, collectives])
+@pytest.mark.parametrize("make", [steps, collectives, frame])
 def test_all_hosts_of_one_shape_are_decoded_together(make: type) -> None:
     found = check([encode(make(number)) for number in range(COUNT)])
 
@@ -100,7 +113,7 @@ def test_columns_that_nobody_sends_and_some_rows_without_a_value() -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(data=st.data(), make=st.sampled_from([steps, collectives]))
+@given(data=st.data(), make=st.sampled_from([steps, collectives, frame]))
 def test_whatever_is_wrong_with_some_is_left_to_the_codec(data: st.DataObject, make: type) -> None:
     records = [encode(make(number)) for number in range(COUNT)]
     for _ in range(data.draw(st.integers(1, 6))):
