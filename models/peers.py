@@ -182,20 +182,45 @@ def compare(
     safe = np.where(np.abs(level) < _NOTHING, 1.0, level)
     factor = np.full_like(values, np.nan)
     shift = np.zeros_like(values)
+    shifts = np.zeros((int(groups.max(initial=-1)) + 1, values.shape[1]), np.float32)
     for group in np.unique(groups[groups >= 0]):
         rows = np.flatnonzero(groups == group)
         ratio = np.where(additive[rows], np.nan, values[rows] / safe[rows])
         factor[rows] = median(ratio, 0)
-        shift[rows] = median(values[rows] - level[rows], 0)
+        shift[rows] = shifts[group] = median(values[rows] - level[rows], 0)
     expected = np.where(additive, level + shift, level * factor)
     expected = np.where(np.isfinite(expected), expected, level + shift)
     expected = np.maximum(expected, [scale.low for scale in scales]).astype(np.float32)
     rest = values - expected
     sigma = _sigma(rest, expected, groups, (state, floors, additive), config)
     ready = state.seen_count >= config.warmup_count
-    sigmas = np.where(ready & (groups >= 0)[:, None], rest / sigma, np.nan).astype(np.float32)
+    judged = ready & (groups >= 0)[:, None]
+    sigmas = np.where(judged, rest / sigma, np.nan).astype(np.float32)
+    if len(shifts) > 1 and additive.any():
+        own = np.where(additive, _beyond_others(rest, shift, shifts), rest)
+        said = np.where(judged, own / sigma, np.nan).astype(np.float32)
+    else:
+        said = sigmas
     _learn(values, rest, sigmas, factor, state, config)
-    return PeerWindow(sigmas, expected, factor)
+    return PeerWindow(said, expected, factor)
+
+
+def _beyond_others(rest: FloatArray, shift: FloatArray, shifts: FloatArray) -> FloatArray:
+    """What is left of the rows' distances once they are allowed what some other group moved by as a whole.
+
+    Two hosts of a stage that lie in a congested minipod stand out among their peers while all of the next stage, which
+    lies there too, has the same marks. A machine's own fault does not reach every machine of another stage alike.
+    Only where differences are taken: ratios of a stage that works less say nothing of another one.
+
+    Args:
+        rest: distance from what was expected, shape (rows, metrics).
+        shift: how far each row's group moved, same shape.
+        shifts: how far each group moved, shape (groups, metrics).
+    """
+    high, low = np.nan_to_num(shifts).max(0), np.nan_to_num(shifts).min(0)
+    allowed = np.maximum(np.where(rest > 0, high - shift, shift - low), 0)
+    found: FloatArray = np.sign(rest) * np.maximum(np.abs(rest) - allowed, 0)
+    return found
 
 
 def _is_additive(

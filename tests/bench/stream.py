@@ -111,11 +111,17 @@ def main() -> int:
     parser.add_argument("--cut", action="store_true", help="agents cut frames by metric group")
     text = "after these, more and more hosts in as many jobs as the first run's, 90 s each, until they do not keep up"
     parser.add_argument("--search", action="store_true", help=text)
+    text = "instead: how fast one job's waiting records are worked off, frames cut, in one slot and in two"
+    parser.add_argument("--backlog", action="store_true", help=text)
     parser.add_argument("--threads", action="store_true", help="print which threads used the time")
     parser.add_argument("--flink", action="append", default=[], metavar="NAME=VALUE", help="a setting of Flink")
     parser.add_argument("--checkpoint-seconds", type=float, default=_DEFAULTS.checkpoint_seconds)
     parser.add_argument("--snapshot-seconds", type=int, default=_DEFAULTS.snapshot_seconds)
     args = parser.parse_args()
+    if args.backlog:
+        from tests.bench.stream_backlog import compare_slots
+
+        return compare_slots(args)
     failed = sum(not _run(args, jobs=job_count) for job_count in args.jobs)
     if args.search:
         _search(args)
@@ -124,7 +130,7 @@ def main() -> int:
 
 def _run(args: argparse.Namespace, **changes: int) -> bool:
     with tempfile.TemporaryDirectory(prefix="tocsin-stream-") as folder:
-        return _Chain(Path(folder), argparse.Namespace(**{**vars(args), **changes})).run()
+        return Chain(Path(folder), argparse.Namespace(**{**vars(args), **changes})).run()
 
 
 def _search(args: argparse.Namespace) -> None:
@@ -137,7 +143,9 @@ def _search(args: argparse.Namespace) -> None:
     print(f"largest number of hosts that kept up: {most or args.hosts}; {hosts} did not (what bounds them: above)")
 
 
-class _Chain:
+class Chain:
+    """One run: all of it up, played, printed, down."""
+
     def __init__(self, folder: Path, args: argparse.Namespace) -> None:
         self._args = args
         self._broker = Broker(BrokerConfig(folder / "kafka"))
@@ -151,9 +159,9 @@ class _Chain:
         self.keeps_up = False
 
     def run(self) -> bool:
+        """Whether it keeps up."""
         try:
-            self._up()
-            self._measure()
+            self._play()
         finally:
             if self._consumer is not None:
                 self._consumer.stop()
@@ -162,14 +170,22 @@ class _Chain:
             self._broker.stop()
         return self.keeps_up
 
-    def _up(self) -> None:
+    def _play(self) -> None:
         begin = time.monotonic()
+        self._services_up()
+        self._job_up("latest")
+        print(f"ready after {time.monotonic() - begin:.0f} s", flush=True)
+        self._measure()
+
+    def _services_up(self) -> None:
         self._broker.start()
         self._endpoint.start()
         self._command("topics", "apply", "--kafka", self._broker.address, "--topic-prefix", PREFIX)
         self._command("migrate", "--clickhouse", self._endpoint.url)
         self._flink.start()
-        stream = StreamOptions(servers=self._broker.address, prefix=PREFIX, start="latest")
+
+    def _job_up(self, start: str) -> None:
+        stream = StreamOptions(servers=self._broker.address, prefix=PREFIX, start=start)
         options = JobOptions(
             stream,
             slot_count=self._args.parallelism,
@@ -184,7 +200,6 @@ class _Chain:
         command += ["--topic-prefix", PREFIX, "--clickhouse", self._endpoint.url]
         self._consumer = Child(Program("the consumer", command, self._folder / "consumer.log"))
         self._consumer.start()
-        print(f"ready after {time.monotonic() - begin:.0f} s", flush=True)
 
     def _command(self, *arguments: str) -> None:
         subprocess.run([sys.executable, "-m", "tocsin", *arguments], check=True, stdout=subprocess.DEVNULL)
@@ -200,11 +215,7 @@ class _Chain:
             "ClickHouse endpoint": Usage([self._endpoint.child]),
             "consumer": Usage([self._consumer]),
         }
-        command = [sys.executable, "-m", "tests.bench.stream_load", "--kafka", self._broker.address]
-        command += ["--prefix", PREFIX, "--hosts", str(self._args.hosts), "--jobs", str(self._args.jobs)]
-        command += ["--seconds", str(self._args.warmup_seconds + self._args.seconds)]
-        command += ["--slots", str(self._args.parallelism), *(["--one-slot"] if self._args.one_slot else [])]
-        command += ["--cut"] if self._args.cut else []
+        command = self._load(self._args.warmup_seconds + self._args.seconds)
         # it stands for 10,000 machines: it must not wait for a processor, or its records and ticks come late
         load = subprocess.Popen([*_FIRST, *command], stdout=subprocess.PIPE, text=True)
         assert load.stdout is not None
@@ -239,6 +250,13 @@ class _Chain:
         if self._args.threads:
             for seconds, name in spent[:_THREADS_COUNT]:
                 print(f"{seconds:8.1f} s  {name}")
+
+    def _load(self, seconds: int, *options: str) -> list[str]:
+        args = self._args
+        command = [sys.executable, "-m", "tests.bench.stream_load", "--kafka", self._broker.address]
+        command += ["--prefix", PREFIX, "--hosts", str(args.hosts), "--jobs", str(args.jobs), "--seconds", str(seconds)]
+        command += ["--slots", str(args.parallelism), *(["--one-slot"] if args.one_slot else [])]
+        return [*command, *(["--cut"] if args.cut else []), *options]
 
     def _tell(self, came: Sequence[Arrival], lag: LagMeter) -> None:
         """Print where the time goes and whether more and more waits."""

@@ -103,6 +103,9 @@ def main() -> None:
     parser.add_argument("--slots", type=int, required=True)
     parser.add_argument("--one-slot", action="store_true")
     parser.add_argument("--cut", action="store_true")
+    parser.add_argument(
+        "--backlog", action="store_true", help="all of it is past: send it as fast as the broker takes it"
+    )
     args = parser.parse_args()
     names = names_of(args.jobs, args.slots, is_spread=not args.one_slot)
     load = Load(args.hosts, args.jobs, args.seconds // SLICE_SECONDS, args.prefix, args.cut, names)
@@ -110,6 +113,8 @@ def main() -> None:
     # The stamps lie in the future while the bytes are made: a slice costs some 60 us a host, and Java compiles
     # meanwhile: what begins late begins with a backlog that is the load's own.
     lead_seconds = 5 + (300e-6 if load.is_cut else 190e-6) * load.host_count * load.slice_count
+    if args.backlog:
+        lead_seconds = -float((load.slice_count + 2) * SLICE_SECONDS)
     start_ns = (int(time.time() + lead_seconds) // SLICE_SECONDS + 1) * SLICE_NS
     gc.disable()  # it would walk through ten million prepared objects, seconds each time, while agents wait
     slices = [_parts(_slice(load, start_ns, index), partitions) for index in range(load.slice_count)]

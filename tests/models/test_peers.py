@@ -155,6 +155,31 @@ class TestGroups:
         assert np.isnan(rows.window(one_of(2, 1, 0.2)).sigmas).all()
 
 
+class TestElsewhere:
+    """Marks of congestion that all of another stage has, too, are no machine's of this one."""
+
+    SCALES = (scale_of(Metric("pfc_tx_packets_per_second", "host", 0.0, None, "high")),)
+
+    def sigmas(self, marks: ArrayLike) -> FloatArray:
+        rows = Rows([0.0] * 16, self.SCALES, groups=np.repeat([0, 1], 8)).learn()
+        values = np.asarray(marks, np.float32)[:, None]
+        return compare(transform(values, self.SCALES), rows.groups, rows.state, self.SCALES, CONFIG).sigmas[:, 0]
+
+    def test_two_of_a_stage_lie_where_all_of_the_next_one_lies(self) -> None:
+        assert np.abs(self.sigmas([0] * 6 + [300, 260] + [250] * 8)).max() < CONFIG.suspicious_sigmas
+
+    def test_one_sees_far_more_than_the_other_stage_does(self) -> None:
+        sigmas = self.sigmas([0] * 7 + [9000] + [100] * 8)
+
+        assert sigmas[7] > 2 * CONFIG.suspicious_sigmas
+        assert np.abs(np.delete(sigmas, 7)).max() < 1
+
+    def test_a_few_of_the_other_stage_are_no_excuse(self) -> None:
+        sigmas = self.sigmas([0] * 7 + [300] + [300] * 3 + [0] * 5)
+
+        assert sigmas[7] > CONFIG.suspicious_sigmas
+
+
 class TestMissing:
     def test_a_metric_that_nobody_has_never_scores(self) -> None:
         rows = Rows(np.full((8, 2), (450.0, np.nan), np.float32), (Scale(4.0), Scale(1.5))).learn()

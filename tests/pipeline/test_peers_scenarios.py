@@ -177,6 +177,22 @@ class TestHarmless:
         assert not _accused(scenario)
         assert all(verdict.action.value not in ("drain", "evict") for verdict in scenario.verdicts)
 
+    @pytest.mark.parametrize("windows", [1, 2], ids=["one_window", "both_sides_of_its_end"])
+    def test_what_a_window_of_25_seconds_shows_must_show_in_the_next_ones(self, windows: int) -> None:
+        """While all steps take longer: by chance, or a daemon that runs as one window ends and the next begins."""
+        metric, begin, end = ("rdma_bytes_per_second", 401, 424) if windows == 1 else (CPU, 420, 430)
+        scenario, job = _scenario(MachineShape(tick_seconds=5))
+        scenario.at(400).inject(job.slow_all, "forward", 1.5)
+        for second, raised in ((begin, True), (end, False)):
+            scenario.at(second).inject(job.slow, 3, "forward", 3.0 if raised else 1.5)
+            if windows == 1:
+                scenario.at(second).inject(job.shift, 3, metric, 0.7 if raised else 1.0)
+            else:
+                scenario.at(second).inject(job.raise_by, 3, metric, 0.6 if raised else 0.0)
+        scenario.run(500)
+        by_metrics = [v for v in scenario.verdicts if any(metric == evidence.metric for evidence in v.evidence)]
+        assert {verdict.fault.value for verdict in by_metrics} <= {"degraded"}
+
     @HOOKS
     def test_an_announced_checkpoint_is_silent(self, machines: MachineShape) -> None:
         scenario, job = _scenario(machines)

@@ -127,10 +127,12 @@ def find_machine(  # what is known, and what is remembered
         return [], [Reason.NOT_CONTINUOUS]
     if _is_undecided(slowdown, pace) and lasted_ns >= rules.undecided_ns and _is_steady(chosen, rules):
         slowdown = None
-    hurts = bool(open_ones) and _hurts(chosen, slowdown, pace, lasted_ns, rules)
+    hurts = (
+        bool(open_ones) and lasted_ns > _window_ns(graph, chosen) and _hurts(chosen, slowdown, pace, lasted_ns, rules)
+    )
     if not hurts and not _is_loud(chosen):
         return [], [Reason.NO_IMPACT]
-    if hurts and _is_weak(chosen) and not _lasts(chosen, onset_ns, pace, rules):
+    if hurts and _is_weak(chosen) and not _lasts(chosen, lasted_ns, graph, pace, rules):
         return [], [Reason.NOT_CONTINUOUS]
     holding = [_still_differs(anomaly) for anomaly in open_ones if anomaly not in chosen]
     return [_finding(graph, chosen, onset_ns, slowdown, hurts=hurts, sure_ns=rules.sure_ns), *holding], []
@@ -146,6 +148,14 @@ def _hurts(
     return (slowdown.is_certain or (steady and slowdown.is_likely)) and _explains(chosen, slowdown, pace)
 
 
+def _window_ns(graph: JobGraph, chosen: Sequence[Anomaly]) -> int:
+    """The length of a metric window of theirs: one alone accuses nobody, however long it is.
+
+    Of thousands of machines whose steps end at other places in a window of 25 s some lie far out in one of them.
+    """
+    return max((graph.hosts[a.component.name].beat_ns for a in chosen if a.component.name in graph.hosts), default=0)
+
+
 def _is_loud(chosen: Sequence[Anomaly]) -> bool:
     return any(families(anomaly) - SILENT_FAMILIES for anomaly in chosen)
 
@@ -155,11 +165,11 @@ def _is_weak(chosen: Sequence[Anomaly]) -> bool:
     return all(families(anomaly) - SILENT_FAMILIES == {"cpu"} for anomaly in chosen)
 
 
-def _lasts(chosen: Sequence[Anomaly], onset_ns: int, pace: Pace, rules: MachineRules) -> bool:
-    """Whether it has gone on for longer than a daemon runs."""
+def _lasts(chosen: Sequence[Anomaly], lasted_ns: int, graph: JobGraph, pace: Pace, rules: MachineRules) -> bool:
+    """Whether it has gone on for longer than a daemon runs, which may lie on both sides of a window's end."""
     shown = pace.own_excess_seconds(chosen[0].component.name) is not None
     cpu_lasting_ns = rules.cpu_lasting_ns if shown else 2 * rules.cpu_lasting_ns
-    return max(anomaly.end_ns for anomaly in chosen) - onset_ns >= cpu_lasting_ns
+    return lasted_ns >= cpu_lasting_ns and lasted_ns > 2 * _window_ns(graph, chosen)
 
 
 def _is_undecided(slowdown: Slowdown | None, pace: Pace) -> bool:

@@ -28,7 +28,9 @@ class SilenceConfig:
         same_time_ns: the silence began within this of the peers' last progress.
         sure_ns: the silence is confirmed after this: an agent that restarts while everybody writes an
             unannounced checkpoint looks the same before.
-        long_silence_ns: a host that falls silent while the job stands anyway is accused after this.
+        long_silence_ns: a host that falls silent while the job stands anyway is accused after this; so is one in a job
+            that ...
+        known_factor: ... has stood for so long (times this) and gone on: agents restart in its checkpoints, too.
         late_ns: where nobody knows how long a step is, the peers may have gone on for so long without a host
             that has been silent for ``long_silence_ns``.
         max_suspect_ratio: more hosts silent together are no machine fault, unless they are all that hang on one
@@ -41,6 +43,7 @@ class SilenceConfig:
     same_time_ns: int = 7 * NS_PER_SECOND
     sure_ns: int = 30 * NS_PER_SECOND
     long_silence_ns: int = 45 * NS_PER_SECOND
+    known_factor: float = 1.25
     late_ns: int = 60 * NS_PER_SECOND
     max_suspect_ratio: float = 0.25
 
@@ -98,6 +101,10 @@ def find_silence(
         longest_ns = now_ns - config.long_silence_ns
         guilty = [host for host, last_ns in seen_ns.items() if longest_ns >= last_ns > progress_ns - late_ns]
     reasons = {host: Reason.MONITORING_LOST for host in silent if host not in guilty}
+    if now_ns - progress_ns < config.known_factor * pace.longest_standing_ns:
+        short = {host for host in guilty if now_ns - seen_ns[host] < config.long_silence_ns}
+        reasons |= dict.fromkeys(short, Reason.WITHIN_PATIENCE)
+        guilty = [host for host in guilty if host not in short]
     if not guilty or len(speaking) + len(guilty) < 2:  # a lone host has no peers to confirm it
         return [], reasons
     if len(guilty) > few_hosts(graph, config.max_suspect_ratio) and not is_whole(graph, guilty):

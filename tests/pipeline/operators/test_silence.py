@@ -125,6 +125,16 @@ def test_it_is_tentative_at_first_and_sure_later() -> None:
     assert (early.tentative, late.tentative) == (True, False)
 
 
+@pytest.mark.parametrize(("second", "named"), [(80, False), (95, False), (106, True)])
+def test_in_a_job_that_stood_before_and_went_on_a_host_must_be_silent_for_longer(second: int, named: bool) -> None:
+    """An agent that restarts in one of its checkpoints, which nobody announces."""
+    pace = StubPace(NS_PER_SECOND, longest_standing_ns=45 * NS_PER_SECOND)
+    findings, reasons = Job().run(second, steps_until=LOST_SECOND).find(second, pace)
+
+    assert [suspect.component.name for finding in findings for suspect in finding.suspects] == ["n3"] * named
+    assert reasons == ({} if named else {"n3": Reason.WITHIN_PATIENCE})
+
+
 def test_the_others_stood_long_before_and_do_not_go_on() -> None:
     """A checkpoint, and a host that died in it: accused when the others would have gone on by now."""
     job = Job().run(200, steps_until=20)
