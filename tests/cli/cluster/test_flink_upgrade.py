@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def test_an_upgrade_and_one_that_fails_change_no_verdict(
     third_id = job.job_id
     said = capsys.readouterr().err
     assert "not upgraded" in said
-    assert "0 of 257 parts run, 0 slots are free" in said
+    assert re.search(r": 0 of \d+ parts run, 0 slots are free", said)
     assert f"the old job runs again as {third_id}" in said
     assert len({first_id, second_id, third_id}) == 3
     assert '"slot_count": 2' in job.flink.rest.options(third_id)
