@@ -332,7 +332,7 @@ def _same_fault(verdict: Verdict, finding: Finding) -> bool:
 
 
 def _ends_itself(finding: Finding) -> bool:
-    """Whether a job that has seen a NaN may have ended itself: who of it dies first, and says nothing, is no culprit."""
+    """Whether a job that saw a NaN may have ended itself: who of it dies first, and says nothing, is no culprit."""
     return finding.fault in _STANDSTILL and (not finding.suspects or finding.cause == "process_exit")
 
 
