@@ -23,7 +23,8 @@ from tocsin.schemas.records import JobKey, Slice
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
 STATE_VERSION = 4
-"""2: arrays without their zeros, dataclasses as one table. 3: judged time, who fell first, causes that settle. 4: half minutes."""
+"""2: arrays without their zeros, dataclasses as one table. 3: judged time, who fell first, causes that settle.
+4: half minutes."""
 Out_co = TypeVar("Out_co", covariant=True)
 T = TypeVar("T")
 
