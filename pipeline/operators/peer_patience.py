@@ -54,6 +54,24 @@ class PatienceConfig:
     )
 
 
+def as_asked(own: SumConfig, windows: SumConfig, usual: SumConfig) -> SumConfig:
+    """How spans add up where a model asks for more than usual of windows; one that asks for less is about windows.
+
+    Args:
+        own: how they add up by themselves.
+        windows: how the model lets windows add up.
+        usual: how these add up without a model.
+    """
+    drift_sigmas = own.drift_sigmas * max(1.0, windows.drift_sigmas / usual.drift_sigmas)
+    counted = (windows.max_sigmas - windows.drift_sigmas) / (usual.max_sigmas - usual.drift_sigmas)
+    return replace(
+        own,
+        drift_sigmas=drift_sigmas,
+        max_sigmas=drift_sigmas + min(1.0, counted) * (own.max_sigmas - own.drift_sigmas),
+        alarm_sum=own.alarm_sum * max(1.0, windows.alarm_sum / usual.alarm_sum),
+    )
+
+
 class Patience:
     """Means of one job's hosts over half a minute, and what of them deviates."""
 

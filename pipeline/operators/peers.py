@@ -25,7 +25,7 @@ from tocsin.models.robust import median
 from tocsin.pipeline.frame_blocks import BUILTIN_TABLES, join_blocks, slice_blocks
 from tocsin.pipeline.operators.base import anomaly_from, pack_state, unpack_state
 from tocsin.pipeline.operators.graph import JobGraph
-from tocsin.pipeline.operators.peer_patience import Patience, PatienceConfig
+from tocsin.pipeline.operators.peer_patience import Patience, PatienceConfig, as_asked
 from tocsin.pipeline.operators.peer_rows import (
     GPU_SAMPLES,
     Block,
@@ -115,6 +115,7 @@ class PeerDetector:
         self._table = table
         self._patience = Patience(self._config.patience, table)
         self._patience.sums.grow([], len(self._hosts))
+        self._ask_patience()
         self._blocks = {"host": Block(table.host), "mean": Block(table.gpu), "gpu": Block(table.gpu)}
         self._set_floors()
         self._metrics = (*table.host, *table.gpu, GPU_SAMPLES)
@@ -134,7 +135,11 @@ class PeerDetector:
         self._peers = self._config.peers
         self._working.configure(self._config.sums)
         self._standing.configure(self._config.standing)
+        self._ask_patience()
         self._set_floors()
+
+    def _ask_patience(self) -> None:
+        self._patience.sums.configure(as_asked(self._own.patience.sums, self._config.sums, self._own.sums))
 
     def _set_floors(self) -> None:
         floors = numbers_of(self._model).get("floors", {})

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tocsin.models.peers import PeerConfig
-from tocsin.pipeline.operators.peer_patience import Patience, PatienceConfig
+from tocsin.pipeline.operators.peer_patience import Patience, PatienceConfig, as_asked
+from tocsin.pipeline.operators.peer_sums import SumConfig
 from tocsin.schemas.metrics import BUILTIN_TABLE, GPU_METRICS, HOST_METRICS
 from tocsin.schemas.records import NS_PER_SECOND
 
@@ -92,3 +93,13 @@ def test_the_state_goes_on_where_it_was(window: int) -> None:
 
     assert found | after.play(window, ONSET + 36) == whole_found
     assert after.patience.to_state() == whole.patience.to_state()
+
+
+def test_a_model_that_asks_for_more_of_windows_asks_for_more_of_half_minutes() -> None:
+    own, usual = PatienceConfig().sums, SumConfig()
+
+    assert as_asked(own, usual, usual) == own == as_asked(own, SumConfig(alarm_sum=5.5, drift_sigmas=2.3), usual)
+    strict = as_asked(own, SumConfig(alarm_sum=20.0, drift_sigmas=4.5), usual)
+    assert (strict.drift_sigmas, strict.alarm_sum) == (1.5 * own.drift_sigmas, 2 * own.alarm_sum)
+    nothing = as_asked(own, SumConfig(drift_sigmas=9.0), usual)
+    assert nothing.max_sigmas == nothing.drift_sigmas
