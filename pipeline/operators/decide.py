@@ -323,13 +323,17 @@ def _same_fault(verdict: Verdict, finding: Finding) -> bool:
     if verdict.fault in _STANDSTILL and finding.fault in _STANDSTILL:
         # A job stands still once: whoever stops or hangs after the first is its victim.
         return True
-    if verdict.fault is FaultKind.SILENT_CORRUPTION and not finding.suspects and finding.fault in _STANDSTILL:
-        # A program that ends itself because of a NaN.
+    if verdict.fault is FaultKind.SILENT_CORRUPTION and _ends_itself(finding):
         return True
     if verdict.fault is FaultKind.FAIL_SLOW and finding.fault is FaultKind.FAIL_SLOW:
         # "The job is slow" first names nobody and may narrow to one; the rest of it is the same slowness.
         return not verdict.suspects or not finding.suspects
     return verdict.fault is finding.fault and not verdict.suspects and not finding.suspects
+
+
+def _ends_itself(finding: Finding) -> bool:
+    """Whether a job that saw a NaN may have ended itself: who of it dies first, and says nothing, is no culprit."""
+    return finding.fault in _STANDSTILL and (not finding.suspects or finding.cause == "process_exit")
 
 
 def _smaller(finding: Finding, verdict: Verdict) -> bool:
@@ -357,6 +361,8 @@ def _explains_better(finding: Finding, incident: _Incident) -> bool:
         return finding.reason is Reason.PROGRAM_ERROR_EVERYWHERE and verdict.fault is FaultKind.FAIL_STOP
     if not verdict.suspects:
         return True
+    if verdict.fault is FaultKind.SILENT_CORRUPTION:
+        return False
     if finding.certain != incident.certain:
         return finding.certain
     if _components(finding.suspects) > _components(verdict.suspects) and finding.cause == verdict.cause:

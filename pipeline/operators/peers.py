@@ -25,6 +25,7 @@ from tocsin.models.robust import median
 from tocsin.pipeline.frame_blocks import BUILTIN_TABLES, join_blocks, slice_blocks
 from tocsin.pipeline.operators.base import anomaly_from, pack_state, unpack_state
 from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.pipeline.operators.peer_patience import Patience, PatienceConfig, as_asked
 from tocsin.pipeline.operators.peer_rows import (
     GPU_SAMPLES,
     Block,
@@ -67,6 +68,7 @@ class PeersConfig:
         sums: how evidence adds up while the job works.
         work: when it does.
         standing: and while it stands: the others' processes end after a while, and then all look alike.
+        patience: and over means of half a minute.
         standing_share_ratio: while the job stands, a host differs from this share of its usual level on.
         lone_standing_share_ratio: and a single one of its GPUs from this share on.
         lone_gpu_ratio: a single GPU's deviation counts so much: the largest of eight is larger by chance.
@@ -78,6 +80,7 @@ class PeersConfig:
     sums: SumConfig = field(default_factory=SumConfig)
     work: WorkConfig = field(default_factory=WorkConfig)
     standing: SumConfig = field(default_factory=lambda: SumConfig(decays=False))
+    patience: PatienceConfig = field(default_factory=PatienceConfig)
     standing_share_ratio: float = 0.3
     lone_standing_share_ratio: float = 0.5
     lone_gpu_ratio: float = 0.8
@@ -110,6 +113,9 @@ class PeerDetector:
 
     def _begin_with(self, table: MetricTable) -> None:
         self._table = table
+        self._patience = Patience(self._config.patience, table)
+        self._patience.sums.grow([], len(self._hosts))
+        self._ask_patience()
         self._blocks = {"host": Block(table.host), "mean": Block(table.gpu), "gpu": Block(table.gpu)}
         self._set_floors()
         self._metrics = (*table.host, *table.gpu, GPU_SAMPLES)
@@ -129,11 +135,17 @@ class PeerDetector:
         self._peers = self._config.peers
         self._working.configure(self._config.sums)
         self._standing.configure(self._config.standing)
+        self._ask_patience()
         self._set_floors()
 
+    def _ask_patience(self) -> None:
+        self._patience.sums.configure(as_asked(self._own.patience.sums, self._config.sums, self._own.sums))
+
     def _set_floors(self) -> None:
+        floors = numbers_of(self._model).get("floors", {})
         for block in self._blocks.values():
-            block.set_floors(numbers_of(self._model).get("floors", {}))
+            block.set_floors(floors)
+        self._patience.set_floors(floors)
 
     def on_slice(self, data: Slice, step_ns: int = 0) -> Sequence[Anomaly]:
         """Take the frames of one metric slice and return which machines differ at its end.
@@ -189,6 +201,7 @@ class PeerDetector:
         rows = [place[host] for host in self._hosts]
         for sums in (self._working, self._standing):
             sums.grow(rows, len(hosts))
+        self._patience.grow(rows, len(hosts))
         self._hosts = hosts
 
     def _know_gpus(self, host: str, rows: set[GpuRow]) -> None:
@@ -216,6 +229,10 @@ class PeerDetector:
         if was_idle and not self.work.is_idle:
             self._standing.clear()
             self._first = None
+        if announced or self.work.standing_since_ns:
+            self._patience.drop()
+        else:
+            self._patience.take((data.start_ns, data.end_ns), told.hosts, seen.values, groups, self._peers)
         if announced:
             self._abstain(Reason.ANNOUNCED_PHASE)
         elif self.work.is_idle:
@@ -226,7 +243,15 @@ class PeerDetector:
         else:
             self._working.add(seen.sigmas, data.start_ns, data.end_ns)
         standing = self._while_standing(data, seen) if self.work.standing_since_ns else []
-        return [*(self._anomaly(data, row, self._working, seen) for row in self._working.alarms()), *standing]
+        return [*self._while_working(data, seen), *standing]
+
+    def _while_working(self, data: Slice, seen: Seen) -> list[Anomaly]:
+        """Who differs by windows, by half minutes, or by both."""
+        found = {row: self._anomaly(data, row, self._working, seen) for row in self._working.alarms()}
+        for row in self._patience.sums.alarms():
+            anomaly = self._anomaly(data, row, self._patience.sums, seen)
+            found[row] = joined(found[row], anomaly) if row in found else anomaly
+        return [found[row] for row in sorted(found)]
 
     def _judge_idle(self, data: Slice, seen: Seen, groups: IntArray, *, began: bool) -> None:
         sigmas = standing_sigmas(seen, self._known(), groups, began=began)
@@ -312,6 +337,7 @@ class PeerDetector:
             rows = [row for row, host in enumerate(self._hosts) if host in new]
             self._working.forget(rows)
             self._standing.forget(rows)
+            self._patience.forget(sorted(new), rows)
 
     def _known(self) -> Known:
         config = self._config
@@ -382,6 +408,7 @@ class PeerDetector:
                 "tasks": sorted(self._tasks.items()),
                 "working": self._working.to_state(),
                 "standing": self._standing.to_state(),
+                "patience": self._patience.to_state(),
                 "work": self.work.to_state(),
                 "first": None if self._first is None else asdict(self._first),
                 "abstained": self.abstained,
@@ -400,8 +427,22 @@ class PeerDetector:
         self._begin_with(table_from(state["table"]))
         self._working.load_state(state["working"])
         self._standing.load_state(state["standing"])
+        self._patience.load_state(state["patience"])
         self.work.load_state(state["work"])
         self._first = None if state["first"] is None else anomaly_from(state["first"])
         self.abstained = state["abstained"]
         for name, block in self._blocks.items():
             block.load_state(unpack_state(parts, f"peers_{name}"))
+
+
+def joined(first: Anomaly, second: Anomaly) -> Anomaly:
+    """Two anomalies of one host: the metrics of both, each as the first tells it."""
+    told = {(metric["metric"], metric["direction"]) for metric in first.detail["metrics"]}
+    more = [m for m in second.detail["metrics"] if (m["metric"], m["direction"]) not in told]
+    return replace(
+        first,
+        start_ns=min(first.start_ns, second.start_ns),
+        end_ns=max(first.end_ns, second.end_ns),
+        score=max(first.score, second.score),
+        detail={**first.detail, "metrics": [*first.detail["metrics"], *more]},
+    )

@@ -47,6 +47,7 @@ _STALL, _DATA, _COMPUTE, _WAIT, _TRANSFER, _OPTIMIZER, _STAND, _IDLE, _GONE = ra
 FAR_SECONDS = 1e12
 """The end of a span that does not end."""
 _PROBES = np.linspace(0.05, 0.95, 7)
+_GRID = np.linspace(0.0, 1.0, 65)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,25 @@ class StepRows:
     phase_seconds: Floats
     loss: Floats
     grad_norm: Floats
+
+
+def stretch_of(slow: Slowdown, start_seconds: float, work_seconds: float) -> float:
+    """How many times as long a step takes that begins at this time.
+
+    The work is done at the pace of its moment: what lies before the onset takes as long as ever, and a step that ends
+    before the onset is as it would have been.
+
+    Args:
+        slow: what slows it.
+        start_seconds: the step's begin.
+        work_seconds: how long it takes otherwise.
+    """
+    edges = work_seconds * max(1.0, slow.factor) * _GRID
+    if not slow.envelope.touches(start_seconds, start_seconds + float(edges[-1])):
+        return 1.0
+    strength = slow.envelope.at(start_seconds + (edges[1:] + edges[:-1]) / 2)
+    done = np.cumsum(np.diff(edges) / (1.0 + (slow.factor - 1.0) * strength))
+    return float(np.interp(work_seconds, np.concatenate([[0.0], done]), edges)) / work_seconds
 
 
 class Timeline:
@@ -178,13 +198,13 @@ class Timeline:
                 scatter = np.maximum(0.0, 1.0 + wait.spread_ratio * rng.standard_normal(len(index)))
                 data[index] += strength * wait.wait_seconds * scatter
         for slow in self._slowdowns:
-            strength = self._strength(slow, start, expected * slow.factor)
-            if strength > 0.0:
-                self._stretch(slow, 1.0 + (slow.factor - 1.0) * strength, (data, compute, optimizer))
+            factor = stretch_of(slow, start, expected)
+            if factor != 1.0:
+                self._stretch(slow, factor, (data, compute, optimizer))
         return self._stalled(start, expected), data, compute, optimizer
 
     @staticmethod
-    def _strength(part: Slowdown | DataWait | SlowLink, start: float, expected: float) -> float:
+    def _strength(part: DataWait | SlowLink, start: float, expected: float) -> float:
         """Mean strength over a step: one that begins within it counts for its share."""
         if not part.envelope.touches(start, start + expected):
             return 0.0

@@ -38,7 +38,8 @@ class MachineRules:
         ill_ns: who began to differ no longer before the machines stood may be why they do.
         sure_standing_ns: what is said of machines that stand is confirmed after this (or twice the patience).
         fresh_ns: what a machine showed longer ago confirms nothing.
-        cleared_after_ns: a deviation that has not slowed the job after this is not why it is slower later.
+        cleared_after_ns: a deviation that has not slowed the job after this, and ...
+        cleared_step_count: ... after so many of its steps, is not why it is slower later: the first was under way.
         sure_ns: what the metrics alone say is confirmed when they have said it for so long.
         learned_factor: patience is at least this many times the longest such time that ended.
         max_patience_ns: learned patience ends here.
@@ -61,6 +62,7 @@ class MachineRules:
     sure_standing_ns: int = 90 * NS_PER_SECOND
     fresh_ns: int = 15 * NS_PER_SECOND
     cleared_after_ns: int = 60 * NS_PER_SECOND
+    cleared_step_count: int = 3
     sure_ns: int = 40 * NS_PER_SECOND
     learned_factor: float = 1.5
     max_patience_ns: int = 600 * NS_PER_SECOND

@@ -71,9 +71,10 @@ class Cleared:
         self.since_ns = {
             host: since_ns for host, since_ns in self.since_ns.items() if abs(since_ns) == begins.get(host, 0)
         }
+        after_ns = max(rules.cleared_after_ns, rules.cleared_step_count * pace.median_step_ns)
         for anomaly in anomalies:
             since_ns, known_ns = begin_ns(anomaly), self.since_ns.get(anomaly.component.name)
-            if now_ns - since_ns < rules.cleared_after_ns or known_ns == since_ns:
+            if now_ns - since_ns < after_ns or known_ns == since_ns:
                 continue
             slowdown = pace.slowdown_since(since_ns - rules.before_onset_ns, now_ns)
             if slowdown is None:

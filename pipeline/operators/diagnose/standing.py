@@ -129,7 +129,7 @@ def find_stopped_alone(
     if pace.median_step_ns and graph.progress_ns > since_ns + _STEPS_AFTER_COUNT * pace.median_step_ns:
         return [], [Reason.STEPS_GO_ON]
     stands_ns = now_ns - since_ns
-    leaning = [anomaly for anomaly in anomalies if anomaly.detail.get("leaning")]
+    leaning = [anomaly for anomaly in anomalies if anomaly.detail.get("leaning") and not _only_busy(anomaly)]
     anomalies = [anomaly for anomaly in anomalies if not anomaly.detail.get("leaning")]
     busy = [anomaly for anomaly in anomalies if _only_busy(anomaly)]
     if stands_ns >= max(rules.busy_ns, 2 * patience_ns):

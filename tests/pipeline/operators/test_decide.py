@@ -349,3 +349,23 @@ class TestStandstillHolds:
 
         life.see(stands, finding(HANG, "n3", onset=5), seconds=20)
         assert [line.suspects[0].component.name for line in life.decide.live] == ["n3"]
+
+
+class TestNan:
+    """A program that sees a NaN ends itself; which of its processes ends first says nothing of the machine."""
+
+    def test_the_first_exit_without_a_word_is_part_of_it(self) -> None:
+        life = Life()
+        nan = finding(FaultKind.SILENT_CORRUPTION, "n2", cause="nan_gradient")
+        life.see(nan, seconds=20)
+        life.see(nan, finding(STOP, "n3", cause="process_exit", onset=20, certain=True), seconds=20)
+
+        assert [[suspect.component.name for suspect in line.suspects] for line in life.decide.live] == [["n2"]]
+
+    def test_a_death_that_says_why_is_another_fault(self) -> None:
+        life = Life()
+        nan = finding(FaultKind.SILENT_CORRUPTION, "n2", cause="nan_gradient")
+        life.see(nan, seconds=20)
+        life.see(nan, finding(STOP, "n3", cause="ecc_error", onset=20, certain=True), seconds=20)
+
+        assert [line.suspects[0].component.name for line in life.decide.live] == ["n2", "n3"]

@@ -100,6 +100,11 @@ class TestStanding:
     def test_who_fell_first_is_named_where_nobody_differs_since(self) -> None:
         assert _named_while_standing(40, self.fell_first) == ["n5"]
 
+    def test_who_was_only_busier_as_the_job_fell_is_not(self) -> None:
+        """Whoever stops does less than the others at first."""
+        busier = _differs("n5", (-5, 0), "cpu_util_ratio", "high", leaning=True)
+        assert _named_while_standing(40, busier) == [Reason.AMBIGUOUS]
+
     def test_nobody_is_named_beside_one_that_is_busy_until_it_is_clear_that_it_stays_so(self) -> None:
         """It may write a checkpoint, or its core; who fell first, or differed for a moment, says little then."""
         moment = _differs("n5", (0, 10), "gpu_util_ratio", "low", now_sigmas=0.0, standing=True)
@@ -195,6 +200,18 @@ class TestForgiven:
 
         found, _ = find_machine(_graph(), _ns(200), [lasting], Pace(SLOWER), rules, cleared)
         assert [finding.fault.value for finding in found] == ["degraded"]
+
+
+@pytest.mark.parametrize(("step_seconds", "fault"), [(1.0, "degraded"), (40.0, "fail_slow")])
+def test_a_minute_of_long_steps_shows_no_absence_of_harm(step_seconds: float, fault: str) -> None:
+    """The step that was under way as it began ends in time; the next one is the first that tells."""
+    cleared, rules = Cleared(), MachineRules()
+    step_ns = round(step_seconds * NS_PER_SECOND)
+    lasting = _differs("n3", (0, 90), "nvlink_bytes_per_second", "low")
+    find_machine(_graph(), _ns(92), [lasting], Pace(AS_EVER, median_step_ns=step_ns), rules, cleared)
+
+    found, _ = find_machine(_graph(), _ns(110), [lasting], Pace(SLOWER, median_step_ns=step_ns), rules, cleared)
+    assert [finding.fault.value for finding in found] == [fault]
 
 
 def test_a_job_had_stood_before_its_first_death_or_it_had_not() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.pipeline.simulation.quiet import PACE, quiet_shape
 from tocsin.pipeline.simulation.levels import COMPUTE, GONE, IDLE
-from tocsin.pipeline.simulation.physics import FAR_SECONDS, StepRows, Timeline
+from tocsin.pipeline.simulation.physics import FAR_SECONDS, StepRows, Timeline, stretch_of
 from tocsin.pipeline.simulation.plan import (
     Break,
     Corruption,
@@ -52,6 +52,24 @@ def test_a_slow_rank_makes_all_others_wait_in_communication_and_nothing_else(fac
     assert mean_phase(sick, BACKWARD, slow) == pytest.approx(factor * mean_phase(healthy, BACKWARD, slow))
     assert mean_phase(sick, COMMUNICATION, peer) > mean_phase(healthy, COMMUNICATION, peer) + 0.8 * longer
     assert mean_phase(sick, COMMUNICATION, slow) < mean_phase(sick, COMMUNICATION, peer)
+
+
+@given(st.floats(1.1, 3.0), st.floats(5.0, 55.0))
+def test_a_step_that_ends_before_the_onset_is_as_it_would_have_been(factor: float, onset: float) -> None:
+    healthy, sick = steps(), steps(Slowdown((3,), factor, Envelope(onset)))
+    before = [row for row in sick if row.end_seconds <= onset]
+
+    assert [row.duration_seconds for row in before] == [row.duration_seconds for row in healthy[: len(before)]]
+    assert np.median([row.duration_seconds for row in sick[len(before) + 1 :]]) > healthy[0].duration_seconds
+
+
+@given(st.floats(0.5, 3.0), st.floats(0.0, 20.0))
+def test_only_what_is_left_of_a_step_at_the_onset_takes_longer(factor: float, onset: float) -> None:
+    slow = Slowdown((0,), factor, Envelope(onset))
+
+    found = stretch_of(slow, 0.0, 20.0)
+
+    assert found == pytest.approx(1.0 + (factor - 1.0) * (1.0 - onset / 20.0), abs=0.06)
 
 
 @given(st.lists(st.floats(1.0, 3.0), min_size=1, max_size=4))
