@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
+from tests.pipeline.operators.states import through_bytes
 from tocsin.models.peers import PeerConfig
+from tocsin.pipeline.operators.base import pack_state
 from tocsin.pipeline.operators.peer_patience import Patience, PatienceConfig, as_asked
 from tocsin.pipeline.operators.peer_sums import SumConfig
 from tocsin.schemas.metrics import BUILTIN_TABLE, GPU_METRICS, HOST_METRICS
@@ -89,10 +90,10 @@ def test_the_state_goes_on_where_it_was(window: int) -> None:
     whole, before, after = Job(less), Job(less), Job(less)
     whole_found = whole.play(0, ONSET + 36)
     found = before.play(0, window)
-    after.patience.load_state(json.loads(json.dumps(before.patience.to_state())))
+    after.patience.load_state(through_bytes(before.patience.to_state()))
 
     assert found | after.play(window, ONSET + 36) == whole_found
-    assert after.patience.to_state() == whole.patience.to_state()
+    assert pack_state(after.patience.to_state()) == pack_state(whole.patience.to_state())
 
 
 def test_a_model_that_asks_for_more_of_windows_asks_for_more_of_half_minutes() -> None:
