@@ -205,7 +205,7 @@ class StepDetector:
             seen[rank] = count = seen.get(rank, 0) + 1
             if ts_ns > newest.get(rank, -1):
                 newest[rank] = ts_ns
-            if count < warmup_count:
+            if count <= warmup_count:
                 self._abstain(Reason.WARMING_UP)
                 continue
             if row.communication_seconds is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.pipeline.operators.conformance import accused
@@ -47,6 +48,13 @@ class TestNobodyToAccuse:
 
         assert not said
         assert detector.abstained[Reason.NO_HOOK] == 2380 - 30  # but for each worker's three steps of warm-up
+
+
+def test_three_steps_of_each_worker_are_warm_up() -> None:
+    detector, _ = told("steps", np.full((20, 4), 900.0), waits=False)
+
+    assert detector.abstained[Reason.WARMING_UP] == 3 * 4
+    assert detector.abstained[Reason.NO_HOOK] == 17 * 4
 
 
 class TestOneWorkerSlowedDown:
