@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 
 from tocsin.pipeline.frame_blocks import FrameBlock
 from tocsin.pipeline.history import HistoryConfig, JobHistory
-from tocsin.pipeline.job import JobConfig, JobPipeline
+from tocsin.pipeline.job import OWN_PART, JobConfig, JobPipeline
 from tocsin.pipeline.model_book import KEEP_NS, ModelBook
 from tocsin.pipeline.operators.align import AlignedHealth
 from tocsin.pipeline.operators.graph import RankFacts
@@ -153,6 +153,12 @@ class EmbeddedEngine:
                 raise ClockAheadError(announcement.ts_ns - now_ns)
             is_new = self.models.offer(announcement, self._now_ns or 0)
         return Taken.OK if is_new else Taken.DUPLICATE
+
+    def begin(self, tick_ns: int) -> None:
+        """Time begins here, before any record: an old one is late then, and does not bring all seconds since."""
+        with self._lock:
+            self._now_ns = tick_ns
+            self._buffer.advance(tick_ns)
 
     def tick(self, tick_ns: int) -> EngineOutput:
         """Move time; work off every job second that the watermark has passed."""
@@ -310,6 +316,8 @@ class EmbeddedEngine:
             found = {}
             for job, pipeline in self._pipelines.items():
                 prefix = _prefix_of(job)
+                if f"{prefix}{OWN_PART}" not in known:
+                    continue  # no snapshot has this attempt: a restart would find some of its parts, and not the rest
                 more = pipeline.finished_parts(_of_prefix(known, prefix))
                 found.update({f"{prefix}{name}": data for name, data in more.items()})
             return found

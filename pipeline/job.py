@@ -29,6 +29,8 @@ from tocsin.schemas.records import IDLE_JOB_ID, JobKey, Slice, TableAnnouncement
 from tocsin.schemas.verdicts import Anomaly, Verdict
 
 _LOG = logging.getLogger("tocsin.models")
+OWN_PART = "job"
+"""The part that each job's snapshot has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +223,7 @@ class JobPipeline:
     def snapshot(self, known: Container[str] = ()) -> dict[str, bytes]:
         """State as named parts; those of these names that never change are ``UNCHANGED``."""
         parts = {
-            "job": pack_state(
+            OWN_PART: pack_state(
                 {
                     "ended": self._ended,
                     "superseded": self._superseded,
@@ -239,7 +241,7 @@ class JobPipeline:
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
         """Take back what ``snapshot`` gave."""
-        state = unpack_state(parts, "job")
+        state = unpack_state(parts, OWN_PART)
         self._ended = state["ended"]
         self._superseded = state["superseded"]
         self.abstained = Counter(state["abstained"])

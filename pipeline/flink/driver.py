@@ -35,6 +35,7 @@ from typing import NamedTuple, Protocol
 from tocsin.pipeline.batch_decode import decode_many
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.flink.packing import unpack
+from tocsin.pipeline.flink.reduce import named_by
 from tocsin.pipeline.frame_blocks import MAGIC, decode_block
 from tocsin.pipeline.model_book import ModelBook
 from tocsin.pipeline.operators.base import UNCHANGED
@@ -43,7 +44,7 @@ from tocsin.schemas.cloudevents import encode_verdict
 from tocsin.schemas.codec import decode
 from tocsin.schemas.errors import SchemaError, SnapshotError
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import METRIC_SLICE_NS, NS_PER_SECOND, JobKey, ModelAnnouncement, Record
+from tocsin.schemas.records import METRIC_SLICE_NS, NS_PER_SECOND, JobKey, ModelAnnouncement, Record, Tick
 from tocsin.schemas.topics import DEAD_LETTER, LATE, VERDICTS, job_key
 from tocsin.schemas.verdicts import ActionKind, FaultKind, Verdict, VerdictState, verdict_id_of
 
@@ -58,7 +59,7 @@ _SLICE_SECONDS, _QUIET_SECOND = METRIC_SLICE_NS // NS_PER_SECOND, 2
 _LARGE_BYTES = 1 << 20
 """A window from which on it is worth while to decode it before its timer."""
 _AHEAD_NS = 2 * NS_PER_SECOND
-OPERATOR_FAILED, STAMPS_DIFFER = "operator_failed", "stamps_differ"
+OPERATOR_FAILED, STAMPS_DIFFER, KEY_DIFFERS = "operator_failed", "stamps_differ", "key_differs"
 COUNTERS = (
     "records",
     "dead_letters",
@@ -163,6 +164,7 @@ class JobDriver:
         slices = replace(config.engine.slices, max_ahead_ns=_FAR_AHEAD_NS)
         self._config = replace(config, engine=replace(config.engine, slices=slices, history=None))
         self._key = key
+        self._named = named_by(key.decode("utf-8", "replace"))
         self._state = state
         self._models = ModelBook() if models is None else models
         self._digests: dict[str, bytes] = {}
@@ -255,6 +257,8 @@ class JobDriver:
 
     def _work_off(self, until_ns: int) -> Iterator[Output]:
         for end_ns in range(self.next_ns, until_ns + 1, NS_PER_SECOND):
+            if self._done_ns is None or self._engine.watermark_ns is None:
+                self._engine.begin(end_ns - NS_PER_SECOND + self._config.engine.slices.lateness_ns)
             while self._held and self._held[0][0] <= end_ns:
                 yield from self._take(self._held.pop(0))
             yield from self._tick(end_ns)
@@ -279,28 +283,34 @@ class JobDriver:
         return every if self._digests else 1 + self._first_count % every
 
     def _take(self, held: _Held) -> Iterator[Output]:
-        end_ns = held.end_ns
         for origin, record, known in _rows_of(held.data) if held.rows is None else held.rows:
             self.counters["records"] += 1
             try:
-                if record.startswith(MAGIC):
+                if _is_block(origin, record):
                     block = decode_block(record)
                     self.counters["records"] += len(block.means.hosts) - 1
                     self._engine.take_block(block, record)
                     continue
-                decoded = decode(record) if known is None else known
-                is_jobs = not isinstance(decoded, ModelAnnouncement)  # the engine refuses it, and says why
-                if is_jobs and decoded.ts_ns >= end_ns + _AHEAD_NS:
-                    text = f"its own stamp lies {(decoded.ts_ns - end_ns) / NS_PER_SECOND:.0f} s after Kafka's"
-                    yield self._refused(DEAD_LETTER, record, STAMPS_DIFFER, text, origin)
-                elif self._engine.take_record(decoded, record) is Taken.LATE:
-                    text = f"its own stamp lies {(end_ns - decoded.ts_ns) / NS_PER_SECOND:.0f} s before Kafka's"
-                    yield self._refused(LATE, record, "late", text, origin)
+                yield from self._take_record(held.end_ns, decode(record) if known is None else known, record, origin)
             except SchemaError as error:
                 yield self._refused(DEAD_LETTER, record, error.reason, str(error), origin)
             except Exception as error:  # noqa: BLE001  # supervising: a record that breaks us must not come for ever
                 _LOG.exception("a record broke the decoder", extra={"origin": origin})
                 yield self._refused(DEAD_LETTER, record, OPERATOR_FAILED, f"{type(error).__name__}: {error}", origin)
+
+    def _take_record(self, end_ns: int, decoded: Record, record: bytes, origin: str) -> Iterator[Output]:
+        if not isinstance(decoded, ModelAnnouncement | Tick):  # the engine refuses them, and says why
+            if (decoded.job.cluster, decoded.job.job_id) != self._named:
+                text = f"it is of job {decoded.job.cluster}/{decoded.job.job_id}, its key names {self._key!r}"
+                yield self._refused(DEAD_LETTER, record, KEY_DIFFERS, text, origin)
+                return
+            if decoded.ts_ns >= end_ns + _AHEAD_NS:
+                text = f"its own stamp lies {(decoded.ts_ns - end_ns) / NS_PER_SECOND:.0f} s after Kafka's"
+                yield self._refused(DEAD_LETTER, record, STAMPS_DIFFER, text, origin)
+                return
+        if self._engine.take_record(decoded, record) is Taken.LATE:
+            text = f"its own stamp lies {(end_ns - decoded.ts_ns) / NS_PER_SECOND:.0f} s before Kafka's"
+            yield self._refused(LATE, record, "late", text, origin)
 
     def _tick(self, end_ns: int) -> Iterator[Output]:
         lateness_ns = self._config.engine.slices.lateness_ns
@@ -391,14 +401,19 @@ def _rows_of(data: bytes) -> list[tuple[str, bytes, Record | None]]:
         _LOG.exception("records could not be decoded together")
         together = [None] * len(packed)
     return [
-        (origin, record, _alone(record) if found is None else found)
+        (origin, record, _alone(origin, record) if found is None else found)
         for (origin, record), found in zip(packed, together, strict=True)
     ]
 
 
-def _alone(record: bytes) -> Record | None:
+def _is_block(origin: str, record: bytes) -> bool:
+    """Whether it is what ``reduce_and_pack`` made of frames: what came from Kafka has an origin."""
+    return not origin and record.startswith(MAGIC)
+
+
+def _alone(origin: str, record: bytes) -> Record | None:
     try:
-        return None if record.startswith(MAGIC) else decode(record)
+        return None if _is_block(origin, record) else decode(record)
     except Exception:  # noqa: BLE001  # supervising: it is decoded once more where it becomes a dead letter
         return None
 

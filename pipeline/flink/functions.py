@@ -25,7 +25,7 @@ OUTPUT_TYPE = Types.ROW_NAMED(OUTPUT_NAMES, [Types.STRING(), BYTES, BYTES, Types
 _NS_PER_MS = 1_000_000
 
 pack_records = udf(reduce_and_pack, result_type=DataTypes.BYTES())
-"""SQL: ``pack_records(ARRAY_AGG(v), ARRAY_AGG(origin), metric group)``."""
+"""SQL: ``pack_records(ARRAY_AGG(v), ARRAY_AGG(origin), metric group, job, end of the window in seconds)``."""
 
 
 class FlinkState:

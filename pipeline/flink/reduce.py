@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from urllib.parse import unquote
 
 from tocsin.models.frames import fits
 from tocsin.pipeline.batch_decode import decode_many
@@ -15,12 +16,20 @@ from tocsin.pipeline.flink.packing import pack
 from tocsin.pipeline.frame_blocks import BUILTIN_TABLES, blocks_of, encode_block
 from tocsin.schemas.codec import decode
 from tocsin.schemas.errors import SchemaError
-from tocsin.schemas.records import Frame, Record
+from tocsin.schemas.records import NS_PER_SECOND, Frame, Record
 
 _LOG = logging.getLogger("tocsin.flink")
+NO_ORIGIN = "::"
+"""Of a payload of which nobody says where it stood."""
 
 
-def reduce_and_pack(values: Sequence[bytes | None], origins: Sequence[str | None], group: str | None) -> bytes:
+def reduce_and_pack(
+    values: Sequence[bytes | None],
+    origins: Sequence[str | None],
+    group: str | None,
+    key: str | None = None,
+    end_second: int | None = None,
+) -> bytes:
     """Join the payloads of one window.
 
     Args:
@@ -28,16 +37,22 @@ def reduce_and_pack(values: Sequence[bytes | None], origins: Sequence[str | None
         origins: where each stood.
         group: metric group of the window's frames; empty: they are no frames, and nothing is decoded. What is no
             frame, or one of a table that must be announced, goes on as it came: the operators know what to do.
+        key: the job that the messages' keys name; frames of another one go on as they came. None: not asked.
+        end_second: the window's end by Kafka's stamps; frames with another stamp of their own go on, too. None: not
+            asked.
     """
+    # What has no origin is a block, and of this function: no payload may pass for one.
+    origins = [origin or NO_ORIGIN for origin in origins]
     if not group:
         return pack(values, origins)
+    named = named_by(key)
     frames: dict[bytes, Frame] = {}
     rest: list[bytes | None] = []
     rest_origins: list[str | None] = []
     plain = [value or b"" for value in values]
     for value, origin, record in zip(values, origins, _decoded(plain), strict=True):
         frame = _fitting(record)
-        if frame is None or value is None:
+        if frame is None or value is None or not _belongs(frame, named, end_second):
             rest.append(value)
             rest_origins.append(origin)
         else:
@@ -48,6 +63,20 @@ def reduce_and_pack(values: Sequence[bytes | None], origins: Sequence[str | None
         _LOG.exception("frames could not be reduced", extra={"group": group, "frames": len(frames)})
         return pack(values, origins)
     return pack([*rest, *blocks], [*rest_origins, *[""] * len(blocks)])
+
+
+def named_by(key: str | None) -> tuple[str, str] | None:
+    """Cluster and job that a message's key names."""
+    if key is None:
+        return None
+    cluster, _, job = key.partition("/")
+    return unquote(cluster), unquote(job)
+
+
+def _belongs(frame: Frame, named: tuple[str, str] | None, end_second: int | None) -> bool:
+    if named is not None and (frame.job.cluster, frame.job.job_id) != named:
+        return False
+    return end_second is None or frame.ts_ns // NS_PER_SECOND == end_second - 1
 
 
 def _decoded(values: Sequence[bytes]) -> list[Record | None]:

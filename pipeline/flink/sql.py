@@ -150,9 +150,11 @@ WHERE class = 'ok'
 GROUP BY job, metric_group, window_start, window_end"""
 """Keyed by metric group too: frames are reduced in a slot of their own."""
 
-PACKED = """SELECT job,
-  UNIX_TIMESTAMP(DATE_FORMAT(window_end, 'yyyy-MM-dd HH:mm:ss')) * 1000 AS end_ms,
-  pack_records(vs, origins, metric_group) AS records
+_END_SECOND = "UNIX_TIMESTAMP(DATE_FORMAT(window_end, 'yyyy-MM-dd HH:mm:ss'))"
+
+PACKED = f"""SELECT job,
+  {_END_SECOND} * 1000 AS end_ms,
+  pack_records(vs, origins, metric_group, job, {_END_SECOND}) AS records
 FROM tocsin_windows"""
 
 

@@ -17,6 +17,7 @@ from tocsin.pipeline.flink.driver import OPERATOR_FAILED, DriverConfig, JobDrive
 from tocsin.pipeline.flink.memory_state import MemoryState
 from tocsin.pipeline.flink.packing import pack
 from tocsin.pipeline.flink.reduce import reduce_and_pack
+from tocsin.pipeline.frame_blocks import BUILTIN_TABLES, blocks_of, encode_block
 from tocsin.pipeline.operators import step_rows
 from tocsin.pipeline.operators.base import STATE_VERSION, UNCHANGED
 from tocsin.pipeline.testing import JobShape, MachineShape, MetricsJob
@@ -28,7 +29,7 @@ from tocsin.schemas.records import NS_PER_SECOND, Frame, JobRecord
 from tocsin.schemas.topics import DEAD_LETTER, LATE, VERDICTS
 
 CONFIG = DriverConfig(snapshot_seconds=20)
-KEY = b"c/j"
+KEY = b"test/job"
 FAULT_SECOND, END_SECOND = 100, 150
 
 
@@ -131,6 +132,12 @@ def second_of(record: JobRecord) -> int:
 @pytest.fixture(scope="module")
 def wanted(records: list[JobRecord]) -> list[bytes]:
     """What the embedded engine says."""
+    found = said_by_embedded(records)
+    assert found
+    return found
+
+
+def said_by_embedded(records: Sequence[JobRecord]) -> list[bytes]:
     engine = EmbeddedEngine(EngineConfig(history=None))
     found = []
     start = records[0].ts_ns // NS_PER_SECOND
@@ -139,8 +146,11 @@ def wanted(records: list[JobRecord]) -> list[bytes]:
         while held and held[0].ts_ns < second * NS_PER_SECOND:
             engine.take_record(held.pop(0))
         found += [encode_verdict(verdict) for verdict in engine.tick(second * NS_PER_SECOND).verdicts]
-    assert found
     return found
+
+
+def _of_attempt(record: JobRecord, attempt: int) -> JobRecord:
+    return replace(record, job=replace(record.job, attempt=attempt))
 
 
 def test_it_says_what_the_embedded_engine_says(records: list[JobRecord], wanted: list[bytes]) -> None:
@@ -194,6 +204,21 @@ class TestPartsWrittenAhead:
     ) -> None:
         stream = Stream(records).run(kill_at=tuple(kills), stride=stride, save_every=save_every)
         assert stream.verdicts() == wanted
+
+    @settings(max_examples=8, deadline=None)
+    @given(
+        save_every=st.integers(1, 25),
+        begun=st.integers(20, 90),
+        kills=st.lists(st.integers(20, END_SECOND), min_size=1, max_size=4, unique=True),
+    )
+    def test_killed_anywhere_after_a_new_attempt_began_it_goes_on(
+        self, records: list[JobRecord], save_every: int, begun: int, kills: list[int]
+    ) -> None:
+        """The next snapshot is the first that has the attempt: nothing of it may stand in the state before."""
+        begun_ns = records[0].ts_ns + begun * NS_PER_SECOND
+        again = [record if record.ts_ns < begun_ns else _of_attempt(record, 1) for record in records]
+        stream = Stream(again).run(kill_at=tuple(kills), save_every=save_every)
+        assert stream.verdicts() == said_by_embedded(again)
 
     def test_a_snapshot_writes_what_is_new_and_keeps_no_more_than_it_names(self, records: list[JobRecord]) -> None:
         state = CountedState()
@@ -327,7 +352,7 @@ def test_an_operator_that_fails_costs_its_job_the_past_and_nobody_a_restart(
 
     assert letter.headers["reason"] == OPERATOR_FAILED.encode()
     assert b"ZeroDivisionError" in letter.headers["detail"]
-    driver.on_window(end_ns + NS_PER_SECOND, pack([encode(records[1])], ["t:0:1"]))
+    driver.on_window(end_ns + NS_PER_SECOND, pack([encode(replace(records[1], ts_ns=end_ns))], ["t:0:1"]))
     assert driver.on_time(end_ns + NS_PER_SECOND) == []
     assert driver.counters[OPERATOR_FAILED] == 1
 
@@ -342,7 +367,7 @@ def test_a_state_of_another_version_is_refused_in_a_sentence(records: list[JobRe
     name = next(iter(parts))
     stream.state.replace({name: parts[name].replace(b'"version":%d' % STATE_VERSION, b'"version":99')}, [])
 
-    with pytest.raises(SnapshotError, match=r"job c/j .* version 99.*without a savepoint"):
+    with pytest.raises(SnapshotError, match=r"job test/job .* version 99.*without a savepoint"):
         JobDriver(CONFIG, KEY, stream.state)
 
 
@@ -386,6 +411,65 @@ def test_a_record_whose_own_time_is_not_kafkas_is_not_dropped_in_silence(records
     assert (late.topic, late.value, late.headers["reason"]) == (LATE, encode(old), b"late")
     assert (letter.topic, letter.value, letter.headers["reason"]) == (DEAD_LETTER, encode(ahead), b"stamps_differ")
     assert driver.counters["late_records"] == driver.counters["dead_letters"] == 1
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["first_record", "idle_for_a_day"])
+def test_an_old_stamp_does_not_bring_all_seconds_since(records: list[JobRecord], known: bool) -> None:
+    """A record of 1970 that Kafka stamped now, for a job that nobody knows (yet, or any more)."""
+    driver, end_ns = JobDriver(CONFIG, KEY, MemoryState()), second_of(records[0])
+    if known:
+        driver.on_window(end_ns, pack([encode(records[0])], ["t:0:0"]))
+        while not driver.is_idle:
+            driver.on_time(end_ns := driver.next_ns)
+        end_ns += 86_400 * NS_PER_SECOND
+    old = replace(records[0], ts_ns=1 if not known else end_ns - 43_200 * NS_PER_SECOND)
+    driver.counters.clear()
+    driver.on_window(end_ns, pack([encode(old)], ["in.steps:1:7"]))
+    [late] = driver.on_time(end_ns)
+
+    assert (late.topic, late.value, late.headers["offset"]) == (LATE, encode(old), b"7")
+    assert driver.counters["slices"] == 0
+
+
+def test_frames_whose_own_time_is_not_kafkas_are_told_one_by_one(records: list[JobRecord]) -> None:
+    frame = next(record for record in records if isinstance(record, Frame))
+    end_ns = second_of(frame)
+    old, ahead = (replace(frame, ts_ns=end_ns + by * NS_PER_SECOND) for by in (-3600, 3600))
+    values = [encode(one) for one in (frame, old, ahead)]
+    driver = JobDriver(CONFIG, KEY, MemoryState())
+    packed = reduce_and_pack(values, ["t:0:0", "t:0:1", "t:0:2"], "all", KEY.decode(), end_ns // NS_PER_SECOND)
+    driver.on_window(end_ns, packed)
+
+    told = {output.headers["offset"]: (output.topic, output.value) for output in driver.on_time(end_ns)}
+    assert told == {b"1": (LATE, values[1]), b"2": (DEAD_LETTER, values[2])}
+
+
+@pytest.mark.parametrize("group", ["", "all"])
+def test_what_its_key_does_not_name_is_a_dead_letter(records: list[JobRecord], group: str) -> None:
+    frame = next(record for record in records if isinstance(record, Frame))
+    strange = encode(replace(frame, job=replace(frame.job, job_id="other")))
+    driver, end_ns = JobDriver(CONFIG, KEY, MemoryState()), second_of(frame)
+    driver.on_window(
+        end_ns,
+        reduce_and_pack([strange, encode(frame)], ["t:0:4", "t:0:5"], group, KEY.decode(), end_ns // NS_PER_SECOND),
+    )
+    [letter] = driver.on_time(end_ns)
+
+    assert (letter.topic, letter.value, letter.headers["reason"]) == (DEAD_LETTER, strange, b"key_differs")
+    assert driver.counters["dead_letters"] == 1
+
+
+@pytest.mark.parametrize("origin", ["t:0:9", None])
+def test_a_strangers_block_is_no_block(records: list[JobRecord], origin: str | None) -> None:
+    """Only what the job itself made of frames is: nothing from Kafka is decoded without the codec's checks."""
+    frame = next(record for record in records if isinstance(record, Frame))
+    [block] = blocks_of([frame], BUILTIN_TABLES)
+    forged, end_ns = encode_block(block), second_of(frame)
+    for group in ("", "all"):
+        driver = JobDriver(CONFIG, KEY, MemoryState())
+        driver.on_window(end_ns, reduce_and_pack([forged], [origin], group))
+        [letter] = driver.on_time(end_ns)
+        assert (letter.topic, letter.value) == (DEAD_LETTER, forged)
 
 
 def test_frames_that_cannot_be_reduced_go_on_as_they_came(
