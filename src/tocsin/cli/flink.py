@@ -217,7 +217,7 @@ def _savepoint(rest: FlinkRest, args: argparse.Namespace) -> int:
 
 def _cancel(rest: FlinkRest, args: argparse.Namespace) -> int:
     job = _need_job(rest, args.name)
-    path = rest.checkpoints(job.job_id).last_path
+    path = rest.checkpoints(job.job_id).last_path if rest.keeps_checkpoints(job.job_id) else ""
     rest.cancel(job.job_id)
     kept = f"; its last checkpoint: {path} (submit --from-savepoint takes it)" if path else ""
     print(f"{args.name}: cancelled {job.job_id}{kept}")

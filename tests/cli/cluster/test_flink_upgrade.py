@@ -47,8 +47,9 @@ def test_an_upgrade_and_one_that_fails_change_no_verdict(
     assert job.wait_verdicts(len(wanted)) == wanted
 
 
-def test_a_savepoint_begins_another_job(
-    stream: Callable[..., Stream], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("kept", ["savepoint", "checkpoint"])
+def test_a_savepoint_or_the_checkpoint_of_a_cancelled_job_begins_another_job(
+    stream: Callable[..., Stream], tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: str
 ) -> None:
     recording = case_of(SEED)
     wanted = wanted_lines(recording)
@@ -59,10 +60,11 @@ def test_a_savepoint_begins_another_job(
     capsys.readouterr()
     assert job.tocsin("savepoint", f"--to={tmp_path}") == 0
     path = capsys.readouterr().out.strip()
-    assert Path(path.removeprefix("file:"), "_metadata").is_file()
     assert job.tocsin("cancel") == 0
+    [checkpoint] = re.findall(r"its last checkpoint: (\S+)", capsys.readouterr().out)
+    assert all(Path(one.removeprefix("file:"), "_metadata").is_file() for one in (path, checkpoint))
     assert job.tocsin("status") == 1
-    job.submit("--exactly-once", f"--from-savepoint={path}")
+    job.submit("--exactly-once", f"--from-savepoint={path if kept == 'savepoint' else checkpoint}")
     job.play(0.5, 1)
 
     assert job.wait_verdicts(len(wanted)) == wanted
