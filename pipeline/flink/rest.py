@@ -174,6 +174,10 @@ class FlinkRest:
         kept = self._get(f"/jobs/{job_id}/checkpoints/config").get("externalization") or {}
         return bool(kept.get("enabled")) and not kept.get("delete_on_cancellation")
 
+    def stale_seconds(self) -> float:
+        """Return how old an answer about checkpoints may be: Flink keeps them so long."""
+        return int(self._get("/config").get("refresh-interval", 3000)) / 1000
+
     def failures(self, job_id: str) -> list[str]:
         """Return what made it fail, the newest first; each as one line."""
         history = self._get(f"/jobs/{job_id}/exceptions").get("exceptionHistory") or {}

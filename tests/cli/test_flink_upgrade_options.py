@@ -21,6 +21,7 @@ from tocsin.pipeline.flink.options import JobOptions
 from tocsin.pipeline.flink.rest import Checkpoints, Job
 from tocsin.pipeline.flink.sql import StreamOptions
 from tocsin.schemas.errors import EngineError
+from tocsin.schemas.kafka_settings import KafkaSettings, kafka_settings
 
 RUNNING = JobOptions(
     StreamOptions("broker:9092", "play1", {}, "play1.flink", "earliest", is_exactly_once=True),
@@ -44,6 +45,7 @@ class Cluster:
         self.cancelled: list[str] = []
         self.failures_seen: list[str] = []
         self.done_count = 2
+        self.is_keeping = True
         self.on_stop: Callable[[], None] = lambda: None
         self.on_submit: Callable[[str], None] = lambda _: None
 
@@ -60,8 +62,14 @@ class Cluster:
         return self.failures_seen if job_id == "new1" else []
 
     def checkpoints(self, job_id: str) -> Checkpoints:
-        del job_id
-        return Checkpoints(done_count=self.done_count)
+        number = 2 if job_id in self.cancelled else 1
+        return Checkpoints(done_count=self.done_count, last_path=f"file:/chk-{number}")
+
+    def keeps_checkpoints(self, job_id: str) -> bool:
+        return job_id == "old" and self.is_keeping
+
+    def stale_seconds(self) -> float:
+        return 0.0
 
     def stop(self, job_id: str, folder: str) -> str:
         del folder
@@ -208,3 +216,40 @@ def test_a_submission_from_a_savepoint_fails_where_its_state_cannot_be_read(
     assert status == (2 if flags else 0)
     assert ("the state of job a cannot be taken over" in said.err) == bool(flags)
     assert ("running as new1" in said.out) == (not flags)
+
+
+@pytest.mark.parametrize("is_keeping", [True, False])
+def test_a_cancelled_job_names_the_checkpoint_that_stays(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], *, is_keeping: bool
+) -> None:
+    cluster.is_keeping = is_keeping
+    assert main(["flink", "cancel", "--rest=http://flink:8081", "--name=play1"]) == 0
+
+    said = capsys.readouterr().out
+    assert ("its last checkpoint: file:/chk-2 (" in said) == is_keeping
+    assert ("checkpoint" in said) == is_keeping
+
+
+@pytest.mark.parametrize(
+    ("plain", "replays", "told"),
+    [
+        (2, 0, ""),
+        (2, 1, "tocsin topics apply --for-replays --kafka b:1 --topic-prefix p"),
+        (1, 2, "tocsin topics apply --kafka b:1 --topic-prefix p"),
+        (0, 2, ""),
+    ],
+)
+def test_the_advice_on_topics_that_differ_leaves_those_for_replays_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], plain: int, replays: int, told: str
+) -> None:
+    from tocsin.pipeline.bus import topics
+
+    def check(_: KafkaSettings, wish: topics.Wish) -> list[topics.Difference]:
+        return [topics.Difference("p.steps", "x", "1", "2")] * (replays if wish.is_for_replays else plain)
+
+    monkeypatch.setattr(topics, "check", check)
+    flink.check_topics(kafka_settings("b:1", ""), "p")
+
+    lines = capsys.readouterr().err.splitlines()
+    assert bool(lines) == bool(told)
+    assert all(line.endswith(f": '{told}' mends it") for line in lines)

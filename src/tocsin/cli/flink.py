@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+import time
 import urllib.parse
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 URL_VARIABLE: Final = "TOCSIN_FLINK"
 _DEFAULT_URL: Final = "http://127.0.0.1:8081"
+_SPARE_SECONDS: Final = 0.2
 _RESTORED_CHECKPOINTS_COUNT: Final = 2
 """Checkpoints after which what was restored counts as taken over."""
 
@@ -102,7 +104,7 @@ def check_topics(settings: KafkaSettings, prefix: str) -> None:
     """
     from tocsin.pipeline.bus import topics
 
-    differences = topics.check(settings, topics.Wish(prefix))
+    differences, command = topics.check(settings, topics.Wish(prefix)), "tocsin topics apply"
     missing = [difference.topic for difference in differences if difference.what == "missing"]
     if missing:
         where = ",".join(settings.servers)
@@ -110,8 +112,14 @@ def check_topics(settings: KafkaSettings, prefix: str) -> None:
             f"{len(missing)} topics are missing at {where}: {', '.join(missing)};"
             f" 'tocsin topics apply --kafka {where} --topic-prefix {prefix}' makes them"
         )
+    if differences:
+        # of topics that were made for replays, which plain 'topics apply' would undo
+        others = topics.check(settings, topics.Wish(prefix, is_for_replays=True))
+        if len(others) < len(differences):
+            differences, command = others, f"{command} --for-replays"
+    where = f"--kafka {','.join(settings.servers)} --topic-prefix {prefix}"
     for difference in differences:
-        print(f"tocsin flink: {difference}: 'tocsin topics apply' mends it", file=sys.stderr)
+        print(f"tocsin flink: {difference}: '{command} {where}' mends it", file=sys.stderr)
 
 
 def find_job(rest: FlinkRest, name: str) -> Job | None:
@@ -232,6 +240,10 @@ def _cancel(rest: FlinkRest, args: argparse.Namespace) -> int:
     job = _need_job(rest, args.name)
     path = rest.checkpoints(job.job_id).last_path if rest.keeps_checkpoints(job.job_id) else ""
     rest.cancel(job.job_id)
+    if path:
+        with contextlib.suppress(EngineError):  # a JobManager of this job alone ends with it
+            time.sleep(rest.stale_seconds() + _SPARE_SECONDS)  # a newer one may have taken the place of that one
+            path = rest.checkpoints(job.job_id).last_path or path
     kept = f"; its last checkpoint: {path} (submit --from-savepoint takes it)" if path else ""
     print(f"{args.name}: cancelled {job.job_id}{kept}")
     return 0

@@ -93,6 +93,12 @@ def test_whether_a_cancelled_jobs_checkpoint_stays(flink: Flink, *, deletes: boo
     assert FlinkRest(flink.url).keeps_checkpoints(JOB) is stays
 
 
+def test_how_old_an_answer_may_be(flink: Flink) -> None:
+    flink.answers["/config"] = {"refresh-interval": 1500}
+
+    assert FlinkRest(flink.url).stale_seconds() == 1.5
+
+
 def test_a_savepoint_is_waited_for(flink: Flink) -> None:
     flink.answers[f"/jobs/{JOB}/savepoints"] = {"request-id": "t1"}
     done = {"status": {"id": "COMPLETED"}, "operation": {"location": "file:/s/1"}}
