@@ -21,20 +21,22 @@ def test_an_upgrade_and_one_that_fails_change_no_verdict(
     recording = case_of(SEED)
     wanted = wanted_lines(recording)
     job = stream(recording)
-    flags = ("--checkpoint-seconds=1", "--snapshot-seconds=20")
     job.submit()
     first_id = job.job_id
     job.play(0, 0.3)
     job.wait_checkpoints(2)
 
-    assert job.tocsin("upgrade", *flags, "--parallelism=2") == 0
+    assert job.tocsin("upgrade", "--parallelism=2") == 0
     second_id = job.job_id
     said = capsys.readouterr().out
     assert "stopped with a savepoint: file:" in said
     assert second_id in said
+    assert "what changes:\n  --parallelism: 1 -> 2\nstopped" in said
+    shown = job.flink.rest.options(second_id)
+    assert all(kept in shown for kept in ('"checkpoint_seconds": 1.0', '"snapshot_seconds": 20', '"start": "earliest"'))
     job.play(0.3, 0.6)
 
-    assert job.tocsin("upgrade", *flags, "--parallelism=64", "--wait-seconds=10") == 2
+    assert job.tocsin("upgrade", "--parallelism=64", "--wait-seconds=10") == 2
     third_id = job.job_id
     said = capsys.readouterr().err
     assert "not upgraded" in said
