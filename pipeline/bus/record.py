@@ -33,6 +33,7 @@ _DISORDER_NS: Final = 5 * 1_000_000_000
 _FAR_NS: Final = 2**62
 _FAR_FUTURE: Final = SliceConfig(max_ahead_ns=_FAR_NS)  # partitions are read at different speeds
 _SHOWN_JOBS: Final = 20
+_SHOWN_CHARACTERS: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +225,11 @@ class _Run:
         self._hand_on(self._late_turns())
         if not self.told.record_count and not self.told.late_count:
             jobs = sorted(self.told.jobs)
-            told = ", ".join(jobs[:_SHOWN_JOBS]) + (" ..." if len(jobs) > _SHOWN_JOBS else "")
+            shown = (
+                job if len(job) <= _SHOWN_CHARACTERS else f"{job[: _SHOWN_CHARACTERS - 3]}..."
+                for job in jobs[:_SHOWN_JOBS]
+            )
+            told = ", ".join(shown) + (" ..." if len(jobs) > _SHOWN_JOBS else "")
             raise EngineError(
                 f"no record of job {self._wanted.job_id} in that time; there are records of: {told or '-'}"
             )

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from pyflink.common import Types
-from pyflink.datastream import StreamExecutionEnvironment
+from pyflink.datastream import ExternalizedCheckpointRetention, StreamExecutionEnvironment
 from pyflink.table import DataTypes, Schema, StreamTableEnvironment
 
 from tocsin.pipeline.flink import sql
@@ -37,6 +37,9 @@ def build(options: JobOptions) -> StreamExecutionEnvironment:
         env.add_jars(*(Path(jar).as_uri() for jar in jars.split(os.pathsep)))
     env.set_parallelism(options.slot_count)
     env.enable_checkpointing(round(options.checkpoint_seconds * 1000))
+    # here, and not only in a cluster's settings: whoever submits decides, whatever the cluster says
+    keep = ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION
+    env.get_checkpoint_config().set_externalized_checkpoint_retention(keep)
     env.get_config().set_global_job_parameters({PARAMETER: options.shown()})
     tables = StreamTableEnvironment.create(env)
     for name, value in {**_SETTINGS, "pipeline.name": options.name}.items():

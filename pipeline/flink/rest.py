@@ -169,6 +169,15 @@ class FlinkRest:
             str(restored.get("external_path") or ""),
         )
 
+    def keeps_checkpoints(self, job_id: str) -> bool:
+        """Return whether its last checkpoint stays when it is cancelled."""
+        kept = self._get(f"/jobs/{job_id}/checkpoints/config").get("externalization") or {}
+        return bool(kept.get("enabled")) and not kept.get("delete_on_cancellation")
+
+    def stale_seconds(self) -> float:
+        """Return how old an answer about checkpoints may be: Flink keeps them so long."""
+        return int(self._get("/config").get("refresh-interval", 3000)) / 1000
+
     def failures(self, job_id: str) -> list[str]:
         """Return what made it fail, the newest first; each as one line."""
         history = self._get(f"/jobs/{job_id}/exceptions").get("exceptionHistory") or {}
@@ -245,7 +254,7 @@ class FlinkRest:
         return path
 
     def cancel(self, job_id: str) -> None:
-        """End the job without a savepoint, and wait until it is over; its last checkpoint stays."""
+        """End the job without a savepoint, and wait until it is over."""
         self._ask(f"/jobs/{job_id}?mode=cancel", "PATCH")
         self.wait_over(job_id)
 

@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
 import sys
+import time
 import urllib.parse
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from tocsin.cli.cluster.state import default_folder, read_state
-from tocsin.cli.kafka import add_kafka_arguments, settings_of
+from tocsin.cli.flink_options import (
+    add_job_arguments,
+    changes,
+    job_options,
+    keep,
+    running_options,
+    unknown_names,
+    upgraded_options,
+)
+from tocsin.cli.interrupts import Interrupts
+from tocsin.cli.kafka import settings_of
 from tocsin.pipeline.flink.options import JobOptions
 from tocsin.pipeline.flink.rest import FlinkRest, Job
-from tocsin.pipeline.flink.sql import STARTS, StreamOptions
-from tocsin.schemas.errors import ConfigError, EngineError
+from tocsin.schemas.errors import ConfigError, EngineError, TocsinError
 from tocsin.schemas.kafka_settings import KafkaSettings
+
+if TYPE_CHECKING:
+    from tocsin.cli.cluster.submit import Origin, Submission
 
 URL_VARIABLE: Final = "TOCSIN_FLINK"
 _DEFAULT_URL: Final = "http://127.0.0.1:8081"
-_UPGRADE_CHECKPOINTS_COUNT: Final = 2
+_SPARE_SECONDS: Final = 0.2
+_RESTORED_CHECKPOINTS_COUNT: Final = 2
+"""Checkpoints after which what was restored counts as taken over."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,8 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             f" else {_DEFAULT_URL}]",
         )
         verb.add_argument("--name", default="tocsin", help="the job's name (default: %(default)s)")
-    for verb in (submit, upgrade):
-        _add_job_arguments(verb)
+    add_job_arguments(submit)
+    add_job_arguments(upgrade, is_kept=True)
     for verb in (savepoint, upgrade):
         verb.add_argument("--to", default="", metavar="FOLDER", help="where savepoints go (default: as Flink is set)")
     status.add_argument("--json", action="store_true", help="one JSON object")
@@ -51,26 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     status.add_argument("--job", action="append", default=[], metavar="CLUSTER/JOB", help=text)
     text = "savepoint, or checkpoint that stayed, to begin with"
     submit.add_argument("--from-savepoint", default="", metavar="PATH", help=text)
-
-
-def _add_job_arguments(parser: argparse.ArgumentParser) -> None:
-    add_kafka_arguments(parser)
-    text = "between two checkpoints: what is said again after a failure (default: %(default)s)"
-    parser.add_argument("--checkpoint-seconds", type=float, default=10.0, metavar="S", help=text)
-    parser.add_argument("--parallelism", type=int, default=1, metavar="N", help="slots to use (default: %(default)s)")
-    text = "every so often each job gets a verdict that measures the way to the tables (default: never)"
-    parser.add_argument("--canary-seconds", type=int, default=0, metavar="S", help=text)
-    text = "stream seconds between two snapshots of a job's operators (default: %(default)s)"
-    parser.add_argument("--snapshot-seconds", type=int, default=60, metavar="S", help=text)
-    text = "where to begin without a savepoint; committed: where the group stood, else latest (default: %(default)s)"
-    parser.add_argument("--start", choices=tuple(STARTS), default="committed", help=text)
-    text = "verdicts in transactions: none comes twice, each comes a checkpoint later"
-    parser.add_argument("--exactly-once", action="store_true", help=text)
-    parser.add_argument("--group", metavar="NAME", help="consumer group (default: <topic prefix>.flink)")
-    text = "how long it may take until all parts run (default: %(default)s)"
-    parser.add_argument("--wait-seconds", type=float, default=120.0, metavar="S", help=text)
-    text = "Python on the TaskManagers' machines, with this tocsin (default: this one, %(default)s)"
-    parser.add_argument("--python", default=sys.executable, metavar="PATH", help=text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -86,29 +82,6 @@ def rest_url(named: str | None) -> str:
         return url
     state = read_state(default_folder())
     return state.addresses.get("flink", _DEFAULT_URL) if state is not None else _DEFAULT_URL
-
-
-def job_options(args: argparse.Namespace, settings: KafkaSettings) -> JobOptions:
-    """Return what the flags say.
-
-    Raises:
-        ConfigError: names the flag.
-    """
-    properties = settings.java_properties()
-    servers = properties.pop("bootstrap.servers")
-    if properties == {"security.protocol": "PLAINTEXT"}:
-        properties = {}
-    stream = StreamOptions(
-        servers,
-        args.topic_prefix,
-        properties,
-        args.group or f"{args.topic_prefix}.flink",
-        args.start,
-        is_exactly_once=args.exactly_once,
-    )
-    return JobOptions(
-        stream, args.name, args.checkpoint_seconds, args.parallelism, args.snapshot_seconds, args.canary_seconds
-    )
 
 
 def check_python(rest: FlinkRest, path: str) -> None:
@@ -131,7 +104,7 @@ def check_topics(settings: KafkaSettings, prefix: str) -> None:
     """
     from tocsin.pipeline.bus import topics
 
-    differences = topics.check(settings, topics.Wish(prefix))
+    differences, command = topics.check(settings, topics.Wish(prefix)), "tocsin topics apply"
     missing = [difference.topic for difference in differences if difference.what == "missing"]
     if missing:
         where = ",".join(settings.servers)
@@ -139,8 +112,14 @@ def check_topics(settings: KafkaSettings, prefix: str) -> None:
             f"{len(missing)} topics are missing at {where}: {', '.join(missing)};"
             f" 'tocsin topics apply --kafka {where} --topic-prefix {prefix}' makes them"
         )
+    if differences:
+        # of topics that were made for replays, which plain 'topics apply' would undo
+        others = topics.check(settings, topics.Wish(prefix, is_for_replays=True))
+        if len(others) < len(differences):
+            differences, command = others, f"{command} --for-replays"
+    where = f"--kafka {','.join(settings.servers)} --topic-prefix {prefix}"
     for difference in differences:
-        print(f"tocsin flink: {difference}: 'tocsin topics apply' mends it", file=sys.stderr)
+        print(f"tocsin flink: {difference}: '{command} {where}' mends it", file=sys.stderr)
 
 
 def find_job(rest: FlinkRest, name: str) -> Job | None:
@@ -158,7 +137,7 @@ def _need_job(rest: FlinkRest, name: str) -> Job:
 
 
 def _submit(rest: FlinkRest, args: argparse.Namespace) -> int:
-    from tocsin.cli.cluster.submit import Origin, Submission, submit, wait_running
+    from tocsin.cli.cluster.submit import Origin, Submission, submit
 
     settings = settings_of(args)
     options = job_options(args, settings)
@@ -171,7 +150,7 @@ def _submit(rest: FlinkRest, args: argparse.Namespace) -> int:
     origin = replace(Origin(), worker_python=args.python)
     job_id = submit(Submission(options.to_json(), rest.url, origin, args.from_savepoint))
     try:
-        wait_running(rest, job_id, args.wait_seconds)
+        _wait(rest, job_id, args.wait_seconds, options if args.from_savepoint else None)
     except EngineError as error:
         told = "'tocsin flink status' says how it goes on, 'tocsin flink cancel' ends it"
         raise EngineError(f"{error}; {told}") from error
@@ -179,35 +158,77 @@ def _submit(rest: FlinkRest, args: argparse.Namespace) -> int:
     return 0
 
 
-def _upgrade(rest: FlinkRest, args: argparse.Namespace) -> int:
-    from tocsin.cli.cluster.submit import Origin, Submission, origin_of, submit, wait_running
+def _tell_changes(shown: str, options: JobOptions, old: Origin, new: Origin) -> None:
+    told = changes(running_options(shown), options)
+    told += [f"{name}: left out, this version does not know it" for name in unknown_names(shown)]
+    if old.version != new.version:
+        told.append(f"tocsin: {old.version} -> {new.version}")
+    if old.worker_python != new.worker_python:
+        told.append(f"--python: {old.worker_python} -> {new.worker_python}")
+    print("\n".join(["what changes:", *(f"  {line}" for line in told)] if told else ["no option changes"]), flush=True)
 
-    settings = settings_of(args)
-    options = job_options(args, settings)
+
+def _wait(rest: FlinkRest, job_id: str, seconds: float, restored: JobOptions | None) -> None:
+    """Wait until it runs and, where it was restored with these options, has taken the state over."""
+    from tocsin.cli.cluster.submit import wait_running
+
+    count = 0 if restored is None else _RESTORED_CHECKPOINTS_COUNT
+    wait_running(rest, job_id, seconds + (count * restored.checkpoint_seconds if restored else 0), count)
+
+
+def _upgrade(rest: FlinkRest, args: argparse.Namespace) -> int:
+    from tocsin.cli.cluster.submit import Origin, Submission, origin_of, submit
+
     old = _need_job(rest, args.name)
     shown = rest.options(old.job_id)
     if not shown:
         raise EngineError(f"{args.name!r} ({old.job_id}) was not submitted by 'tocsin flink submit': it has no options")
+    running = running_options(shown)
+    keep(args, running)
+    settings = settings_of(args)
+    options = upgraded_options(args, settings, running)
+    origin = replace(Origin(), worker_python=args.python)
     check_python(rest, args.python)
     check_topics(settings, args.topic_prefix)
-    path = rest.stop(old.job_id, args.to)
-    print(f"stopped with a savepoint: {path}", flush=True)
-    job_id = ""
-    try:
-        job_id = submit(Submission(options.to_json(), rest.url, replace(Origin(), worker_python=args.python), path))
-        wait_running(rest, job_id, args.wait_seconds, _UPGRADE_CHECKPOINTS_COUNT)
-    except (EngineError, KeyboardInterrupt) as error:
-        why = str(error) or "interrupted"
-        print(f"the new job did not start ({why}); going back to the old one", file=sys.stderr, flush=True)
-        if job_id and any(job.job_id == job_id and not job.is_over for job in rest.jobs()):
-            rest.cancel(job_id)
-        again = json.loads(shown)
-        again["stream"]["properties"] = dict(options.stream.properties)  # passwords are in no job's options
-        job_id = submit(Submission(json.dumps(again), rest.url, origin_of(shown), path))
-        wait_running(rest, job_id)
-        raise EngineError(f"not upgraded: {why}; the old job runs again as {job_id}") from error
+    _tell_changes(shown, options, origin_of(shown), origin)
+    again = json.loads(shown)
+    again["stream"]["properties"] = dict(options.stream.properties)  # passwords are in no job's options
+    with Interrupts() as interrupts:  # while it is stopped: without the savepoint's path there is no way back
+        path = rest.stop(old.job_id, args.to)
+        try:
+            _tell(f"stopped with a savepoint: {path}")
+            interrupts.release()
+            job_id = submit(Submission(options.to_json(), rest.url, origin, path))
+            _wait(rest, job_id, args.wait_seconds, options)
+        except (TocsinError, OSError, KeyboardInterrupt) as error:
+            why = str(error) or "interrupted"
+            _tell(f"the new job did not start ({why}); going back to the old one", sys.stderr)
+            job_id = _go_back(rest, Submission(json.dumps(again), rest.url, origin_of(shown), path), args.name)
+            raise EngineError(f"not upgraded: {why}; the old job runs again as {job_id}") from error
     print(f"{args.name}: running as {job_id} at {rest.url}")
     return 0
+
+
+def _go_back(rest: FlinkRest, old: Submission, name: str) -> str:
+    """Submit the old job again in the place of a new one, and return its number."""
+    from tocsin.cli.cluster.submit import submit, wait_running
+
+    try:
+        new = find_job(rest, name)  # by name: a submission that was interrupted told us no number
+        if new is not None:
+            rest.cancel(new.job_id)
+        job_id = submit(old)
+        wait_running(rest, job_id)
+    except (TocsinError, OSError) as error:
+        told = f"the way back failed, too: {error}; 'tocsin flink status' says whether a job is there,"
+        raise EngineError(f"{told} 'tocsin flink submit --from-savepoint {old.restore}' begins one") from error
+    return job_id
+
+
+def _tell(text: str, to: TextIO | None = None) -> None:
+    """Say it where somebody still listens: a terminal that is gone must not end what goes on."""
+    with contextlib.suppress(OSError):
+        print(text, file=to or sys.stdout, flush=True)
 
 
 def _savepoint(rest: FlinkRest, args: argparse.Namespace) -> int:
@@ -217,8 +238,12 @@ def _savepoint(rest: FlinkRest, args: argparse.Namespace) -> int:
 
 def _cancel(rest: FlinkRest, args: argparse.Namespace) -> int:
     job = _need_job(rest, args.name)
-    path = rest.checkpoints(job.job_id).last_path
+    path = rest.checkpoints(job.job_id).last_path if rest.keeps_checkpoints(job.job_id) else ""
     rest.cancel(job.job_id)
+    if path:
+        with contextlib.suppress(EngineError):  # a JobManager of this job alone ends with it
+            time.sleep(rest.stale_seconds() + _SPARE_SECONDS)  # a newer one may have taken the place of that one
+            path = rest.checkpoints(job.job_id).last_path or path
     kept = f"; its last checkpoint: {path} (submit --from-savepoint takes it)" if path else ""
     print(f"{args.name}: cancelled {job.job_id}{kept}")
     return 0

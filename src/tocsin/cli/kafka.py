@@ -11,7 +11,11 @@ from tocsin.schemas.topics import DEFAULT_PREFIX, check_prefix
 
 
 def add_kafka_arguments(
-    parser: argparse.ArgumentParser, flag: str = "--kafka", text: str = "brokers to begin with"
+    parser: argparse.ArgumentParser,
+    flag: str = "--kafka",
+    text: str = "brokers to begin with",
+    *,
+    is_kept: bool = False,
 ) -> None:
     """Declare ``--kafka``, ``--kafka-config`` and ``--topic-prefix``.
 
@@ -19,13 +23,17 @@ def add_kafka_arguments(
         parser: of the command.
         flag: what ``--kafka`` is called here (``--to-kafka``, ``--from-kafka``).
         text: what it means here.
+        is_kept: brokers and prefix that are not named stay as a running job has them, whatever the environment
+            says, and are None here.
     """
+    kept = "default: as the running job has it"
+    is_named = flag == "--kafka" and not is_kept
     parser.add_argument(
         flag,
         dest="kafka",
         metavar="HOST:PORT[,..]",
-        default=os.environ.get("TOCSIN_KAFKA", "") if flag == "--kafka" else "",
-        help=text + (" [env: TOCSIN_KAFKA]" if flag == "--kafka" else ""),
+        default=None if is_kept else os.environ.get("TOCSIN_KAFKA", "") if is_named else "",
+        help=text + (f" ({kept})" if is_kept else " [env: TOCSIN_KAFKA]" if is_named else ""),
     )
     parser.add_argument(
         "--kafka-config",
@@ -36,8 +44,9 @@ def add_kafka_arguments(
     parser.add_argument(
         "--topic-prefix",
         metavar="NAME",
-        default=os.environ.get("TOCSIN_TOPIC_PREFIX", DEFAULT_PREFIX),
-        help=f"first part of the topics' names [env: TOCSIN_TOPIC_PREFIX; default: {DEFAULT_PREFIX}]",
+        default=None if is_kept else os.environ.get("TOCSIN_TOPIC_PREFIX", DEFAULT_PREFIX),
+        help="first part of the topics' names "
+        + (f"({kept})" if is_kept else f"[env: TOCSIN_TOPIC_PREFIX; default: {DEFAULT_PREFIX}]"),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,9 @@ import pytest
 from tests.collectors.peer import wait_until
 from tests.flink_fixtures import case_of
 from tests.kafka_fixtures import need_java
+from tocsin.cli.cluster.process import free_port
 from tocsin.cli.cluster.state import ClusterState, last_state, read_state
+from tocsin.cli.main import main
 from tocsin.pipeline.recording.replay import ReplayConfig, replay
 from tocsin.pipeline.recording.writer import write_recording
 
@@ -164,3 +167,33 @@ def test_what_is_wrong_is_said_before_anything_starts(up: Up) -> None:
         assert (said.returncode, said.stdout) == (2, "")
         assert named in said.stderr
         assert said.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--kafka-port={port}"], "port {port} is in use: choose another --kafka-port, or end what listens there"),
+        (["--clickhouse-port={port}"], "port {port} is in use: choose another --clickhouse-port, or end what"),
+        (["--kafka-port={free}", "--flink-port={free}"], "port {free} is named twice: choose another --flink-port"),
+    ],
+)
+def test_a_port_that_is_taken_is_said_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], told: str
+) -> None:
+    need_java()
+    pytest.importorskip("pyflink", reason="no pyflink: pip install 'tocsin[flink]'")
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
+    try:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            ports = {"port": taken.getsockname()[1], "free": free_port()}
+            given = [flag.format(**ports) for flag in flags]
+            assert main(["cluster", "up", f"--folder={tmp_path / 'cluster'}", *given]) == 2
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    said = capsys.readouterr().err
+    assert told.format(**ports) in said
+    assert said.count("\n") == 1

@@ -21,20 +21,22 @@ def test_an_upgrade_and_one_that_fails_change_no_verdict(
     recording = case_of(SEED)
     wanted = wanted_lines(recording)
     job = stream(recording)
-    flags = ("--checkpoint-seconds=1", "--snapshot-seconds=20")
     job.submit()
     first_id = job.job_id
     job.play(0, 0.3)
     job.wait_checkpoints(2)
 
-    assert job.tocsin("upgrade", *flags, "--parallelism=2") == 0
+    assert job.tocsin("upgrade", "--parallelism=2") == 0
     second_id = job.job_id
     said = capsys.readouterr().out
     assert "stopped with a savepoint: file:" in said
     assert second_id in said
+    assert "what changes:\n  --parallelism: 1 -> 2\nstopped" in said
+    shown = job.flink.rest.options(second_id)
+    assert all(kept in shown for kept in ('"checkpoint_seconds": 1.0', '"snapshot_seconds": 20', '"start": "earliest"'))
     job.play(0.3, 0.6)
 
-    assert job.tocsin("upgrade", *flags, "--parallelism=64", "--wait-seconds=10") == 2
+    assert job.tocsin("upgrade", "--parallelism=64", "--wait-seconds=10") == 2
     third_id = job.job_id
     said = capsys.readouterr().err
     assert "not upgraded" in said
@@ -47,8 +49,9 @@ def test_an_upgrade_and_one_that_fails_change_no_verdict(
     assert job.wait_verdicts(len(wanted)) == wanted
 
 
-def test_a_savepoint_begins_another_job(
-    stream: Callable[..., Stream], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("kept", ["savepoint", "checkpoint"])
+def test_a_savepoint_or_the_checkpoint_of_a_cancelled_job_begins_another_job(
+    stream: Callable[..., Stream], tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: str
 ) -> None:
     recording = case_of(SEED)
     wanted = wanted_lines(recording)
@@ -59,10 +62,11 @@ def test_a_savepoint_begins_another_job(
     capsys.readouterr()
     assert job.tocsin("savepoint", f"--to={tmp_path}") == 0
     path = capsys.readouterr().out.strip()
-    assert Path(path.removeprefix("file:"), "_metadata").is_file()
     assert job.tocsin("cancel") == 0
+    [checkpoint] = re.findall(r"its last checkpoint: (\S+)", capsys.readouterr().out)
+    assert all(Path(one.removeprefix("file:"), "_metadata").is_file() for one in (path, checkpoint))
     assert job.tocsin("status") == 1
-    job.submit("--exactly-once", f"--from-savepoint={path}")
+    job.submit("--exactly-once", f"--from-savepoint={path if kept == 'savepoint' else checkpoint}")
     job.play(0.5, 1)
 
     assert job.wait_verdicts(len(wanted)) == wanted

@@ -175,8 +175,10 @@ def test_what_cannot_be_read_is_counted_and_other_jobs_are_let_be(
 def test_a_job_that_is_not_there_or_is_there_twice_is_told(
     settings: KafkaSettings, prefix: str, tmp_path: Path
 ) -> None:
-    send(settings, prefix, event(1), event(1, JobKey("c2", "j")), event(1, JobKey("c", "k/2")))
-    with pytest.raises(EngineError, match=r"no record of job x in that time; there are records of: c/j, c/k/2, c2/j"):
+    others = (JobKey("c2", "j"), JobKey("c", "k/2"), JobKey("c", "l" * 500))
+    send(settings, prefix, event(1), *(event(1, other) for other in others))
+    shown = f"c/j, c/k/2, c/{'l' * 75}..., c2/j"
+    with pytest.raises(EngineError, match=rf"no record of job x in that time; there are records of: {shown}$"):
         record(settings, prefix, tmp_path / "a", Wanted("x"))
     with pytest.raises(EngineError, match=r"several clusters have a job j: name one of c/j, c2/j"):
         record(settings, prefix, tmp_path / "b", Wanted("j"))

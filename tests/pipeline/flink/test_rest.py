@@ -85,6 +85,20 @@ def test_checkpoints_of_a_job_that_has_none_yet(flink: Flink) -> None:
     assert (found.done_count, found.last_path, found.restored_path) == (0, "", "")
 
 
+@pytest.mark.parametrize(("deletes", "stays"), [(True, False), (False, True)])
+def test_whether_a_cancelled_jobs_checkpoint_stays(flink: Flink, *, deletes: bool, stays: bool) -> None:
+    kept = {"enabled": True, "delete_on_cancellation": deletes}
+    flink.answers[f"/jobs/{JOB}/checkpoints/config"] = {"externalization": kept}
+
+    assert FlinkRest(flink.url).keeps_checkpoints(JOB) is stays
+
+
+def test_how_old_an_answer_may_be(flink: Flink) -> None:
+    flink.answers["/config"] = {"refresh-interval": 1500}
+
+    assert FlinkRest(flink.url).stale_seconds() == 1.5
+
+
 def test_a_savepoint_is_waited_for(flink: Flink) -> None:
     flink.answers[f"/jobs/{JOB}/savepoints"] = {"request-id": "t1"}
     done = {"status": {"id": "COMPLETED"}, "operation": {"location": "file:/s/1"}}

@@ -104,6 +104,7 @@ def _up(folder: Path, args: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):  # a shell's background jobs begin with SIGINT ignored
         signal.signal(number, _interrupt)
     with alone(folder):
+        _check_ports(args)
         fetch_jars()
         if time.monotonic() - begun > 1:
             print(f"jars fetched in {time.monotonic() - begun:.0f} s", file=sys.stderr)
@@ -124,6 +125,20 @@ def _check(args: argparse.Namespace) -> None:
     if not 1 <= args.parallelism <= args.task_managers * args.slots:
         must = f"1 to {args.task_managers * args.slots} (TaskManagers times slots)"
         raise ConfigError("--parallelism", args.parallelism, must)
+
+
+def _check_ports(args: argparse.Namespace) -> None:
+    """See that nobody listens on the ports that were named: a server would say so with a stack trace of Java."""
+    from tocsin.cli.cluster.process import is_free
+
+    taken: dict[int, str] = {}
+    for name in ("kafka", "flink", "clickhouse"):
+        port, flag = getattr(args, f"{name}_port"), f"--{name}-port"
+        if port and port in taken:
+            raise EngineError(f"port {port} is named twice: choose another {flag} than {taken[port]}")
+        if port and not is_free(port):
+            raise EngineError(f"port {port} is in use: choose another {flag}, or end what listens there")
+        taken[port] = flag
 
 
 def _interrupt(*_: object) -> None:

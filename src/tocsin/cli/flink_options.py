@@ -1,0 +1,162 @@
+"""The job's options as flags: what ``flink submit`` begins with, and what ``flink upgrade`` keeps."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict, fields, replace
+from typing import Any, Final
+
+from tocsin.cli.kafka import add_kafka_arguments
+from tocsin.pipeline.flink.options import OPTIONS_VARIABLE, JobOptions
+from tocsin.pipeline.flink.sql import STARTS, StreamOptions
+from tocsin.schemas.errors import ConfigError
+from tocsin.schemas.kafka_settings import KafkaSettings
+
+_FLAGS: Final = {
+    "servers": "kafka",
+    "prefix": "topic_prefix",
+    "group": "group",
+    "start": "start",
+    "is_exactly_once": "exactly_once",
+    "checkpoint_seconds": "checkpoint_seconds",
+    "slot_count": "parallelism",
+    "snapshot_seconds": "snapshot_seconds",
+    "canary_seconds": "canary_seconds",
+}
+"""Fields of the options, those of the stream too, and the flags that say them."""
+
+
+def add_job_arguments(parser: argparse.ArgumentParser, *, is_kept: bool = False) -> None:
+    """Declare the flags.
+
+    Args:
+        parser: of the verb.
+        is_kept: what is not named stays as the running job has it, and is None here.
+    """
+
+    def add(flag: str, metavar: str, default: Any, text: str, **more: Any) -> None:
+        shown = "as the running job has it" if is_kept else default
+        kind: dict[str, Any] = {} if "choices" in more else {"type": type(default), "metavar": metavar}
+        text = f"{text} (default: {shown})"
+        parser.add_argument(flag, default=None if is_kept else default, help=text, **kind, **more)
+
+    add_kafka_arguments(parser, is_kept=is_kept)
+    add("--checkpoint-seconds", "S", 10.0, "between two checkpoints: what is said again after a failure")
+    add("--parallelism", "N", 1, "slots to use")
+    add("--canary-seconds", "S", 0, "so often each job gets a verdict that measures the way to the tables, 0: never")
+    add("--snapshot-seconds", "S", 60, "stream seconds between two snapshots of a job's operators")
+    text = "where to begin without a savepoint; committed: where the group stood, else latest"
+    add("--start", "", "committed", text, choices=tuple(STARTS))
+    text = "verdicts in transactions: none comes twice, each comes a checkpoint later"
+    if is_kept:
+        text += " (default: as the running job has it)"
+        parser.add_argument("--exactly-once", action=argparse.BooleanOptionalAction, help=text)
+    else:
+        parser.add_argument("--exactly-once", action="store_true", help=text)
+    shown = "as the running job has it" if is_kept else "<topic prefix>.flink"
+    parser.add_argument("--group", metavar="NAME", help=f"consumer group (default: {shown})")
+    text = "how long it may take until all parts run, checkpoints not counted (default: %(default)s)"
+    parser.add_argument("--wait-seconds", type=float, default=120.0, metavar="S", help=text)
+    shown = "this one; where the running job was given one: that" if is_kept else f"this one, {sys.executable}"
+    text = f"Python on the TaskManagers' machines, with this tocsin (default: {shown})"
+    parser.add_argument("--python", default=None if is_kept else sys.executable, metavar="PATH", help=text)
+
+
+def job_options(args: argparse.Namespace, settings: KafkaSettings) -> JobOptions:
+    """Return what the flags say.
+
+    Raises:
+        ConfigError: names the flag.
+    """
+    properties = settings.java_properties()
+    servers = properties.pop("bootstrap.servers")
+    if properties == {"security.protocol": "PLAINTEXT"}:
+        properties = {}
+    stream = StreamOptions(
+        servers,
+        args.topic_prefix,
+        properties,
+        args.group or _group_of(args.topic_prefix),
+        args.start,
+        is_exactly_once=args.exactly_once,
+    )
+    return JobOptions(
+        stream, args.name, args.checkpoint_seconds, args.parallelism, args.snapshot_seconds, args.canary_seconds
+    )
+
+
+def running_options(shown: str) -> JobOptions:
+    """Return what a running job, which may be another version's, says of its options.
+
+    What this version does not know is left out, what that one did not know is as for a new job.
+
+    Raises:
+        ConfigError: it is nothing that a tocsin wrote.
+    """
+    try:
+        data: dict[str, Any] = json.loads(shown)
+        known, known_stream = ({field.name for field in fields(kind)} for kind in (JobOptions, StreamOptions))
+        stream = StreamOptions(**{name: value for name, value in data["stream"].items() if name in known_stream})
+        return JobOptions(**{**{name: value for name, value in data.items() if name in known}, "stream": stream})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(OPTIONS_VARIABLE, shown[:200], "what 'tocsin flink submit' writes") from error
+
+
+def keep(args: argparse.Namespace, running: JobOptions) -> None:
+    """Put the running job's options in the place of the flags that were not named."""
+    if (
+        args.topic_prefix is not None
+        and args.group is None
+        and running.stream.group == _group_of(running.stream.prefix)
+    ):
+        args.group = _group_of(args.topic_prefix)  # it was not chosen: it goes with the topics
+    for name, value in _flat(running).items():
+        if getattr(args, _FLAGS[name]) is None:
+            setattr(args, _FLAGS[name], value)
+    origin = running.origin or {}
+    if args.python is None:
+        client, worker = origin.get("client_python"), origin.get("worker_python")
+        args.python = worker if worker and worker != client else sys.executable
+
+
+def upgraded_options(args: argparse.Namespace, settings: KafkaSettings, running: JobOptions) -> JobOptions:
+    """Return what the flags, after ``keep``, say; what has no flag stays.
+
+    Raises:
+        ConfigError: names the flag.
+    """
+    options = job_options(args, settings)
+    return replace(options, stream=replace(options.stream, lateness_seconds=running.stream.lateness_seconds))
+
+
+def changes(running: JobOptions, options: JobOptions) -> list[str]:
+    """Return which options differ, a line each; security properties, which no job shows, are left out."""
+    old, new = _flat(running), _flat(options)
+    return [
+        f"--{_FLAGS[name].replace('_', '-')}: {_said(old[name])} -> {_said(new[name])}"
+        for name in _FLAGS
+        if old[name] != new[name]
+    ]
+
+
+def unknown_names(shown: str) -> list[str]:
+    """Return options of a running job that this version does not know, and leaves out."""
+    data: dict[str, Any] = json.loads(shown)
+    known, known_stream = ({field.name for field in fields(kind)} for kind in (JobOptions, StreamOptions))
+    return sorted((data.keys() - known) | (data["stream"].keys() - known_stream))
+
+
+def _flat(options: JobOptions) -> dict[str, Any]:
+    every = asdict(options)
+    every |= every["stream"]
+    return {name: every[name] for name in _FLAGS}
+
+
+def _said(value: Any) -> str:
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
+
+def _group_of(prefix: str) -> str:
+    return f"{prefix}.flink"
