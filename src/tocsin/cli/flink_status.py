@@ -15,6 +15,9 @@ from tocsin.pipeline.flink.rest import FlinkRest
 _COUNTERS: Final = ("records", "slices", "verdicts", "dead_letters", "snapshots", "snapshot_bytes", "jobs")
 _MIBI: Final = 1 << 20
 _FETCH_SECONDS: Final = 0.5
+_LEAST_SECONDS: Final = 30.0
+"""A restart takes as long."""
+_MISSED_COUNT: Final = 6
 
 
 def facts(rest: FlinkRest, name: str, training_jobs: Sequence[str] = ()) -> dict[str, Any]:
@@ -65,7 +68,26 @@ def describe(found: dict[str, Any]) -> list[str]:
         lines.append(f"  event time   {job['behind_seconds']:.1f} s ago")
     lines += [f"  slot {slot}       {one}" for one, slot in sorted(job["slots"].items(), key=itemgetter(1, 0))]
     lines += [f"  failure      {text}" for text in job["failures"][:3]]
+    lines += [f"  WARNING      {text}" for text in warnings_of(job)]
     return lines
+
+
+def warnings_of(job: dict[str, Any]) -> list[str]:
+    """What of a job that runs is not well: its parts may all run while nothing goes on."""
+    if not job["is_running"]:
+        return []
+    found = []
+    every_seconds = float(job["options"].get("checkpoint_seconds", 0.0))
+    done = job["checkpoints"]
+    since_seconds = done["last_age_seconds"] if done["last_path"] else job["age_seconds"]
+    if every_seconds and since_seconds > max(_LEAST_SECONDS, _MISSED_COUNT * every_seconds):
+        found.append(
+            f"no checkpoint for {since_seconds:.0f} s, one is due each {every_seconds:g} s: a part does not answer"
+        )
+    if (job["behind_seconds"] or 0.0) > _LEAST_SECONDS:
+        text = "it does not keep up, or a topic's partition has no ticks (is tocsin ticker running?)"
+        found.append(f"event time is {job['behind_seconds']:.0f} s behind: {text}")
+    return found
 
 
 def _checkpoints(done: dict[str, Any]) -> str:
