@@ -34,19 +34,17 @@ from typing import NamedTuple, Protocol
 
 from tocsin.pipeline.batch_decode import decode_many
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.flink.outputs import Output, canary, verdict_output
 from tocsin.pipeline.flink.packing import unpack
 from tocsin.pipeline.flink.reduce import named_by
 from tocsin.pipeline.frame_blocks import MAGIC, decode_block
 from tocsin.pipeline.model_book import ModelBook
 from tocsin.pipeline.operators.base import UNCHANGED
 from tocsin.pipeline.slices import Taken
-from tocsin.schemas.cloudevents import encode_verdict
 from tocsin.schemas.codec import decode
 from tocsin.schemas.errors import SchemaError, SnapshotError
-from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import METRIC_SLICE_NS, NS_PER_SECOND, JobKey, ModelAnnouncement, Record, Tick
-from tocsin.schemas.topics import DEAD_LETTER, LATE, VERDICTS, job_key
-from tocsin.schemas.verdicts import ActionKind, FaultKind, Verdict, VerdictState, verdict_id_of
+from tocsin.schemas.records import METRIC_SLICE_NS, NS_PER_SECOND, ModelAnnouncement, Record, Tick
+from tocsin.schemas.topics import DEAD_LETTER, LATE
 
 _LOG = logging.getLogger("tocsin.flink")
 _FAR_AHEAD_NS = 1 << 62
@@ -70,22 +68,6 @@ COUNTERS = (
     "snapshots",
     "snapshot_bytes",
 )
-
-
-class Output(NamedTuple):
-    """One message for a topic.
-
-    Attributes:
-        topic: name without prefix.
-        key: the message's key.
-        value: its bytes.
-        headers: its headers.
-    """
-
-    topic: str
-    key: bytes
-    value: bytes
-    headers: dict[str, bytes]
 
 
 class _Held(NamedTuple):
@@ -364,32 +346,6 @@ class JobDriver:
         self._since_snapshot_count = 0
         self.counters["snapshots"] += 1
         self.counters["snapshot_bytes"] += sum(map(len, changed.values()))
-
-
-def canary(job: JobKey, end_ns: int) -> Verdict:
-    """A verdict about nobody, over as soon as it is said; views leave it out by its reason."""
-    return Verdict(
-        verdict_id=verdict_id_of(job, (), FaultKind.DEGRADED, end_ns),
-        job=job,
-        fault=FaultKind.DEGRADED,
-        cause="unknown",
-        suspects=(),
-        onset_ns=end_ns,
-        detected_ns=end_ns,
-        confidence=0.0,
-        action=ActionKind.NONE,
-        reason=Reason.CANARY.value,
-        evidence=(),
-        state=VerdictState.RESOLVED,
-        update=0,
-        expires_ns=end_ns,
-    )
-
-
-def verdict_output(verdict: Verdict) -> Output:
-    """A verdict line as a message: consumers tell repeated ones by (id, update)."""
-    headers = {"id": verdict.verdict_id.encode(), "update": b"%d" % verdict.update}
-    return Output(VERDICTS, job_key(verdict.job), encode_verdict(verdict), headers)
 
 
 def _rows_of(data: bytes) -> list[tuple[str, bytes, Record | None]]:

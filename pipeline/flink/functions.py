@@ -12,8 +12,9 @@ from pyflink.datastream.state import ListStateDescriptor, MapStateDescriptor
 from pyflink.table import DataTypes
 from pyflink.table.udf import udf
 
-from tocsin.pipeline.flink.driver import DriverConfig, JobDriver, Output
+from tocsin.pipeline.flink.driver import DriverConfig, JobDriver
 from tocsin.pipeline.flink.job_metrics import JobMetrics
+from tocsin.pipeline.flink.outputs import Output
 from tocsin.pipeline.flink.pieces import join_pieces, pieces_named, pieces_of
 from tocsin.pipeline.flink.reduce import reduce_and_pack
 from tocsin.pipeline.garbage import GARBAGE_THRESHOLDS

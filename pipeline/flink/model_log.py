@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tocsin.pipeline.flink.driver import Output
+from tocsin.pipeline.flink.outputs import Output
 from tocsin.pipeline.model_book import KEEP_NS, ModelBook
 from tocsin.schemas.codec import decode
 from tocsin.schemas.errors import DecodeError, ModelRefusedError, SchemaError

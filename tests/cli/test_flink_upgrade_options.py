@@ -56,7 +56,7 @@ class Cluster:
         return self.jobs_by_id[job_id]
 
     def overview(self) -> Any:
-        return SimpleNamespace(free_slot_count=0)
+        return SimpleNamespace(free_slot_count=0, slot_count=2)
 
     def failures(self, job_id: str) -> list[str]:
         return self.failures_seen if job_id == "new1" else []

@@ -40,10 +40,8 @@ def test_an_upgrade_and_one_that_fails_change_no_verdict(
     third_id = job.job_id
     said = capsys.readouterr().err
     assert "not upgraded" in said
-    # by then it waits for slots, or Flink has given up waiting for them
-    assert re.search(
-        r": 0 of \d+ parts run, 0 slots are free|RESTARTING\); it failed with: .*NoResourceAvailable", said
-    )
+    # while it waits for slots, and when Flink has given up waiting: how many there are
+    assert re.search(r": 0 of \d+ parts run, \d of 2 slots are free", said)
     assert f"the old job runs again as {third_id}" in said
     assert len({first_id, second_id, third_id}) == 3
     assert '"slot_count": 2' in job.flink.rest.options(third_id)

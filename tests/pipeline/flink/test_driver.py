@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
-from tocsin.pipeline.flink.driver import OPERATOR_FAILED, DriverConfig, JobDriver, Output
+from tocsin.pipeline.flink.driver import OPERATOR_FAILED, DriverConfig, JobDriver
 from tocsin.pipeline.flink.memory_state import MemoryState
+from tocsin.pipeline.flink.outputs import Output
 from tocsin.pipeline.flink.packing import pack
 from tocsin.pipeline.flink.reduce import reduce_and_pack
 from tocsin.pipeline.frame_blocks import BUILTIN_TABLES, blocks_of, encode_block

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from tests.flink_fixtures import case_of
 from tests.model_announcements import announced
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
-from tocsin.pipeline.flink.driver import DriverConfig, JobDriver, Output
+from tocsin.pipeline.flink.driver import DriverConfig, JobDriver
 from tocsin.pipeline.flink.memory_state import MemoryState
 from tocsin.pipeline.flink.model_log import ModelLog, ModelRow
+from tocsin.pipeline.flink.outputs import Output
 from tocsin.pipeline.flink.packing import pack
 from tocsin.pipeline.recording.replay import ReplayConfig, replay
 from tocsin.pipeline.recording.stream import records_of

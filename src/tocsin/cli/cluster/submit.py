@@ -18,7 +18,7 @@ from tocsin.cli.cluster.flink_conf import flink_environment, flink_home, python_
 from tocsin.cli.cluster.jars import Jars, fetch_jars, java
 from tocsin.cli.cluster.process import Child, Program
 from tocsin.pipeline.flink.options import JARS_VARIABLE, OPTIONS_VARIABLE
-from tocsin.pipeline.flink.rest import FlinkRest
+from tocsin.pipeline.flink.rest import FlinkRest, Job
 from tocsin.pipeline.flink.stack_traces import cause_of
 from tocsin.schemas.errors import EngineError
 
@@ -111,14 +111,20 @@ def wait_running(rest: FlinkRest, job_id: str, seconds: float = RUNNING_SECONDS,
         if job is None:
             raise EngineError(f"Flink does not know job {job_id} any more")
         if job.is_over or len(failures) >= _FAILURES_COUNT or (failures and done_count):
-            raise EngineError(f"Flink's job {job_id} does not start ({job.state}){told}")
+            raise EngineError(f"Flink's job {job_id} does not start ({job.state}): {_parts_of(rest, job)}{told}")
         if job.is_running and (not done_count or rest.checkpoints(job_id).done_count >= done_count):
             return
         if time.monotonic() > until:
-            free = rest.overview().free_slot_count
-            where = f"{job.running_tasks_count} of {job.tasks_count} parts run, {free} slots are free"
-            raise EngineError(f"Flink's job {job_id} is {job.state} after {seconds:.0f} s: {where}{told}")
+            parts = _parts_of(rest, job)
+            raise EngineError(f"Flink's job {job_id} is {job.state} after {seconds:.0f} s: {parts}{told}")
         time.sleep(_LOOK_SECONDS)
+
+
+def _parts_of(rest: FlinkRest, job: Job) -> str:
+    """What of it runs, and whether the cluster has slots for more."""
+    cluster = rest.overview()
+    slots = f"{cluster.free_slot_count} of {cluster.slot_count} slots are free"
+    return f"{job.running_tasks_count} of {job.tasks_count} parts run, {slots}"
 
 
 def _program(submission: Submission, jars: Jars, folder: Path) -> Program:
