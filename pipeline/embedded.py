@@ -21,7 +21,7 @@ from tocsin.pipeline.history import HistoryConfig, JobHistory
 from tocsin.pipeline.job import OWN_PART, JobConfig, JobPipeline
 from tocsin.pipeline.model_book import KEEP_NS, ModelBook
 from tocsin.pipeline.operators.align import AlignedHealth
-from tocsin.pipeline.operators.graph import RankFacts
+from tocsin.pipeline.operators.facts import RankFacts
 from tocsin.pipeline.slices import SliceBuffer, SliceConfig, Taken, Turn
 from tocsin.schemas.codec import decode
 from tocsin.schemas.errors import ClockAheadError, ModelRefusedError

@@ -17,7 +17,7 @@ from tocsin.pipeline.operators.base import anomaly_from, pack_state, unpack_stat
 from tocsin.pipeline.operators.decide import Decide, DecideConfig
 from tocsin.pipeline.operators.diagnose import Diagnose, DiagnoseConfig
 from tocsin.pipeline.operators.graph import JobGraph
-from tocsin.pipeline.operators.peers import DETECTOR as PEERS
+from tocsin.pipeline.operators.peer_words import DETECTOR as PEERS
 from tocsin.pipeline.operators.peers import PeerDetector, PeersConfig
 from tocsin.pipeline.operators.steps import DETECTOR as STEPS
 from tocsin.pipeline.operators.steps import StepDetector, StepsConfig

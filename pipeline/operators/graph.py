@@ -8,16 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.pipeline.operators.base import columns_of, from_columns, pack_state, shallow, unpack_state
+from tocsin.pipeline.operators.facts import (
+    UNKNOWN_CLOCK_ERROR_NS,
+    ExitFact,
+    HostFacts,
+    RankFacts,
+    exit_of,
+    left_in_order,
+)
 from tocsin.schemas import events
 from tocsin.schemas.event_payloads import number
-from tocsin.schemas.kinds import LEFT_DUMP, Severity
+from tocsin.schemas.kinds import LEFT_DUMP
 from tocsin.schemas.records import (
     METRIC_SLICE_NS,
     NS_PER_SECOND,
@@ -37,64 +45,10 @@ from tocsin.schemas.records import (
     metric_slice_ns,
 )
 
-UNKNOWN_CLOCK_ERROR_NS = NS_PER_SECOND // 4
 _KEPT_STOP_EDGES = 32
 _KEPT_PHASES = 64
 _MUTE_AFTER_NS = 8 * NS_PER_SECOND
 """A host speaks at least every metric slice (5 s)."""
-
-
-@dataclass(slots=True)
-class ExitFact:
-    """How a rank's process ended."""
-
-    ts_ns: int
-    code: int
-    signal: int
-    stderr_tail: str
-    reported: bool
-    """False: nobody waited for the process, it was only seen to be gone."""
-
-
-@dataclass(slots=True)
-class RankFacts:
-    """What became of one rank."""
-
-    host: str
-    first_seen_ns: int
-    last_step: int = -1
-    last_step_ns: int = 0
-    number_steps: list[int] = field(default_factory=lambda: [-1, -1])
-    """Newest steps with a finite loss, and with a finite gradient norm."""
-    bye_ns: int = 0
-    exit: ExitFact | None = None
-    stopped_since_ns: int = 0
-    stopped_ratio: float = 0.0
-    """Share of time that the process was stopped, as its agent last said."""
-    stop_edges_ns: list[int] = field(default_factory=list)
-    stall: dict[str, Any] | None = None
-    stall_ns: int = 0
-
-    def begin_anew(self, ts_ns: int) -> None:
-        """A process ran at this time: what an earlier one's end left behind is over."""
-        if self.exit is not None and self.exit.ts_ns <= ts_ns:
-            self.exit = None
-        if self.bye_ns <= ts_ns:
-            self.bye_ns = 0
-
-
-@dataclass(slots=True)
-class HostFacts:
-    """What became of one host."""
-
-    first_seen_ns: int
-    last_seen_ns: int
-    clock_offset_ns: int = 0
-    clock_error_ns: int = UNKNOWN_CLOCK_ERROR_NS
-    hook_present: bool = False
-    agent_stopped_ns: int = 0
-    beat_ns: int = 0
-    """How often it reports by itself, 0: only when something happens (its silence means nothing)."""
 
 
 class JobGraph:
@@ -202,8 +156,8 @@ class JobGraph:
         if not self.ranks or 2 * len(self.leaving) <= len(self.ranks):
             return False
         newest_ns = max(facts.last_seen_ns for facts in self.hosts.values())
-        left = [facts for facts in self.ranks.values() if _left_in_order(facts)]
-        rest = [facts for facts in self.ranks.values() if not _left_in_order(facts)]
+        left = [facts for facts in self.ranks.values() if left_in_order(facts)]
+        rest = [facts for facts in self.ranks.values() if not left_in_order(facts)]
         mute = [facts for facts in rest if facts.exit is None and self._is_mute(facts.host, newest_ns)]
         return len(left) > len(rest) and len(mute) == len(rest)
 
@@ -330,7 +284,7 @@ class JobGraph:
         is_new = facts.exit is None and facts.bye_ns == 0
         if event.name == events.EXIT or (event.name == events.PROCESS_GONE and is_new):
             is_told = event.name == events.EXIT
-            facts.exit = _exit_of(event) if is_told else ExitFact(event.ts_ns, -1, 0, "", reported=False)
+            facts.exit = exit_of(event) if is_told else ExitFact(event.ts_ns, -1, 0, "", reported=False)
             facts.stopped_since_ns = 0
         elif event.name == events.BYE:
             facts.bye_ns = event.ts_ns
@@ -415,17 +369,3 @@ class JobGraph:
         self.phase_spans = [list(span) for span in state["phase_spans"]]
         self.max_step, self.max_step_ns = state["max_step"], state["max_step_ns"]
         self.progress_ns = state["progress_ns"]
-
-
-def _exit_of(event: Event) -> ExitFact:
-    """What an exit event says; one that does not say how it ended tells it by its severity."""
-    signal = int(number(event.payload, "signal", 0))
-    failed = event.severity in (Severity.ERROR, Severity.FATAL) and not signal
-    code = int(number(event.payload, "code", -1 if failed else 0))
-    return ExitFact(event.ts_ns, code, signal, str(event.payload.get("stderr_tail") or ""), reported=True)
-
-
-def _left_in_order(facts: RankFacts) -> bool:
-    if facts.exit is not None:
-        return facts.exit.code == 0 and facts.exit.signal == 0
-    return facts.bye_ns > 0

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from tocsin.models.documents import Model, numbers_of, version_of, with_numbers
 from tocsin.models.frames import GpuRow
 from tocsin.models.metric_means import MetricMeans
-from tocsin.models.peers import PeerConfig, plain
+from tocsin.models.peers import PeerConfig
 from tocsin.models.robust import median
 from tocsin.pipeline.frame_blocks import BUILTIN_TABLES, join_blocks, slice_blocks
 from tocsin.pipeline.operators.base import anomaly_from, pack_state, unpack_state
@@ -41,14 +40,14 @@ from tocsin.pipeline.operators.peer_rows import (
     table_state,
 )
 from tocsin.pipeline.operators.peer_standing import LOST_SIGMAS, Known, Seen, holds_memory, standing_sigmas
-from tocsin.pipeline.operators.peer_sums import LOW, Entry, SumConfig, Sums
+from tocsin.pipeline.operators.peer_sums import SumConfig, Sums
+from tocsin.pipeline.operators.peer_words import Words, joined
 from tocsin.pipeline.operators.peer_work import WorkConfig, WorkTracker
 from tocsin.schemas.metrics import BUILTIN_TABLE, MetricTable
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, Slice, TableAnnouncement
-from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
+from tocsin.schemas.verdicts import Anomaly
 
-DETECTOR = "peers"
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.intp]
 
@@ -349,48 +348,10 @@ class PeerDetector:
         middle = median(factors, 0)
         return {m.name: float(value) for m, value in zip(self._metrics, middle, strict=False) if np.isfinite(value)}
 
-    # -- what is said ------------------------------------------------------------------
-
     def _anomaly(self, data: Slice, row: int, sums: Sums, seen: Seen) -> Anomaly:
-        entries = sums.of_host(row)
-        alarmed = [entry for entry in entries if entry.score >= 1.0] or entries[:1]
-        return Anomaly(
-            job=data.job,
-            slice_end_ns=data.end_ns,
-            component=Component(ComponentKind.HOST, self._hosts[row]),
-            metric=self._metrics[entries[0].column].name,
-            start_ns=min(entry.since_ns for entry in alarmed),
-            end_ns=max(entry.last_ns for entry in entries),
-            score=entries[0].score,
-            detector=DETECTOR,
-            model_version=version_of(self._model),
-            detail={"metrics": [self._described(entry, row, seen) for entry in entries]},
-        )
-
-    def _described(self, entry: Entry, row: int, seen: Seen) -> dict[str, Any]:
-        value, expected = self._value_of(entry.column, row, seen)
-        numbers = {
-            "sigmas": float(seen.sigmas[entry.side, row, entry.column]),
-            "value": value,
-            "expected": expected,
-        }
-        return {
-            "metric": self._metrics[entry.column].name,
-            "direction": "low" if entry.side == LOW else "high",
-            "score": round(entry.score, 4),
-            "since_ns": entry.since_ns,
-            "present_ratio": round(entry.present_ratio, 4),
-            **{key: float(f"{value:.5g}") for key, value in numbers.items() if np.isfinite(value)},
-        }
-
-    def _value_of(self, column: int, row: int, seen: Seen) -> tuple[float, float]:
-        """A host's value of one metric, and what was expected."""
-        if self._metrics[column] is GPU_SAMPLES:
-            return float(seen.sample_shares[row]), 1.0
-        of_host = len(self._table.host)
-        name, column = ("host", column) if column < of_host else ("mean", column - of_host)
-        expected = seen.windows[name].expected[row, column]
-        return float(seen.values[name][row, column]), float(plain(expected, self._blocks[name].scales[column]))
+        version = version_of(self._model)
+        words = Words(self._hosts, self._metrics, len(self._table.host), self._blocks, version)
+        return words.anomaly(data, row, sums, seen)
 
     def _abstain(self, reason: Reason, count: int = 1) -> None:
         if count:
@@ -433,16 +394,3 @@ class PeerDetector:
         self.abstained = state["abstained"]
         for name, block in self._blocks.items():
             block.load_state(unpack_state(parts, f"peers_{name}"))
-
-
-def joined(first: Anomaly, second: Anomaly) -> Anomaly:
-    """Two anomalies of one host: the metrics of both, each as the first tells it."""
-    told = {(metric["metric"], metric["direction"]) for metric in first.detail["metrics"]}
-    more = [m for m in second.detail["metrics"] if (m["metric"], m["direction"]) not in told]
-    return replace(
-        first,
-        start_ns=min(first.start_ns, second.start_ns),
-        end_ns=max(first.end_ns, second.end_ns),
-        score=max(first.score, second.score),
-        detail={**first.detail, "metrics": [*first.detail["metrics"], *more]},
-    )

@@ -194,6 +194,17 @@ class TestHarmless:
         assert {verdict.fault.value for verdict in by_metrics} <= {"degraded"}
 
     @HOOKS
+    def test_one_stall_on_both_sides_of_a_windows_end_names_nobody(self, machines: MachineShape) -> None:
+        """Its data came late for five seconds: its GPUs do less, the others wait for it."""
+        scenario, job = _scenario(machines)
+        for second, factor, slow in ((152, 0.3, 2.0), (157, 1.0, 1.0)):
+            for metric in ("gpu_util_ratio", POWER, CPU):
+                scenario.at(second).inject(job.shift, 3, metric, factor)
+            scenario.at(second).inject(job.slow, 3, "forward", slow)
+        scenario.run(240)
+        assert not [v for v in scenario.verdicts if v.suspects and v.fault.value != "degraded"]
+
+    @HOOKS
     def test_an_announced_checkpoint_is_silent(self, machines: MachineShape) -> None:
         scenario, job = _scenario(machines)
         scenario.at(150).inject(job.pause, 40)

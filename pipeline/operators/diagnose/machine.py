@@ -32,7 +32,7 @@ from tocsin.pipeline.operators.diagnose.patterns import cause_of_metrics
 from tocsin.pipeline.operators.diagnose.standing import find_stopped_alone, since_standing
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
-from tocsin.pipeline.operators.peers import DETECTOR
+from tocsin.pipeline.operators.peer_words import DETECTOR
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Anomaly, Evidence, FaultKind, Suspect
@@ -129,7 +129,9 @@ def find_machine(  # what is known, and what is remembered
     if _is_undecided(slowdown, pace) and lasted_ns >= rules.undecided_ns and _is_steady(chosen, rules):
         slowdown = None
     hurts = (
-        bool(open_ones) and lasted_ns > _window_ns(graph, chosen) and _hurts(chosen, slowdown, pace, lasted_ns, rules)
+        bool(open_ones)
+        and lasted_ns > _one_stall_ns(graph, chosen, pace)
+        and _hurts(chosen, slowdown, pace, lasted_ns, rules)
     )
     if not hurts and not _is_loud(chosen):
         return [], [Reason.NO_IMPACT]
@@ -155,6 +157,11 @@ def _window_ns(graph: JobGraph, chosen: Sequence[Anomaly]) -> int:
     Of thousands of machines whose steps end at other places in a window of 25 s some lie far out in one of them.
     """
     return max((graph.hosts[a.component.name].beat_ns for a in chosen if a.component.name in graph.hosts), default=0)
+
+
+def _one_stall_ns(graph: JobGraph, chosen: Sequence[Anomaly], pace: Pace) -> int:
+    """How long one hiccup of theirs may show: in two windows, without step records to tell that it was one step."""
+    return (1 if pace.median_step_ns else 2) * _window_ns(graph, chosen)
 
 
 def _is_loud(chosen: Sequence[Anomaly]) -> bool:

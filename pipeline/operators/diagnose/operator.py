@@ -20,7 +20,7 @@ from tocsin.pipeline.operators.diagnose.stop import StopConfig, find_stop, stood
 from tocsin.pipeline.operators.diagnose.waits import WaitConfig, WaitTracker
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
-from tocsin.pipeline.operators.peers import DETECTOR as PEERS
+from tocsin.pipeline.operators.peer_words import DETECTOR as PEERS
 from tocsin.schemas import events
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import CollectiveBatch, Event, ProbeAnswer, Slice, StepBatch

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tocsin.pipeline.operators.diagnose.common import names_of, suspects_of
+from tocsin.pipeline.operators.facts import ExitFact
 from tocsin.pipeline.operators.findings import Finding
-from tocsin.pipeline.operators.graph import ExitFact, JobGraph
+from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas import events
 from tocsin.schemas.last_words import cause_of_words
 from tocsin.schemas.reasons import Reason
