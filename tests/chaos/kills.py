@@ -14,8 +14,8 @@ from tests.chaos.up import COMPONENTS, ClusterUp, wait_for
 _LOOK_SECONDS = 0.2
 _CALM = 4
 _BACK_SECONDS = 240.0
-"""A worker that is killed before its first bundle is missed late: Beam waits three minutes for it to connect (a constant
-of its ``GrpcDataService``); all else is back within two."""
+"""A worker that is killed before its first bundle is missed late: Beam waits three minutes for it to connect (a
+constant of its ``GrpcDataService``); all else is back within two."""
 
 
 @dataclass(frozen=True)
