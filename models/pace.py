@@ -83,7 +83,9 @@ def find_slowdown(seconds: FloatArray, ends_ns: IntArray, onset_ns: int, now_ns:
     before = seconds[ends_ns <= onset_ns][-_BEFORE_COUNT:]
     if before.size < 5:
         return None
-    usual = float(np.median(before))
+    usual, settled = float(np.median(before)), _settled_seconds(seconds, ends_ns, onset_ns)
+    if settled > _CHANGED_FACTOR * usual:
+        usual = settled
     noise = 1.4826 * float(np.median(np.abs(before - usual))) / max(usual, 1e-6)
     overdue = (now_ns - int(ends_ns[-1])) / 1e9 > overdue_seconds(usual)
     # A step that was under way at the onset counts: half of it or more lies behind.
@@ -101,6 +103,21 @@ def find_slowdown(seconds: FloatArray, ends_ns: IntArray, onset_ns: int, now_ns:
     return Slowdown(ratio, ratio >= line, gone and recent < line, found, usual, error)
 
 
+def _settled_seconds(seconds: FloatArray, ends_ns: IntArray, onset_ns: int) -> float:
+    """What nearly all steps took for minutes before a point in time: what was so slow already began before it.
+
+    Not the last minute: what a machine shows is seen some time after the steps that it slowed.
+    """
+    lately = (ends_ns > onset_ns - _SETTLED_NS[0]) & (ends_ns <= onset_ns - _SETTLED_NS[1])
+    return float(np.quantile(seconds[lately], _SETTLED_QUANTILE)) if lately.sum() >= _MIN_SETTLED_COUNT else 0.0
+
+
+_SETTLED_NS = 300 * 10**9, 60 * 10**9
+_MIN_SETTLED_COUNT = 8
+_CHANGED_FACTOR = 1.1
+"""Less is noise, or drift."""
+_SETTLED_QUANTILE = 0.25
+"""Where a fault comes and goes, a quarter of the steps or more are as ever."""
 _MIN_BEFORE, _MIN_AFTER = 6, 2
 _MIN_FALL_RATIO = 0.04
 """Less is the drift of a healthy job."""

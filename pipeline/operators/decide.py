@@ -13,16 +13,26 @@ from typing import Any
 
 from tocsin.pipeline.operators.base import pack_state, unpack_state
 from tocsin.pipeline.operators.findings import Finding
-from tocsin.schemas.causes import CAUSES
+from tocsin.pipeline.operators.incidents import (
+    STANDSTILL,
+    Incident,
+    action_of,
+    components,
+    explains_better,
+    is_slow_still,
+    is_smaller,
+    retells,
+    same_fault,
+    same_suspects,
+)
 from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
-from tocsin.schemas.verdicts import ActionKind, Component, FaultKind, Suspect, Verdict, VerdictState, verdict_id_of
+from tocsin.schemas.verdicts import ActionKind, Component, FaultKind, Verdict, VerdictState, verdict_id_of
 
 _LIVE = (VerdictState.OPEN, VerdictState.CONFIRMED)
-_STANDSTILL = (FaultKind.FAIL_STOP, FaultKind.HANG)
-_HARD = (ActionKind.DRAIN, ActionKind.EVICT)
 _KEPT_CLOSED_COUNT = 256
+_SHOWN_EVIDENCE_COUNT = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,34 +66,6 @@ class DecideConfig:
     action_ttl_ns: int = 600 * NS_PER_SECOND
 
 
-@dataclass(slots=True)
-class _Incident:
-    """One live verdict and what holds it."""
-
-    verdict: Verdict
-    opened_ns: int
-    held_ns: int
-    certain: bool
-    seen_ns: int
-    """Newest evidence."""
-    was_confirmed: bool = False
-    """It was confirmed before, with these suspects."""
-    other_cause: str = ""
-    other_since_ns: int = 0
-    """Another cause than the one named, and since when nothing else is seen."""
-
-    def settled_cause(self, finding: Finding, now_ns: int, settle_ns: int) -> str:
-        """The cause to name: what metrics tell from one window to the next may change to and fro."""
-        named = self.verdict.cause
-        told = bool(finding.evidence) and finding.evidence[0].detector == "hardware"
-        if finding.cause in (named, "unknown") or named == "unknown" or told or finding.certain:
-            self.other_cause = ""
-            return named if finding.cause == "unknown" else finding.cause
-        if finding.cause != self.other_cause:
-            self.other_cause, self.other_since_ns = finding.cause, now_ns
-        return finding.cause if now_ns - self.other_since_ns >= settle_ns else named
-
-
 class Decide:
     """Verdict life of one job."""
 
@@ -91,7 +73,7 @@ class Decide:
         """Start without verdicts."""
         self._config = config
         self._job = job
-        self._incidents: list[_Incident] = []
+        self._incidents: list[Incident] = []
         self._closed: dict[str, list[int]] = {}
         """id -> [last update, newest evidence, accused somebody, was confirmed]: an id never starts anew."""
 
@@ -106,7 +88,7 @@ class Decide:
         named = {
             suspect.component
             for finding in findings
-            if finding.fault in _STANDSTILL and not finding.only_holds
+            if finding.fault in STANDSTILL and not finding.only_holds
             for suspect in finding.suspects
         }
         for finding in findings:
@@ -125,9 +107,9 @@ class Decide:
         """Resolve everything: the job ended, or a new attempt began."""
         return [self._close(incident, now_ns, VerdictState.RESOLVED, reason) for incident in list(self._incidents)]
 
-    def _match(self, finding: Finding) -> _Incident | None:
+    def _match(self, finding: Finding) -> Incident | None:
         for incident in self._incidents:
-            if _same_fault(incident.verdict, finding):
+            if same_fault(incident, finding):
                 return incident
         return None
 
@@ -141,11 +123,11 @@ class Decide:
             is_open = incident.verdict.state is VerdictState.OPEN
             if not finding.suspects and is_open and incident.verdict.reason == Reason.HARDWARE_EVENT.value:
                 continue
-            stands = not finding.suspects and incident.verdict.fault in (*_STANDSTILL, FaultKind.FAIL_SLOW)
+            stands = not finding.suspects and incident.verdict.fault in (*STANDSTILL, FaultKind.FAIL_SLOW)
             open_yet = incident.verdict.fault is FaultKind.FAIL_SLOW and incident.verdict.state is VerdictState.OPEN
-            if named and open_yet and not _components(incident.verdict.suspects) & set(named):
+            if named and open_yet and not components(incident.verdict.suspects) & set(named):
                 continue
-            if stands or _same_suspects(finding, incident.verdict):
+            if stands or same_suspects(finding, incident.verdict):
                 incident.held_ns = now_ns
                 incident.seen_ns = max(incident.seen_ns, finding.seen_ns)
 
@@ -172,7 +154,7 @@ class Decide:
             onset_ns=finding.onset_ns,
             detected_ns=now_ns,
             confidence=finding.confidence,
-            action=_action(finding, confirmed=finding.certain, hard=finding.certain),
+            action=action_of(finding, confirmed=finding.certain, hard=finding.certain),
             reason=finding.reason.value,
             evidence=finding.evidence,
             state=VerdictState.OPEN,
@@ -180,38 +162,43 @@ class Decide:
             expires_ns=now_ns + self._config.action_ttl_ns,
             common=finding.common,
         )
-        self._incidents.append(_Incident(verdict, now_ns, now_ns, finding.certain, seen_ns, bool(closed[3])))
+        self._incidents.append(Incident(verdict, now_ns, now_ns, finding.certain, seen_ns, bool(closed[3])))
         return [verdict]
 
-    def _hold(self, incident: _Incident, finding: Finding, now_ns: int) -> list[Verdict]:
+    def _hold(self, incident: Incident, finding: Finding, now_ns: int) -> list[Verdict]:
         verdict = incident.verdict
-        if _same_suspects(finding, verdict) and finding.fault is verdict.fault:
+        alike = finding.fault is verdict.fault or {finding.fault, verdict.fault} <= set(STANDSTILL)
+        if same_suspects(finding, verdict) and alike:
             # Why is not forgotten because it is not shown again.
             finding = replace(finding, cause=incident.settled_cause(finding, now_ns, self._config.settle_ns))
-        if not _explains_better(finding, incident):
-            stands = finding.fault in _STANDSTILL and not finding.suspects
-            over = _smaller(finding, verdict) and finding.is_harmless
-            if (_same_suspects(finding, verdict) and not over) or stands:
+        if not explains_better(finding, incident):
+            stands = not finding.suspects and (finding.fault in STANDSTILL or is_slow_still(finding, incident))
+            over = is_smaller(finding, verdict) and finding.is_harmless
+            if (same_suspects(finding, verdict) and not over) or stands:
                 incident.held_ns = now_ns
-                incident.seen_ns = max(incident.seen_ns, finding.seen_ns)
+                if finding.fault is not FaultKind.FAIL_SLOW or finding.suspects:
+                    incident.seen_ns = max(incident.seen_ns, finding.seen_ns)
             return []
-        moved = not _same_suspects(finding, verdict)
+        moved = not same_suspects(finding, verdict)
         changed = moved or (finding.cause, finding.fault) != (verdict.cause, verdict.fault)
         if moved:
             incident.opened_ns = now_ns
             incident.was_confirmed = False
         elif verdict.state is VerdictState.CONFIRMED:
             incident.was_confirmed = True
+        retold = not moved and retells(finding, verdict)
+        if retold and changed:
+            finding = replace(finding, evidence=(*verdict.evidence, *finding.evidence)[:_SHOWN_EVIDENCE_COUNT])
         incident.held_ns = now_ns
         incident.certain = finding.certain
         # Evidence that does not go on (a job that makes no steps now) confirms nothing.
         incident.seen_ns = finding.seen_ns or now_ns
         lasted_ns = incident.seen_ns - incident.opened_ns
-        confirmed = verdict.state is VerdictState.CONFIRMED and not changed
+        confirmed = verdict.state is VerdictState.CONFIRMED and (retold or not changed)
         lasted = lasted_ns >= self._config.confirm_ns[finding.fault] and not finding.tentative
         confirm = confirmed or lasted
         hard = finding.certain or lasted_ns >= self._config.hard_ns.get(finding.fault, 0)
-        action = _action(finding, confirmed=confirm or finding.certain, hard=hard)
+        action = verdict.action if retold else action_of(finding, confirmed=confirm or finding.certain, hard=hard)
         if not changed and confirm == confirmed and action is verdict.action:
             return []
         incident.verdict = replace(
@@ -221,7 +208,9 @@ class Decide:
             suspects=finding.suspects,
             onset_ns=finding.onset_ns if changed else verdict.onset_ns,
             detected_ns=now_ns,
-            confidence=min(0.99, finding.confidence + (0.05 if confirm else 0.0)),
+            confidence=max(
+                min(0.99, finding.confidence + (0.05 if confirm else 0.0)), verdict.confidence if retold else 0.0
+            ),
             action=action,
             reason=finding.reason.value,
             evidence=finding.evidence,
@@ -249,7 +238,7 @@ class Decide:
                 )
         return lines
 
-    def _renew(self, incident: _Incident, now_ns: int) -> Verdict:
+    def _renew(self, incident: Incident, now_ns: int) -> Verdict:
         incident.verdict = replace(
             incident.verdict,
             detected_ns=now_ns,
@@ -259,7 +248,7 @@ class Decide:
         )
         return incident.verdict
 
-    def _close(self, incident: _Incident, now_ns: int, state: VerdictState, reason: Reason) -> Verdict:
+    def _close(self, incident: Incident, now_ns: int, state: VerdictState, reason: Reason) -> Verdict:
         self._incidents.remove(incident)
         confirmed = incident.was_confirmed or incident.verdict.state is VerdictState.CONFIRMED
         self._closed[incident.verdict.verdict_id] = [
@@ -302,7 +291,7 @@ class Decide:
         state = unpack_state(parts, "decide")
         self._closed = dict(map(tuple, state["closed"]))
         self._incidents = [
-            _Incident(
+            Incident(
                 decode_verdict(entry["verdict"].encode()),
                 entry["opened_ns"],
                 entry["held_ns"],
@@ -314,75 +303,3 @@ class Decide:
             )
             for entry in state["incidents"]
         ]
-
-
-def _same_fault(verdict: Verdict, finding: Finding) -> bool:
-    """Whether a finding speaks of the incident that a verdict stands for."""
-    if {s.component for s in verdict.suspects} & {s.component for s in finding.suspects}:
-        return True
-    if verdict.fault in _STANDSTILL and finding.fault in _STANDSTILL:
-        # A job stands still once: whoever stops or hangs after the first is its victim.
-        return True
-    if verdict.fault is FaultKind.SILENT_CORRUPTION and _ends_itself(finding):
-        return True
-    if verdict.fault is FaultKind.FAIL_SLOW and finding.fault is FaultKind.FAIL_SLOW:
-        # "The job is slow" first names nobody and may narrow to one; the rest of it is the same slowness.
-        return not verdict.suspects or not finding.suspects
-    return verdict.fault is finding.fault and not verdict.suspects and not finding.suspects
-
-
-def _ends_itself(finding: Finding) -> bool:
-    """Whether a job that saw a NaN may have ended itself: who of it dies first, and says nothing, is no culprit."""
-    return finding.fault in _STANDSTILL and (not finding.suspects or finding.cause == "process_exit")
-
-
-def _smaller(finding: Finding, verdict: Verdict) -> bool:
-    """A fault that hurts does not become one that does not: either it stands, or it is over."""
-    return finding.fault is FaultKind.DEGRADED and verdict.fault is not FaultKind.DEGRADED
-
-
-def _same_suspects(finding: Finding, verdict: Verdict) -> bool:
-    """Whether both name the same components (the ranks on them may differ)."""
-    return _components(finding.suspects) == _components(verdict.suspects)
-
-
-def _components(suspects: Sequence[Suspect]) -> set[Component]:
-    return {suspect.component for suspect in suspects}
-
-
-def _explains_better(finding: Finding, incident: _Incident) -> bool:
-    """Whether the finding may speak for the incident: it is the same story, or a stronger one."""
-    verdict = incident.verdict
-    if _same_suspects(finding, verdict):
-        weaker = incident.certain and not finding.certain
-        return not weaker and not _smaller(finding, verdict)
-    if not finding.suspects:
-        # The first death was named, then everybody died of their own: somebody ended the whole job.
-        return finding.reason is Reason.PROGRAM_ERROR_EVERYWHERE and verdict.fault is FaultKind.FAIL_STOP
-    if not verdict.suspects:
-        return True
-    if verdict.fault is FaultKind.SILENT_CORRUPTION:
-        return False
-    if finding.certain != incident.certain:
-        return finding.certain
-    if _components(finding.suspects) > _components(verdict.suspects) and finding.cause == verdict.cause:
-        return True  # the second of two machines behind one switch was heard of a little later
-    return finding.onset_ns < verdict.onset_ns and finding.confidence >= verdict.confidence
-
-
-def _action(finding: Finding, *, confirmed: bool, hard: bool) -> ActionKind:
-    """The action to propose: the cause's own when confirmed, a mild one before, never hard for nobody."""
-    if finding.fault is FaultKind.DEGRADED:
-        return ActionKind.NONE
-    if not finding.suspects:
-        mild = CAUSES[finding.cause].blames == "nobody"
-        return CAUSES[finding.cause].action if mild else ActionKind.NOTIFY
-    action = CAUSES[finding.cause].action
-    if finding.fault is FaultKind.HANG and action in _HARD and not finding.certain:
-        # It lives and is elsewhere (an evaluation of its own, a full disk): no machine is shown to be bad.
-        action = ActionKind.RESTART
-    if not confirmed:
-        return ActionKind.PROBE if action in _HARD else ActionKind.NOTIFY
-    if action in _HARD and (finding.is_soft or not hard):
-        return ActionKind.NOTIFY if finding.is_soft else ActionKind.PROBE
-    return action

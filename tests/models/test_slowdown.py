@@ -48,6 +48,27 @@ class TestSteps:
     def test_no_step_since_then_and_none_overdue_tells_nothing(self) -> None:
         assert compare([1.0] * 20, []) is None
 
+    def test_what_was_slow_for_minutes_did_not_begin_now(self) -> None:
+        found = compare([1.0] * 200 + [2.0] * 150, [2.0] * 20)
+
+        assert found is not None
+        assert found.is_gone
+        assert found.before_seconds == pytest.approx(2.0)
+
+    @pytest.mark.parametrize("slow_count", [10, 25], ids=["seen_late", "seen_a_minute_late"])
+    def test_what_began_a_minute_before_it_was_seen_did(self, slow_count: int) -> None:
+        found = compare([1.0] * 200 + [2.0] * slow_count, [2.0] * 20)
+
+        assert found is not None
+        assert found.is_certain
+        assert found.ratio == pytest.approx(1.0)
+
+    def test_what_comes_and_goes_is_a_slowdown_each_time(self) -> None:
+        found = compare([1.0] * 200 + ([2.0] * 20 + [1.0] * 20) * 3, [2.0] * 20)
+
+        assert found is not None
+        assert found.is_certain
+
     def test_an_overdue_step_is_a_standstill(self) -> None:
         found = compare([1.0] * 20, [], waited_seconds=30)
 

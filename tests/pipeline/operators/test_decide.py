@@ -169,6 +169,25 @@ class TestStory:
         assert {line.cause for line in life.lines} == {"thermal_throttle"}
         assert life.states()[:2] == ["open", "confirmed"]
 
+    @pytest.mark.parametrize("cause", ["gpu_card_drop", "unknown"])
+    def test_a_weaker_word_of_the_same_takes_nothing_back(self, cause: str) -> None:
+        """An event said that the card is gone; that its machine is where the others are not says it again."""
+        life = Life()
+        life.see(finding(STOP, "n3", cause="gpu_card_drop"), seconds=5)
+        told = life.see(finding(HANG, "n3", cause=cause, onset=2), seconds=90)
+
+        assert {(line.state.value, line.action.value, line.cause) for line in told} == {
+            ("confirmed", "evict", "gpu_card_drop")
+        }
+        assert told[-1].fault is HANG
+        assert len(told[-1].evidence) == 2
+
+    def test_a_hang_alone_evicts_nobody(self) -> None:
+        life = Life()
+        life.see(finding(HANG, "n3", cause="gpu_card_drop"), seconds=90)
+
+        assert life.lines[-1].action.value == "restart"
+
     def test_a_cause_is_learned_and_confirmed_anew(self) -> None:
         life = Life()
         life.see(finding(SLOW, "n3"), seconds=30)
@@ -349,6 +368,72 @@ class TestStandstillHolds:
 
         life.see(stands, finding(HANG, "n3", onset=5), seconds=20)
         assert [line.suspects[0].component.name for line in life.decide.live] == ["n3"]
+
+
+class TestAnotherStory:
+    """One machine, two incidents: what began later, or is of another kind, is told by itself."""
+
+    def test_what_hurts_began_after_something_harmless_was_said(self) -> None:
+        life = Life()
+        life.see(finding(DEGRADED, "n3", onset=1), seconds=90)
+        life.see(finding(SLOW, "n3", onset=80), seconds=30)
+
+        ids = {line.fault: line.verdict_id for line in life.lines}
+        assert ids[DEGRADED] != ids[SLOW]
+        assert [line.fault for line in life.decide.live] == [SLOW]
+
+    def test_what_grows_within_a_minute_is_one_story(self) -> None:
+        """A card gets warm, then it lowers its clocks."""
+        life = Life()
+        life.see(finding(DEGRADED, "n3", onset=1), seconds=45)
+        life.see(finding(SLOW, "n3", onset=40), seconds=30)
+
+        assert len({line.verdict_id for line in life.lines}) == 1
+
+    @pytest.mark.parametrize("fault", [SLOW, DEGRADED])
+    def test_numbers_that_break_are_no_slowness(self, fault: FaultKind) -> None:
+        life = Life()
+        life.see(finding(fault, "n3", onset=1), seconds=20)
+        nan = life.see(finding(FaultKind.SILENT_CORRUPTION, "n3", cause="nan_gradient", onset=1))
+
+        assert nan[0].update == 0
+        assert nan[0].verdict_id not in {line.verdict_id for line in life.lines[:-1]}
+
+
+class TestSlowStill:
+    """A machine was named and its metrics have faded (levels are learned); the job is as slow as since then."""
+
+    def test_it_is_not_called_well(self) -> None:
+        life = Life()
+        life.see(finding(SLOW, "n3", onset=1), seconds=30)
+        told = life.see(finding(SLOW, onset=3), seconds=120)
+
+        assert told == []
+        assert [line.suspects[0].component.name for line in life.decide.live] == ["n3"]
+
+    def test_it_expires_where_nothing_shows_it_again(self) -> None:
+        life = Life()
+        life.see(finding(SLOW, "n3", onset=1), seconds=30)
+        told = life.see(finding(SLOW, onset=3), seconds=CONFIG.action_ttl_ns // NS_PER_SECOND)
+
+        assert told[0].state is VerdictState.EXPIRED
+
+    @pytest.mark.parametrize(
+        "job", [finding(SLOW, onset=90), finding(SLOW, onset=3, cause="shared_service")], ids=["later", "its_reason"]
+    )
+    def test_another_slowness_holds_nobody(self, job: Finding) -> None:
+        life = Life()
+        life.see(finding(SLOW, "n3", onset=1), seconds=30)
+        told = life.see(job, seconds=20)
+
+        assert told[0].state is VerdictState.RESOLVED
+
+    def test_who_was_never_confirmed_is_not_held(self) -> None:
+        life = Life()
+        life.see(finding(SLOW, "n3", onset=1, tentative=True), seconds=10)
+        told = life.see(finding(SLOW, onset=3), seconds=20)
+
+        assert told[0].state is VerdictState.CANCELLED
 
 
 class TestNan:
