@@ -141,6 +141,21 @@ class TestSlow:
         assert _accused(scenario) == ["n03"]
         assert not [verdict for verdict in scenario.verdicts if verdict.state.value in ("cancelled", "resolved")]
 
+    @pytest.mark.parametrize(("seconds", "of_seconds"), [(7, 20), (10, 25)])
+    def test_what_shows_in_a_part_of_each_long_step_is_one_verdict(self, seconds: int, of_seconds: int) -> None:
+        """Its own part of a step of twenty seconds; in the rest of it all wait alike."""
+        scenario, job = _scenario(NO_HOOK)
+        scenario.at(150).inject(job.slow, 3, "forward", 1.5)
+        for begin in range(150, 390, of_seconds):
+            for second, factor in ((begin, 0.2), (begin + seconds, 1.0)):
+                for metric in ("gpu_util_ratio", "gpu_graphics_active_ratio", CPU):
+                    scenario.at(second).inject(job.shift, 3, metric, factor)
+        scenario.want(between(160, 240), state="confirmed", fault="fail_slow", suspects=["n03"])
+        scenario.run(400).check()
+        slow = [verdict for verdict in scenario.verdicts if verdict.fault.value == "fail_slow"]
+        assert len({verdict.verdict_id for verdict in slow}) == 1
+        assert {verdict.state.value for verdict in slow} <= {"open", "confirmed"}
+
 
 class TestHarmless:
     @pytest.mark.parametrize("seed", range(2))

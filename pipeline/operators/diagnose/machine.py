@@ -51,6 +51,8 @@ _STEADY_SIGMAS = 4.0
 _FAR_SIGMAS, _FAR_METRIC_COUNT = 8.0, 2
 _SEEN_WITHIN_NS = 30 * NS_PER_SECOND
 """A deviation is known so long after it began."""
+_FADED_SCORE = 0.5
+"""Of the alarm line: two windows without a sign of it."""
 _OWN_SHARE_RATIO = 0.3
 """From this share of the steps' growth on, a machine's own time explains it."""
 
@@ -109,7 +111,8 @@ def find_machine(  # what is known, and what is remembered
         return found, reasons
     telling = telling_of(anomalies, rules)
     if not telling:
-        return [], [Reason.NO_IMPACT] if anomalies else []
+        fading = [_still_differs(anomaly) for anomaly in anomalies if _fades(anomaly)]
+        return fading, [Reason.NO_IMPACT] if anomalies else []
     open_ones = cleared.judge(telling, now_ns, pace, rules)
     chosen = single_out(graph, open_ones or telling, rules)
     if not chosen:
@@ -225,8 +228,16 @@ def _explains(chosen: Sequence[Anomaly], slowdown: Slowdown, pace: Pace) -> bool
     return not known or max(known) >= _OWN_SHARE_RATIO * growth
 
 
+def _fades(anomaly: Anomaly) -> bool:
+    """Whether what it showed is not over: of a step longer than a window some windows show nothing of it."""
+    return not anomaly.detail.get("leaning") and any(
+        metric["score"] >= _FADED_SCORE and FAMILIES.get(str(metric["metric"]), "") not in SILENT_FAMILIES
+        for metric in anomaly.detail["metrics"]
+    )
+
+
 def _still_differs(anomaly: Anomaly) -> Finding:
-    """Another machine stands out more now: what was said of this one is not over for that."""
+    """What was said of this machine is not over: another one stands out more now, or it is not seen now."""
     metrics = anomaly.detail["metrics"]
     return Finding(
         FaultKind.DEGRADED,
