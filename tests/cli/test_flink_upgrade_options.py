@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -169,7 +169,16 @@ def test_an_upgrade_leaves_out_what_another_version_chose(cluster: Cluster, caps
     assert "  moon_phase: left out, this version does not know it\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.fixture
+def number(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
+    """A signal that is not ignored: in a shell's background job, or under nohup, some are."""
+    told: signal.Signals = request.param
+    before = signal.signal(told, signal.default_int_handler if told is signal.SIGINT else signal.SIG_DFL)
+    yield told
+    signal.signal(told, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT], indirect=True)
 @pytest.mark.parametrize("when", ["stop", "submit", "both"])
 def test_an_upgrade_that_is_ended_goes_back(
     cluster: Cluster, capsys: pytest.CaptureFixture[str], number: signal.Signals, when: str
