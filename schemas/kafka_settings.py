@@ -262,7 +262,8 @@ def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
                 raise ConfigError(name, value, "true or false")
             fields["is_hostname_checked"] = value
         elif name not in _TEXTS and name not in _SECRETS:
-            raise ConfigError(name, value, f"one of {' '.join([*_TEXTS, *_SECRETS, 'ssl_check_hostname'])}")
+            # Who misspells a password's name wrote a password: no value of a name that we do not know is shown.
+            raise ConfigError(name, "...", f"one of {' '.join([*_TEXTS, *_SECRETS, 'ssl_check_hostname'])}")
         elif not isinstance(value, str):
             raise ConfigError(name, value, "a text in quotes")
         elif name in _SECRETS:
@@ -316,7 +317,7 @@ def _properties(text: str) -> dict[str, Any]:
             values[_JAVA_NAMES[name]] = value
         else:
             known = [*_JAVA_NAMES, *_JAVA_FIXED, "sasl.jaas.config", "ssl.key.password"]
-            raise ConfigError(name, "..." if "password" in name else value, f"one of {' '.join(known)}")
+            raise ConfigError(name, "...", f"one of {' '.join(known)}")
     return values
 
 

@@ -30,6 +30,8 @@ _LEAD_NS: Final = 120 * 1_000_000_000
 """A partition that was read so much further than another waits for it: what is held stays small."""
 _DISORDER_NS: Final = 5 * 1_000_000_000
 """Records do not stand in the order of their times: so much further is looked for earlier ones."""
+_AHEAD_NS: Final = 3 * 1_000_000_000
+"""A record's own time lies in the second of its message's, or in the next two."""
 _FAR_NS: Final = 2**62
 _FAR_FUTURE: Final = SliceConfig(max_ahead_ns=_FAR_NS)  # partitions are read at different speeds
 _SHOWN_JOBS: Final = 20
@@ -169,13 +171,20 @@ class _Run:
             return
         if not self._is_wanted(message):
             return
+        if message.value is None:
+            self.told.undecodable["no value"] += 1
+            return
         try:
             record = decode(message.value)
         except SchemaError as error:
             self.told.undecodable[str(error)] += 1
             return
-        if not isinstance(record, Tick | ModelAnnouncement) and record.job.job_id == self._wanted.job_id:
-            self._add(place, record, message.value)
+        if isinstance(record, Tick | ModelAnnouncement) or record.job.job_id != self._wanted.job_id:
+            return
+        if record.ts_ns >= stamp_ns + _AHEAD_NS:  # the job refuses it, too; each second up to it would be gone through
+            self.told.undecodable["its own stamp lies after Kafka's"] += 1
+            return
+        self._add(place, record, message.value)
 
     def _is_wanted(self, message: Any) -> bool:
         """Whether the key and the time are those of the job."""

@@ -89,10 +89,12 @@ def test_quotes_in_names_and_passwords_survive_java_s_format(tmp_path: Path, mon
     [
         ("k.toml", "security_protocol = ", "TOML"),
         ("k.toml", 'security_protocol = "TLS"', "security_protocol = 'TLS': must be one of PLAINTEXT"),
-        ("k.toml", 'securityprotocol = "SSL"', "securityprotocol = 'SSL': must be one of security_protocol"),
+        ("k.toml", 'securityprotocol = "SSL"', "securityprotocol = '...': must be one of security_protocol"),
         ("k.toml", "sasl_username = 5", "a text in quotes"),
         ("k.toml", 'ssl_check_hostname = "no"', "true or false"),
         ("k.toml", f'sasl_password = "{PASSWORD}"', "in a file of its own"),
+        ("k.toml", f'sasl_plain_password = "{PASSWORD}"', "sasl_plain_password = '...'"),
+        ("k.toml", f'sasl_pass = "{PASSWORD}"', "sasl_pass = '...'"),
         ("k.toml", 'security_protocol = "SASL_SSL"', "sasl_mechanism"),
         ("k.toml", 'security_protocol = "SASL_SSL"\nsasl_mechanism = "PLAIN"', "sasl_username"),
         ("k.toml", 'sasl_mechanism = "PLAIN"', "security_protocol"),
@@ -101,6 +103,7 @@ def test_quotes_in_names_and_passwords_survive_java_s_format(tmp_path: Path, mon
         ("k.properties", "client.id=x", "one of security.protocol"),
         ("k.properties", "ssl.truststore.type=JKS", "PEM: key stores of Java cannot be read"),
         ("k.properties", f"ssl.truststore.password={PASSWORD}", "one of security.protocol"),
+        ("k.properties", f"ssl.keystore.key=-----BEGIN {PASSWORD}", "ssl.keystore.key = '...'"),
         ("k.properties", "sasl.jaas.config=Module required;", "sasl.jaas.config"),
     ],
 )

@@ -172,6 +172,22 @@ def test_what_cannot_be_read_is_counted_and_other_jobs_are_let_be(
     assert times(tmp_path / "out") == [1]
 
 
+def test_a_message_without_a_value_and_a_time_of_its_own_are_left_out(
+    settings: KafkaSettings, prefix: str, tmp_path: Path
+) -> None:
+    send(settings, prefix, event(1))
+    client = KafkaProducer(bootstrap_servers=list(settings.servers))
+    stamp_ms = START_NS // 1_000_000
+    named = {"key": b"c/j", "headers": [("kind", b"record")], "timestamp_ms": stamp_ms}
+    client.send(f"{prefix}.events", None, **named)
+    client.send(f"{prefix}.events", encode(event(30 * 365 * 86_400)), **named)
+    client.close()
+    told = record(settings, prefix, tmp_path / "out", Wanted("j"))
+
+    assert told.undecodable == {"no value": 1, "its own stamp lies after Kafka's": 1}
+    assert times(tmp_path / "out") == [1]
+
+
 def test_a_job_that_is_not_there_or_is_there_twice_is_told(
     settings: KafkaSettings, prefix: str, tmp_path: Path
 ) -> None:
