@@ -88,7 +88,8 @@ class VerdictSink:
         self._config = config or SinkConfig()
         self._clock = clock
         self._is_checked = False
-        self._witness: Verdict | None = None
+        self._witnesses: dict[bool, Verdict] = {}
+        """The last sound verdict that proposes an action, and the last that proposes none: they fill other tables."""
         self._patience = Patience(_LOG, self._config.patience, clock)
         self._last_work = clock()
         self.counters: Counter[str] = Counter()
@@ -175,23 +176,26 @@ class VerdictSink:
             entries[:] = [entry for entry in entries if id(entry.message) not in guilty]
             self._insert([entry.verdict for entry in entries])
         self.counters["written"] += len(entries)
-        if entries:
-            self._witness = entries[-1].verdict
+        self._witnesses.update((_proposes(entry.verdict), entry.verdict) for entry in entries)
 
     def _blamed(self, entries: Sequence[_Entry], error: StoreError) -> list[DeadLetter]:
         """Which entries are the reason that the database refused them all; raises ``error`` where none is.
 
         A value that does not fit is certain. For anything else the table may be to blame: an entry is guilty
-        only if it fails before and after another one went in.
+        only if it fails before and after another one went in that fills the same tables.
         """
-        if not isinstance(error, RowRefusedError) and self._witness is not None and self._fails(self._witness):
+        if not isinstance(error, RowRefusedError) and any(map(self._fails, self._witnesses.values())):
             raise error
         failed = [(entry, said) for entry in entries if (said := self._fails(entry.verdict))]
         certain: list[tuple[_Entry, StoreError]] = [one for one in failed if isinstance(one[1], RowRefusedError)]
-        doubtful = [entry for entry, said in failed if not isinstance(said, RowRefusedError)]
-        if doubtful:
-            suspects = {entry for entry, _ in failed}
-            sound = next((entry.verdict for entry in entries if entry not in suspects), self._witness)
+        suspects = {entry for entry, _ in failed}
+        for acts in (True, False):
+            doubtful = [e for e, said in failed if not isinstance(said, RowRefusedError) and _acts(e.verdict) == acts]
+            if not doubtful:
+                continue
+            known = [self._witnesses[kind] for kind in (True, False) if kind in self._witnesses and kind >= acts]
+            others = [entry.verdict for entry in entries if entry not in suspects and _proposes(entry.verdict) >= acts]
+            sound = next(iter([*others, *known]), None)
             if sound is None or self._fails(sound):
                 raise error
             certain += [(entry, said) for entry in doubtful if (said := self._fails(entry.verdict))]
@@ -296,6 +300,11 @@ def _read(message: Message) -> _Entry | DeadLetter:
 
 def _proposes(verdict: Verdict) -> bool:
     return verdict.action.value != "none"
+
+
+def _acts(verdict: Verdict) -> bool:
+    """Whether it may change actions: it proposes one, or ends what was proposed."""
+    return _proposes(verdict) or verdict.update > 0
 
 
 def _counter(name: str, text: str, label: str, counts: Counter[str]) -> Family:

@@ -150,6 +150,35 @@ def test_a_broken_table_is_waited_for_and_blames_no_row() -> None:
     assert store.migrate_count > 1, "the tables may have to be made again"
 
 
+@pytest.mark.parametrize("known", [False, True], ids=["fresh_sink", "known_witness"])
+def test_a_broken_table_of_actions_blames_no_verdict(*, known: bool) -> None:
+    """A verdict that proposes nothing goes in all the same: it is no witness for those that do."""
+
+    class NoActions(FaultyStore):
+        left = 9
+
+        def write_actions(self, changes: Sequence[Any]) -> None:
+            self.left -= 1
+            if 0 < self.left < 8:
+                raise StoreError("Table tocsin.actions does not exist")
+            super().write_actions(changes)
+
+    store, box = NoActions(), MemoryBox()
+    calm = [verdict(name, action=ActionKind.NONE) for name in ("calm", "calmer")]
+    acting = [verdict("a"), verdict("b"), verdict("a", 1, action=ActionKind.NONE, state=VerdictState.RESOLVED)]
+    store.left = 9 if known else 8
+    stop, clock = threading.Event(), Clock()
+    source = WaitingSource(topic(*[verdict("first")][:known], *calm, *acting), clock, stop.set)
+    source.poll_count = 1 if known else 100
+    sink = VerdictSink(source, store, box, SinkConfig(linger_seconds=0.0), clock)
+    sink.run(stop)
+
+    assert not box.letters
+    assert {"calm", "calmer", "a", "b"} <= set(tables(store)[0])
+    assert {change.action.verdict_id for change in tables(store)[1].values()} >= {"a", "b"}
+    assert sink.store_errors["store"] > 0
+
+
 def test_a_table_that_breaks_while_a_row_is_looked_for_blames_only_that_row() -> None:
     """The bad row is certain; what fails beside it for another reason is not."""
     calls = [0]
