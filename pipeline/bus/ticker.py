@@ -25,6 +25,8 @@ from tocsin.schemas.topics import CLOCK, topic_name
 _LOG = logging.getLogger("tocsin.ticker")
 BACKOFF_SECONDS: Final = (0.5, 5.0)
 CLOCK_SECONDS: Final = 30.0
+SETTLE_SECONDS: Final = 2.0
+"""A broker that answers later than this is ticked by our own clock meanwhile."""
 LOOK_SECONDS: Final = 10.0
 """How often new partitions are looked for."""
 TRUSTED_NS: Final = 250_000_000
@@ -42,6 +44,7 @@ class BrokerClock:
         self._now_ns = now_ns
         self._asked_ns = 0
         self._is_off = False
+        self._answered = threading.Event()
         self.offset_ns = 0
         """Our clock minus the broker's, 0 where they agree well enough."""
 
@@ -63,8 +66,15 @@ class BrokerClock:
         future.add_callback(self._on_answer, sent_ns)
         future.add_errback(self._on_error)
 
+    def settle(self, client: Any) -> None:
+        """Ask, and wait for the first answer: a tick that runs ahead makes live records late."""
+        self.look(client)
+        if not self._is_off:
+            self._answered.wait(SETTLE_SECONDS)
+
     def _on_error(self, error: Exception) -> None:
         """Ask no more where we may not; called in the client's thread."""
+        self._answered.set()
         if isinstance(error, AuthorizationError):
             self._turn_off(error)
 
@@ -76,12 +86,14 @@ class BrokerClock:
         """Take the broker's time; called in the client's thread."""
         error_ns = (self._now_ns() - sent_ns) // 2
         if answer.timestamp == _NOT_STAMPED_MS or error_ns < 0:
+            self._answered.set()
             return  # the topic is not stamped by the broker, or our clock was set back meanwhile
         offset_ns = sent_ns + error_ns - answer.timestamp * _NS_PER_MS
         offset_ns = offset_ns if abs(offset_ns) > TRUSTED_NS + error_ns else 0
         if offset_ns and not self.offset_ns:
             _LOG.warning("ticks follow the broker's clock", extra={"offset_seconds": offset_ns / 1e9})
         self.offset_ns = offset_ns
+        self._answered.set()
 
 
 class Ticker:
@@ -122,6 +134,7 @@ class Ticker:
         with producer(self._settings, **options, **patience) as client:
             writer, known, last_ns = Writer(client), [("", 0)], 0
             input_partitions(client, self._prefix)  # a topic that is missing is told before all else
+            self._clock.settle(client)
             while not self._stop.is_set():
                 self._clock.look(client)
                 now_ns = self._clock.now_ns()
