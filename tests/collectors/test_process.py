@@ -155,7 +155,7 @@ def test_a_real_child_is_stopped_continued_and_killed() -> None:
         os.kill(child.pid, signal.SIGCONT)
         end = until_seen()
         assert (end.name, end.payload["edge"]) == ("stopped", "end")
-        assert watcher.state(JOB, 0) in {"S", "R"}
+        assert watcher.state(JOB, 0) in {"S", "R", "D"}  # D: it still reads its modules from a busy disk
     finally:
         child.kill()
     assert until_seen().name == "process_gone"
