@@ -302,7 +302,7 @@ def _properties(text: str) -> dict[str, Any]:
             continue
         found = _PROPERTY.fullmatch(stripped)
         if found is None:
-            raise ConfigError("line", stripped.partition("=")[0], "NAME=VALUE")
+            raise ConfigError("line", re.split(r"[\s=:]", stripped)[0] + " ...", "NAME=VALUE")
         name, value = found.groups()
         if name == "sasl.jaas.config":
             values |= _jaas(value)

@@ -189,17 +189,20 @@ class VerdictSink:
         failed = [(entry, said) for entry in entries if (said := self._fails(entry.verdict))]
         certain: list[tuple[_Entry, StoreError]] = [one for one in failed if isinstance(one[1], RowRefusedError)]
         suspects = {entry for entry, _ in failed}
+        sound = [entry.verdict for entry in entries if entry not in suspects]
         for acts in (True, False):
             doubtful = [e for e, said in failed if not isinstance(said, RowRefusedError) and _acts(e.verdict) == acts]
             if not doubtful:
                 continue
-            known = [self._witnesses[kind] for kind in (True, False) if kind in self._witnesses and kind >= acts]
-            others = [entry.verdict for entry in entries if entry not in suspects and _proposes(entry.verdict) >= acts]
-            sound = next(iter([*others, *known]), None)
-            if sound is None or self._fails(sound):
+            witness = self._witness(sound, acts=acts)
+            if witness is None or self._fails(witness):
                 raise error
             certain += [(entry, said) for entry in doubtful if (said := self._fails(entry.verdict))]
         return [DeadLetter(entry.message, said.reason, str(said)) for entry, said in certain]
+
+    def _witness(self, sound: Sequence[Verdict], *, acts: bool) -> Verdict | None:
+        """One that went in, now or before; for those that change actions, one that does so too."""
+        return next((one for one in (*sound, *self._witnesses.values()) if _proposes(one) or not acts), None)
 
     def _fails(self, verdict: Verdict) -> StoreError | None:
         """Insert one; what the database says against it."""

@@ -176,7 +176,9 @@ class Decide:
             over = is_smaller(finding, verdict) and finding.is_harmless
             if (same_suspects(finding, verdict) and not over) or stands:
                 incident.held_ns = now_ns
-                if finding.fault is not FaultKind.FAIL_SLOW or finding.suspects:
+                if (
+                    finding.suspects or finding.fault in STANDSTILL
+                ):  # that all is slow still shows nothing of the machine
                     incident.seen_ns = max(incident.seen_ns, finding.seen_ns)
             return []
         moved = not same_suspects(finding, verdict)
@@ -188,7 +190,8 @@ class Decide:
             incident.was_confirmed = True
         retold = not moved and retells(finding, verdict)
         if retold and changed:
-            finding = replace(finding, evidence=(*verdict.evidence, *finding.evidence)[:_SHOWN_EVIDENCE_COUNT])
+            new = [evidence for evidence in finding.evidence if evidence not in verdict.evidence]
+            finding = replace(finding, evidence=(*verdict.evidence, *new)[:_SHOWN_EVIDENCE_COUNT])
         incident.held_ns = now_ns
         incident.certain = finding.certain
         # Evidence that does not go on (a job that makes no steps now) confirms nothing.

@@ -100,6 +100,7 @@ def test_quotes_in_names_and_passwords_survive_java_s_format(tmp_path: Path, mon
         ("k.toml", 'sasl_mechanism = "PLAIN"', "security_protocol"),
         ("k.toml", 'ssl_ca_file = "x"', "SSL or SASL_SSL with ssl_ files"),
         ("k.properties", "security.protocol", "NAME=VALUE"),
+        ("k.properties", f"ssl.key.password {PASSWORD}", "line = 'ssl.key.password ...': must be NAME=VALUE"),
         ("k.properties", "client.id=x", "one of security.protocol"),
         ("k.properties", "ssl.truststore.type=JKS", "PEM: key stores of Java cannot be read"),
         ("k.properties", f"ssl.truststore.password={PASSWORD}", "one of security.protocol"),
