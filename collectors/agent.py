@@ -254,12 +254,14 @@ class Agent:
             collectors={runner.name: runner.report().as_json() for runner in self._runners},
         )
 
-    def _ship(self) -> None:
-        dropped = self._sink.status().dropped_count
-        if dropped > self._spool_dropped:
+    def _ship(self, *, is_last: bool = False) -> None:
+        status = self._sink.status()
+        # said behind a full spool it would come late, and nobody would hear of it
+        can_be_heard = is_last or (status.is_connected and not status.spooled_count)
+        if status.dropped_count > self._spool_dropped and can_be_heard:
             now, _ = self._clock.read()
-            self.core.on_spool_overflow(dropped - self._spool_dropped, now)
-            self._spool_dropped = dropped
+            self.core.on_spool_overflow(status.dropped_count - self._spool_dropped, now)
+            self._spool_dropped = status.dropped_count
         records: list[Record] = [*self.core.take(), *self._desk.take()]
         for record in records:
             kind = type(record).__name__
@@ -280,7 +282,7 @@ class Agent:
         self._receive(now)
         self._catch_up()
         self.core.on_stop(now)
-        self._ship()
+        self._ship(is_last=True)
         self._socket.close()
         if self._page is not None:
             self._page.close()

@@ -184,6 +184,9 @@ class KafkaSession:
         """Hand records to the producer: the spooled first, then the new ones."""
         box = self._box
         while (found := box.next_record()) is not None:
+            if not self._waiting and box.spool.has_unread():
+                box.spool.append(found[1])  # behind a long spool it would wait in memory for as long
+                continue
             try:
                 self._waiting.append(Message.of(*found, self._config.prefix))
             except FieldError as error:  # a tick, which no agent sends

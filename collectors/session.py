@@ -91,7 +91,10 @@ class Session:
         """Move records into the send buffer: the spooled first, then the new ones."""
         box = self._box
         while (data := box.next_encoded()) is not None:
-            self._waiting.append(data)
+            if not self._waiting and box.spool.has_unread():
+                box.spool.append(data)  # behind a long spool it would wait in memory for as long
+            else:
+                self._waiting.append(data)
         if not self.was_welcome:
             self._check_waiting()
             return

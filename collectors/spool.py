@@ -54,6 +54,9 @@ class Spool(Protocol):
     def read(self) -> tuple[bytes, Position] | None:
         """Return the next record that was not read, None at the end."""
 
+    def has_unread(self) -> bool:
+        """Return whether ``read`` has something to return."""
+
     def rewind(self) -> None:
         """Read again from the first record that is not committed."""
 
@@ -89,11 +92,15 @@ class MemorySpool:
 
     def read(self) -> tuple[bytes, Position] | None:
         """Return the next record that was not read."""
-        if self._read - self._first >= len(self._records):
+        if not self.has_unread():
             return None
         data = self._records[self._read - self._first]
         self._read += 1
         return data, Position(0, self._read, self._read)
+
+    def has_unread(self) -> bool:
+        """Return whether something was not read."""
+        return self._read - self._first < len(self._records)
 
     def rewind(self) -> None:
         """Read again from the first."""
@@ -185,9 +192,7 @@ class DiskSpool:
     def read(self) -> tuple[bytes, Position] | None:
         """Return the next record that was not read, None at the end."""
         number, offset, index = self._next
-        for segment in list(self._segments):
-            if segment.number < number:
-                continue
+        for segment in self._from(number):
             if segment.number > number:
                 number, offset, index = segment.number, 0, 0
             if offset < segment.size:
@@ -199,6 +204,11 @@ class DiskSpool:
                 self._next = Position(number, offset + _FRAME.size + len(data), index + 1)
                 return data, self._next
         return None
+
+    def has_unread(self) -> bool:
+        """Return whether something was not read."""
+        number, offset, _ = self._next
+        return any(segment.size > (offset if segment.number == number else 0) for segment in self._from(number))
 
     def rewind(self) -> None:
         """Read again from the first record that is not committed."""
@@ -301,6 +311,9 @@ class DiskSpool:
             os.unlink(self._path(first.number))
         self._done = Position(self._segments[0].number, 0, 0)
         self._next = max(self._next, self._done)
+
+    def _from(self, number: int) -> list[_Segment]:
+        return [segment for segment in self._segments if segment.number >= number]
 
     def _give_up(self, segment: _Segment, offset: int, index: int, error: Exception) -> None:
         """A record on disk is damaged: without its length the rest of its segment is lost, too."""

@@ -157,10 +157,10 @@ class Stream:
         """Wait for messages with so many lines; all of them, repeated ones too."""
         return self.read(VERDICTS, lambda records: len({_identity(one) for one in records}) >= count, seconds)
 
-    def read(self, name: str, enough: Any, seconds: float = 60.0) -> list[Any]:
+    def read(self, name: str, enough: Any, seconds: float = 60.0, isolation_level: str = "read_committed") -> list[Any]:
         """Read an output topic from its beginning until there is enough."""
         topic = topic_name(name, self.prefix)
-        options = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
+        options = {"auto_offset_reset": "earliest", "isolation_level": isolation_level}
         consumer = KafkaConsumer(bootstrap_servers=self.broker.address, **options)
         found: list[Any] = []
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from kafka import OffsetAndMetadata, TopicPartition
@@ -27,6 +27,9 @@ SESSION_SECONDS: Final = 10.0
 COMMIT_SECONDS: Final = 10.0
 RECONNECT_SECONDS: Final = 2.0
 """A broker that is back is found again within this; the client's own 30 s would be seen in every outage."""
+ENDS_SECONDS: Final = 5.0
+"""So often the partitions' ends are asked for while nothing is fetched; each may take ``ENDS_WAIT_SECONDS``."""
+ENDS_WAIT_SECONDS: Final = 2.0
 LOOK_SECONDS: Final = 30.0
 """So often it is looked for new partitions, and whether the topic is still there."""
 DETAIL_CHARACTERS: Final = 2000
@@ -87,7 +90,10 @@ class KafkaVerdicts:
         self._said = ""
         self._assigned: set[Any] = set()
         self._looked = clock()
+        self._asked = float("-inf")
         self._missing_count = 0
+        self._brought: dict[Any, int] = {}
+        self._done: dict[Any, int] = {}
         self.lag_count = 0
         self.partition_count = 0
         self.expired_count = 0
@@ -108,6 +114,7 @@ class KafkaVerdicts:
             for records in found.values()
             for r in records
         ]
+        self._brought |= {partition: records[-1].offset + 1 for partition, records in found.items()}
         self._look()
         return messages
 
@@ -117,6 +124,10 @@ class KafkaVerdicts:
         for message in messages:
             partition = TopicPartition(message.topic, message.partition_index)
             ends[partition] = max(ends.get(partition, 0), message.offset_count + 1)
+        self._commit(ends)
+
+    def _commit(self, ends: Mapping[Any, int]) -> None:
+        self._done |= ends
         offsets = {partition: OffsetAndMetadata(end, "", -1) for partition, end in ends.items()}
         try:
             self._client.commit(offsets, timeout_ms=round(COMMIT_SECONDS * 1000))
@@ -133,6 +144,9 @@ class KafkaVerdicts:
         for partition, records in self._polled(seconds).items():  # it became ours just now
             self._client.pause(partition)
             self._client.seek(partition, records[0].offset)
+        if self._clock() - self._asked >= ENDS_SECONDS:
+            self._asked = self._clock()
+            self._ask_lag()
 
     def families(self) -> list[Family]:
         """The source's metrics, for ``/metrics``."""
@@ -170,6 +184,7 @@ class KafkaVerdicts:
         self.lag_count = sum(map(self._lag, assigned))
         if self._clock() - self._looked >= LOOK_SECONDS:
             self._looked = self._clock()
+            self._commit_markers()
             self._missing_count = 0 if self._is_there() else self._missing_count + 1
             if self._missing_count > 1:  # once may be a broker that just starts
                 raise EngineError(f"the topic {self._topic} is gone: run 'tocsin topics apply', then start this again")
@@ -180,6 +195,36 @@ class KafkaVerdicts:
         except KafkaError:
             return 0
         return max(0, end - position) if end is not None and position is not None else 0
+
+    def _ask_lag(self) -> None:
+        """How much waits while nothing is fetched, as the broker says."""
+        try:
+            ends = self._client.end_offsets(list(self._client.assignment()), round(ENDS_WAIT_SECONDS * 1000))
+        except KafkaError:
+            return  # away: as it was known
+        at = self._positions(ends)
+        self.lag_count = sum(max(0, ends[partition] - position) for partition, position in at.items())
+
+    def _commit_markers(self) -> None:
+        """Step over what a transaction leaves behind its messages, where all of those are done.
+
+        Else retention would seem to delete what nobody had read.
+        """
+        idle = [one for one, done in self._done.items() if one in self._assigned and done == self._brought.get(one)]
+        over = {one: position for one, position in self._positions(idle).items() if position > self._done[one]}
+        if over:
+            self._commit(over)
+            self._brought |= over
+
+    def _positions(self, partitions: Iterable[Any]) -> dict[Any, int]:
+        """Where reading goes on, as far as that is known."""
+        found = {}
+        with contextlib.suppress(KafkaError):
+            for partition in partitions:
+                position = self._client.position(partition, timeout_ms=0)
+                if position is not None:
+                    found[partition] = position
+        return found
 
     def _is_there(self) -> bool:
         try:

@@ -39,7 +39,11 @@ def build(options: JobOptions) -> StreamExecutionEnvironment:
     env.enable_checkpointing(round(options.checkpoint_seconds * 1000))
     # here, and not only in a cluster's settings: whoever submits decides, whatever the cluster says
     keep = ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION
-    env.get_checkpoint_config().set_externalized_checkpoint_retention(keep)
+    checkpoints = env.get_checkpoint_config()
+    checkpoints.set_externalized_checkpoint_retention(keep)
+    if options.checkpoint_timeout_seconds is not None:
+        checkpoints.set_checkpoint_timeout(round(options.checkpoint_timeout_seconds * 1000))
+        checkpoints.set_tolerable_checkpoint_failure_number(0)
     env.get_config().set_global_job_parameters({PARAMETER: options.shown()})
     tables = StreamTableEnvironment.create(env)
     for name, value in {**_SETTINGS, "pipeline.name": options.name}.items():
@@ -49,7 +53,7 @@ def build(options: JobOptions) -> StreamExecutionEnvironment:
         sql.input_table(options.stream),
         sql.models_table(options.stream),
         sql.CLASSIFIED,
-        *(sql.output_table(options.stream, name) for name in sql.OUTPUTS),
+        *(sql.output_table(options.stream, name, options.name) for name in sql.OUTPUTS),
     ):
         tables.execute_sql(statement)
     _tell_apart(tables)

@@ -158,11 +158,14 @@ PACKED = f"""SELECT job,
 FROM tocsin_windows"""
 
 
-def output_table(options: StreamOptions, name: str) -> str:
-    """One output topic as a table (k, v, h)."""
+def output_table(options: StreamOptions, name: str, job_name: str) -> str:
+    """One output topic as a table (k, v, h).
+
+    The job's name stands in the transactions' ids: two jobs of one prefix would fence each other out.
+    """
     exactly_once = f"""
   'sink.delivery-guarantee' = 'exactly-once',
-  'sink.transactional-id-prefix' = {_quoted(f"{options.group}-{name}")},
+  'sink.transactional-id-prefix' = {_quoted(f"{options.group}-{job_name}-{name}")},
   'properties.transaction.timeout.ms' = '{TRANSACTION_SECONDS * 1000}',"""
     at_least_once = "\n  'sink.delivery-guarantee' = 'at-least-once',"
     return f"""CREATE TABLE {table_of(name)} (

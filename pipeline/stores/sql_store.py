@@ -6,6 +6,7 @@ way to reach a database (chDB in the process, a server over its native protocol)
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +23,10 @@ BATCH_ROWS_COUNT = 20_000
 """Rows of one insert: evidence of a large job does not become one string of hundreds of MB."""
 OPENED_CACHE_SIZE = 20_000
 """Verdicts whose opening time is kept in memory; the others are asked for."""
+
+_LOG = logging.getLogger("tocsin.store")
+
+_TABLES = "SELECT name FROM system.tables WHERE database = 'tocsin'"
 
 # {wanted}: expressions of text_literal only.
 _OPENING_TIMES = """
@@ -105,6 +110,7 @@ class SqlStore:
         """See ``Store.migrate``."""
         for migration in self._missing():
             self._apply(migration)
+        self._make_dropped()
         return len(self._known)
 
     def check(self) -> int:
@@ -209,6 +215,24 @@ class SqlStore:
                 raise type(error)(f"migration {migration.number} ({migration.name}) failed: {error}{hint}") from error
         row: Row = {"number": migration.number, "name": migration.name, "sha256": migration.sha256}
         self._insert("schema_migrations", [row])
+
+    def _make_dropped(self) -> None:
+        """Make tables again that somebody dropped: what was applied is remembered, not what became of it.
+
+        Whoever may not make tables may not see them all either: that is no reason to end.
+        """
+        there = {str(row["name"]) for row in self._backend.select(_TABLES)}
+        dropped = [migration for migration in self._known if migration.makes - there]
+        if not dropped:
+            return
+        names = sorted(frozenset().union(*(migration.makes for migration in dropped)) - there)
+        _LOG.warning("tables that were applied are not there: made again", extra={"tables": names})
+        try:
+            # and what came after the first of them: a view may have been replaced by a later one
+            for migration in self._known[dropped[0].number - 1 :]:
+                self._apply(migration)
+        except StoreRefusedError as error:
+            _LOG.warning("tables were not made again", extra={"tables": names, "detail": str(error)})
 
     def _opening_times(self, verdicts: Sequence[Verdict]) -> dict[str, int]:
         """Verdict id -> time of its opening (Unix ns): the earliest that is known of it.

@@ -16,6 +16,10 @@ from tocsin.schemas.errors import SchemaError
 
 _FILE_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 
+_MAKES = re.compile(
+    r"CREATE\s+(?:OR\s+REPLACE\s+)?(?:TABLE|VIEW)\s+(?:IF\s+NOT\s+EXISTS\s+)?tocsin\.(\w+)", re.IGNORECASE
+)
+
 # What may hold a semicolon that ends no statement; a doubled quote reads as two literals side by side.
 _TOKEN = re.compile(
     r"""
@@ -42,6 +46,11 @@ class Migration(NamedTuple):
     name: str
     statements: tuple[str, ...]
     sha256: str
+
+    @property
+    def makes(self) -> frozenset[str]:
+        """Return the names of the tables and views that are there after it."""
+        return frozenset(match[1] for statement in self.statements if (match := _MAKES.match(statement)))
 
 
 @cache

@@ -67,11 +67,11 @@ class ClusterUp:
         """The living processes of a component."""
         processes = self.state.processes
         if component == "python":
-            return _workers(processes.get("taskmanager-0", 0))
+            return python_workers(processes.get("taskmanager-0", 0))
         pid = processes.get(component, 0)
         if not pid or not _is_alive(pid):
             return []
-        return [pid, *(_workers(pid) if component == "taskmanager-0" else [])]
+        return [pid, *(python_workers(pid) if component == "taskmanager-0" else [])]
 
     def strike(self, component: str) -> list[int]:
         """Kill a component with -9; which processes that were, [] = it does not run now."""
@@ -124,8 +124,8 @@ def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-def _workers(parent: int) -> list[int]:
-    """The Python processes below a process."""
+def python_workers(parent: int) -> list[int]:
+    """The Python processes of Flink below a process."""
     parents: dict[int, list[int]] = {}
     for place in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError):

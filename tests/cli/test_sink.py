@@ -23,7 +23,7 @@ from tocsin.cli.cluster.broker import Broker
 from tocsin.cli.cluster.clickhouse import ClickHouseEndpoint
 from tocsin.cli.cluster.process import Child, Program, free_port
 from tocsin.cli.main import main
-from tocsin.pipeline.bus.verdicts import KafkaLetters
+from tocsin.pipeline.bus.verdicts import KafkaLetters, verdict_source
 from tocsin.pipeline.consume.messages import DeadLetter, Message
 from tocsin.pipeline.stores.clickhouse_address import parse_address
 from tocsin.pipeline.stores.clickhouse_store import ClickHouseBackend, ClickHouseStore
@@ -326,6 +326,62 @@ def test_two_share_the_work_and_one_takes_over(
     wait_until(committed(topic), 60)
     assert tables(endpoint) == wanted
     assert other.partitions() == [0, 1, 2, 3]
+
+
+def test_while_the_database_is_away_what_waits_is_counted_and_a_dropped_table_is_made_again(
+    topic: Topic, endpoint: ClickHouseEndpoint, sinks: Callable[..., Sink]
+) -> None:
+    sink = sinks(topic)
+    topic.say(verdict("before"))
+    wait_until(lambda: _ids(endpoint) == {"before"}, 60)
+    backend = ClickHouseBackend(parse_address(endpoint.url))
+    for name in ("incidents", "actions"):
+        backend.execute(f"DROP TABLE tocsin.{name}")
+    backend.close()
+    topic.say(verdict("dropped"))
+    wait_until(lambda: _ids(endpoint) == {"dropped"}, 60)
+
+    endpoint.stop()
+    topic.say(verdict("held"))
+    wait_until(lambda: "tocsin_sink_waiting 1\n" in sink.page("/metrics"), 30)
+    topic.say(*(verdict(f"waits-{number}") for number in range(5)))
+    wait_until(lambda: "tocsin_sink_lag_messages 5\n" in sink.page("/metrics"), 30)
+    endpoint.start()
+    wait_until(committed(topic), 60)
+    assert len(_ids(endpoint)) == 7
+    wait_until(lambda: "tocsin_sink_lag_messages 0\n" in sink.page("/metrics"), 30)
+
+
+def test_what_a_transaction_leaves_behind_its_messages_is_done_with_them(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tocsin.pipeline.bus.verdicts.LOOK_SECONDS", 0.2)
+    producer = KafkaProducer(bootstrap_servers=topic.broker.address, transactional_id=f"{topic.prefix}-tx")
+    producer.init_transactions()
+    producer.begin_transaction()
+    sent = [producer.send(f"{topic.prefix}.verdicts", b"", partition=0) for _ in range(3)]
+    assert [future.get(30).offset for future in sent] == [0, 1, 2]
+    producer.commit_transaction()
+    producer.close()
+    name = f"{topic.prefix}.reader"
+    asking = KafkaConsumer(bootstrap_servers=topic.broker.address, group_id=name, enable_auto_commit=False)
+    brought: list[Message] = []
+    with verdict_source(kafka_settings(topic.broker.address), topic.prefix, name) as source:
+
+        def stands_at(offset: int) -> Callable[[], bool]:
+            def look() -> bool:
+                brought.extend(source.poll(0.2))
+                return bool(asking.committed(TopicPartition(f"{topic.prefix}.verdicts", 0)) == offset)
+
+            return look
+
+        wait_until(lambda: len(brought) == 3 or stands_at(-1)(), 30)
+        source.commit(brought[:2])
+        wait_until(stands_at(2), 30)
+        source.commit(brought[2:])
+        wait_until(stands_at(4), 30)
+    asking.close()
+    assert len(brought) == 3
 
 
 # --- refused -------------------------------------------------------------------------------------

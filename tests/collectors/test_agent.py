@@ -323,6 +323,21 @@ def test_records_that_were_found_damaged_are_announced_as_lost(tmp_path: Path) -
     assert [event.payload for event in lost] == [{"dropped_count": 1}]
 
 
+def test_a_full_spool_is_announced_when_somebody_listens(tmp_path: Path) -> None:
+    sink = MemorySink()
+    agent = quiet_agent(tmp_path, sink)
+    found = []
+    for is_connected, spooled_count in ((False, 9), (True, 9), (True, 0), (True, 0)):
+        sink.state = replace(sink.state, dropped_count=3, is_connected=is_connected, spooled_count=spooled_count)
+        agent._ship()
+        found.append(
+            [record.payload for record in sink.records if isinstance(record, Event) and record.name == "spool_overflow"]
+        )
+    assert found == [[], [], [{"dropped_count": 3}], [{"dropped_count": 3}]]
+    agent.stop()
+    agent.run()
+
+
 def test_late_samples_are_a_metric_of_the_agent(tmp_path: Path) -> None:
     agent = quiet_agent(tmp_path, MemorySink())
     agent.core.frames.cut(10 * 10**9)

@@ -194,6 +194,34 @@ def test_the_spool_outlives_the_agent(private_broker: Callable[..., Broker], top
     assert numbers(broker.address, topic_prefix, 8) == list(range(8))
 
 
+def test_what_comes_while_a_long_spool_is_sent_waits_on_the_disk(
+    private_broker: Callable[..., Broker],
+    topic_prefix: str,
+    start: Start,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr("tocsin.collectors.kafka_session.WINDOW_RECORDS", 1)  # so that it takes a while
+    broker = private_broker()
+    make_topics(broker, topic_prefix)
+    broker.stop()
+    one = start(broker.address)
+    for number in range(400):
+        one.put(event(number))
+    wait_until(lambda: one.status().spooled_count == 400)
+    broker.start()
+    wait_until(lambda: one.status().acked_count > 0, 30)
+    new = event(400, time.time_ns())
+    one.put(new)
+
+    def is_on_disk() -> bool:
+        return any(encode(new) in path.read_bytes() for path in (tmp_path / "spool").glob("*.spool"))
+
+    wait_until(is_on_disk, 5)
+    assert one.status().spooled_count > 1
+    assert numbers(broker.address, topic_prefix, 401) == list(range(401))
+
+
 def test_closing_sends_what_waits(kafka_broker: Broker, topic_prefix: str, start: Start) -> None:
     make_topics(kafka_broker, topic_prefix)
     one = start(kafka_broker.address)

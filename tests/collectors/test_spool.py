@@ -222,6 +222,7 @@ def test_it_is_a_queue(tmp_path_factory: pytest.TempPathFactory, actions: list[s
             if len(expected) * 30_000 > LIMIT // 2:
                 return
         elif action == "read":
+            assert spool.has_unread() == (len(seen) < len(expected))
             item = spool.read()
             assert (item[0] if item else None) == (expected[len(seen)] if len(seen) < len(expected) else None)
             if item:

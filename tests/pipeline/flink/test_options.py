@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tocsin.pipeline.flink.options import JobOptions, options_from
-from tocsin.pipeline.flink.sql import StreamOptions
+from tocsin.pipeline.flink.sql import TRANSACTION_SECONDS, StreamOptions
 from tocsin.schemas.errors import ConfigError
 
 STREAM = StreamOptions(
@@ -35,7 +35,7 @@ def test_what_is_something_else_is_refused(text: str) -> None:
         ("name", " ", "name"),
         ("checkpoint_seconds", 0.0, "checkpoint-seconds"),
         ("checkpoint_seconds", float("nan"), "checkpoint-seconds"),
-        ("checkpoint_seconds", 60.0, "checkpoint-seconds"),
+        ("checkpoint_seconds", 20.1, "checkpoint-seconds"),
         ("slot_count", 0, "parallelism"),
         ("slot_count", 129, "parallelism"),
         ("snapshot_seconds", 0, "snapshot-seconds"),
@@ -45,3 +45,18 @@ def test_what_is_something_else_is_refused(text: str) -> None:
 def test_a_wrong_setting_is_named(field: str, value: object, setting: str) -> None:
     with pytest.raises(ConfigError, match=setting):
         replace(OPTIONS, **{field: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("checkpoint_seconds", [0.1, 10.0, 15.0, 20.0])
+def test_with_transactions_a_checkpoint_that_hangs_fails_the_job_in_time(checkpoint_seconds: float) -> None:
+    timeout_seconds = replace(OPTIONS, checkpoint_seconds=checkpoint_seconds).checkpoint_timeout_seconds
+
+    assert timeout_seconds is not None
+    assert timeout_seconds >= 5
+    # opened two intervals before the one that hangs, and fifteen seconds are left to come back
+    assert 2 * checkpoint_seconds + timeout_seconds + 15 <= TRANSACTION_SECONDS
+
+
+def test_without_transactions_no_checkpoint_fails_the_job() -> None:
+    plain = replace(OPTIONS, stream=replace(STREAM, is_exactly_once=False), checkpoint_seconds=600.0)
+    assert plain.checkpoint_timeout_seconds is None

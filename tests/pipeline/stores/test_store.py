@@ -277,3 +277,17 @@ def test_threads_lose_no_row(store: SqlStore) -> None:
 def test_migrating_again_does_nothing(store: SqlStore) -> None:
     assert store.migrate() == store.check() == len(migrations())
     assert ask(store, "SELECT count() AS n FROM tocsin.schema_migrations FINAL") == [{"n": len(migrations())}]
+
+
+def test_what_was_dropped_is_made_again_and_the_rest_stays(store: SqlStore, caplog: pytest.LogCaptureFixture) -> None:
+    store.write_verdicts([verdict("kept")])
+    for name in ("VIEW tocsin.incidents_all", "TABLE tocsin.actions", "TABLE tocsin.host_health"):
+        store._backend.execute(f"DROP {name}")
+
+    assert store.migrate() == len(migrations())
+    [record] = caplog.records
+    assert record.__dict__["tables"] == ["actions", "host_health", "incidents_all"]
+    assert incident(store, "kept")["verdict_id"] == "kept"
+    assert ask(store, "SELECT count() AS n FROM tocsin.host_health") == [{"n": 0}]
+    assert store.migrate() == len(migrations())
+    assert len(caplog.records) == 1
