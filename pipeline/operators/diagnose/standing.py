@@ -62,6 +62,9 @@ def since_standing(anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules
         elif _differed_until(anomaly, since_ns, rules):
             before.append(replace(anomaly, detail={**anomaly.detail, "leaning": True}))
     named = {anomaly.component.name: anomaly for anomaly in (*working, *standing)}
+    fell = {anomaly.component.name for anomaly in leaning} & named.keys()
+    if len(fell) == 1 and len(named) > 1 and not standing:
+        return [named[fell.pop()]]  # of those that differed as the job stopped this one fell first, too
     if before:  # who was ill until the job stopped tells more than who fell first
         return [*named.values(), *before]
     return [*named.values(), *(anomaly for anomaly in leaning if anomaly.component.name not in named)]
