@@ -297,9 +297,10 @@ def _learn(
 
 
 _APART_SPREADS, _SPREAD_SHARE_RATIO = 5.0, 0.1
+_UNUSED_SHARE = 2.0
 
 
-def below_all(values: FloatArray, level: FloatArray, groups: IntArray) -> NDArray[np.bool_]:
+def below_all(values: FloatArray, level: FloatArray, groups: IntArray, most_ratio: float = 1.0) -> NDArray[np.bool_]:
     """Which rows do much less than all others, by their own measure: what is left of a job that stands.
 
     Waiting kernels and proxies cost a little of everything, the same everywhere; whoever does not
@@ -309,14 +310,18 @@ def below_all(values: FloatArray, level: FloatArray, groups: IntArray) -> NDArra
         values: window means, shape (rows, metrics), NaN = no sample.
         level: each row's level while the job works, same shape.
         groups: which group each row belongs to, shape (rows,); -1: compared with nobody.
+        most_ratio: of what the others do: more is not much less.
     """
     share = np.where(level > _NOTHING, values / np.maximum(level, _NOTHING), np.nan)
     found = np.zeros(values.shape, bool)
     for group in np.unique(groups[groups >= 0]):
         rows = np.flatnonzero(groups == group)
-        middle = median(share[rows], 0)
-        width = MAD_TO_SIGMA * median(np.abs(share[rows] - middle), 0)
+        # A level that waiting alone exceeds by far is the noise of something unused: it measures nothing.
+        told = np.where(median(share[rows], 0) > _UNUSED_SHARE, values[rows], share[rows])
+        middle = median(told, 0)
+        width = MAD_TO_SIGMA * median(np.abs(told - middle), 0)
         width = np.maximum(width, _SPREAD_SHARE_RATIO * middle)
         with np.errstate(invalid="ignore"):
-            found[rows] = (middle > 0) & (middle - share[rows] >= _APART_SPREADS * width)
+            apart = middle - told >= _APART_SPREADS * width
+            found[rows] = (middle > 0) & apart & (told <= most_ratio * middle)
     return found

@@ -66,9 +66,7 @@ class JobOptions:
         if not self.checkpoint_seconds >= _MIN_CHECKPOINT_SECONDS:
             raise ConfigError("checkpoint-seconds", self.checkpoint_seconds, f"at least {_MIN_CHECKPOINT_SECONDS}")
         if self.stream.is_exactly_once and self.checkpoint_seconds > LONGEST_INTERVAL_SECONDS:
-            must = (
-                f"at most {LONGEST_INTERVAL_SECONDS:g} with --exactly-once (a transaction has {TRANSACTION_SECONDS})"
-            )
+            must = f"at most {LONGEST_INTERVAL_SECONDS:g} with --exactly-once (a transaction has {TRANSACTION_SECONDS})"
             raise ConfigError("checkpoint-seconds", self.checkpoint_seconds, must)
         if not 1 <= self.slot_count <= 128:
             raise ConfigError("parallelism", self.slot_count, "from 1 to 128")

@@ -56,6 +56,8 @@ _HELD_RATIO = 0.5
 """Processes that live hold at least so much of their GPU memory."""
 _IDLE_FAMILY_COUNT = 3
 """Whoever does less of so many than all others is not waiting."""
+_FAR_RATIO, _FAR_FAMILY_COUNT = 0.4, 2
+"""And whoever does less than this share of what the others do of so many: its ports no longer greet anybody."""
 _LONE_FAMILY_COUNT = 2
 """A single GPU of a machine whose other ones wait like everybody's: no clock that is ahead looks like that."""
 
@@ -133,9 +135,14 @@ def holds_memory(seen: Seen, known: Known) -> NDArray[np.bool_]:
 
 def _idle_alone(seen: Seen, known: Known, groups: IntArray, *, began: bool) -> NDArray[np.bool_]:
     """Hosts that do less than all others of many things at once (or one of their GPUs), shape (hosts, all metrics)."""
-    parts = [_below(seen, known, name, groups) for name in ("host", "mean")]
     nothing = np.zeros((known.host_count, 1), bool)
-    idle = _of_many_families(np.concatenate([*parts, nothing], axis=1), [metric.name for metric in known.metrics])
+    every = [metric.name for metric in known.metrics]
+    parts, far = (
+        [_below(seen, known, name, groups, most_ratio) for name in ("host", "mean")] for most_ratio in (1.0, _FAR_RATIO)
+    )
+    idle = _of_many_families(np.concatenate([*parts, nothing], axis=1), every)
+    if not began:  # a clock that is ahead shows the others' fall before they do
+        idle |= _of_many_families(np.concatenate([*far, nothing], axis=1), every, _FAR_FAMILY_COUNT)
     below = _below(seen, known, "gpu", groups[seen.of_host])
     names = [metric.name for metric in known.blocks["gpu"].metrics]
     count_of_host = np.bincount(seen.of_host, below.any(axis=1), known.host_count)
@@ -149,9 +156,9 @@ def _idle_alone(seen: Seen, known: Known, groups: IntArray, *, began: bool) -> N
     return found
 
 
-def _below(seen: Seen, known: Known, name: str, groups: IntArray) -> NDArray[np.bool_]:
+def _below(seen: Seen, known: Known, name: str, groups: IntArray, most_ratio: float = 1.0) -> NDArray[np.bool_]:
     block = known.blocks[name]
-    return below_all(seen.values[name], block.state.level, groups) & _among(block, _IDLE_FAMILIES)
+    return below_all(seen.values[name], block.state.level, groups, most_ratio) & _among(block, _IDLE_FAMILIES)
 
 
 def _of_many_families(

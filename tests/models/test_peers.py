@@ -373,6 +373,20 @@ class TestBelowAll:
     def test_nobody_is_below_where_nobody_does_anything(self) -> None:
         assert not any(self.below([0.0, 0.0, 0.0, 0.0, 0.0]))
 
+    @pytest.mark.parametrize(("share", "is_far"), [(0.0035, True), (0.0045, False)])
+    def test_far_less_where_so_much_is_asked(self, share: float, is_far: bool) -> None:
+        values = (self.LEVEL[:, 0] * np.array([0.01, 0.01, share, 0.01, 0.01], np.float32))[:, None]
+
+        assert below_all(values, self.LEVEL, self.ONE)[2, 0]
+        assert bool(below_all(values, self.LEVEL, self.ONE, 0.4)[2, 0]) is is_far
+
+    def test_what_the_job_never_used_is_measured_by_itself(self) -> None:
+        """The noise of an idle NVLink is no level: waiting kernels do more than that."""
+        values = np.array([[1e6], [1.05e6], [3.4e5], [0.97e6], [1e6]], np.float32)
+        noise = np.array([[4e4], [1e3], [2e3], [9e3], [3e4]], np.float32)
+
+        assert below_all(values, noise, self.ONE)[:, 0].tolist() == [False, False, True, False, False]
+
     def test_no_sample_and_no_peers_say_nothing(self) -> None:
         assert not any(self.below([0.01, 0.01, np.nan, 0.01, 0.01]))
         assert not any(self.below([0.01, 0.01, 0.005, 0.01, 0.01], np.full(5, -1, np.intp)))

@@ -167,9 +167,9 @@ def single_out(graph: JobGraph, anomalies: Sequence[Anomaly], rules: MachineRule
 
 
 def _strength(anomaly: Anomaly) -> float:
-    """How far the metrics of an anomaly lie out, all together."""
+    """How far the metrics of an anomaly lie out now, all together, and in how many ways they did."""
     sigmas = (min(_STRONG_SIGMAS, metric.get("sigmas", 0.0)) for metric in anomaly.detail["metrics"])
-    return float(sum(sigmas)) + anomaly.score
+    return float(sum(sigmas)) + anomaly.score * max(1, len(families(anomaly)))
 
 
 def present_ratio(anomaly: Anomaly) -> float:

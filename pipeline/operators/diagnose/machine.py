@@ -315,12 +315,15 @@ def join(slow: Sequence[Finding], machine: Sequence[Finding]) -> list[Finding]:
     """Steps say whom the others wait for: where they name a host, the metrics only add why.
 
     What the steps lay to the data, the loaders or the workload is no machine's fault, whatever
-    its metrics show; where they only see that the job is slower, the metrics may name who.
+    its metrics show; where they only see that the job is slower, the metrics may name who. How slow
+    it was does not matter where it stands.
     """
     if not slow:
         return list(machine)
     if not machine:
         return list(slow)
+    if any(finding.fault is FaultKind.HANG for finding in machine):
+        return [*machine, *slow]
     named = [finding for finding in slow if finding.suspects]
     if not named:
         explained = [finding for finding in slow if finding.cause != "unknown"]

@@ -62,9 +62,9 @@ def since_standing(anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules
         elif _differed_until(anomaly, since_ns, rules):
             before.append(replace(anomaly, detail={**anomaly.detail, "leaning": True}))
     named = {anomaly.component.name: anomaly for anomaly in (*working, *standing)}
-    fell = {anomaly.component.name for anomaly in leaning} & named.keys()
-    if len(fell) == 1 and len(named) > 1 and not standing:
-        return [named[fell.pop()]]  # of those that differed as the job stopped this one fell first, too
+    fell = {anomaly.component.name for anomaly in leaning if not _only_busy(anomaly)} & named.keys()
+    if len(fell) == 1 and len(named) > 1:
+        return [named[fell.pop()]]  # of those that differ since this one fell first, too
     if before:  # who was ill until the job stopped tells more than who fell first
         return [*named.values(), *before]
     return [*named.values(), *(anomaly for anomaly in leaning if anomaly.component.name not in named)]
@@ -74,10 +74,19 @@ def _differed_until(anomaly: Anomaly, since_ns: int, rules: MachineRules) -> boo
     """Whether a machine was different in several ways for minutes at most, until the job stopped."""
     ended_ns = since_ns - anomaly.end_ns
     return (
-        len(families(anomaly) - SILENT_FAMILIES) >= _ILL_FAMILY_COUNT
+        _is_ill(anomaly)
         and -rules.leaning_ns <= ended_ns <= rules.standing_ns
         and 0 < since_ns - anomaly.start_ns <= rules.ill_ns
     )
+
+
+def _is_ill(anomaly: Anomaly) -> bool:
+    return len(families(anomaly) - SILENT_FAMILIES) >= _ILL_FAMILY_COUNT
+
+
+def _ailed(anomaly: Anomaly) -> bool:
+    """Whether a machine was different in several ways while the job still worked."""
+    return not anomaly.detail.get("standing") and _is_ill(anomaly)
 
 
 def _only_busy(anomaly: Anomaly) -> bool:
@@ -139,9 +148,9 @@ def find_stopped_alone(
         busy = [anomaly for anomaly in busy if not differs_now(anomaly)]
     anomalies = [anomaly for anomaly in anomalies if anomaly not in busy]
     if busy:
-        # It may be the one that was busy. Beside it who fell first, or was different for a moment, says little.
+        # It may be the one that was busy. Beside it who fell first, or differed for a moment in one way, says little.
         names = {anomaly.component.name for anomaly in busy}
-        anomalies = [anomaly for anomaly in anomalies if differs_now(anomaly)]
+        anomalies = [a for a in anomalies if differs_now(a) or _ailed(a) or now_ns - a.end_ns < rules.fresh_ns]
         leaning = [anomaly for anomaly in leaning if anomaly.component.name in names]
     chosen = single_out(graph, anomalies or leaning, rules) if anomalies or leaning else []
     if len(chosen) != 1:

@@ -8,8 +8,9 @@ import pytest
 
 from tocsin.models.pace import Slowdown
 from tocsin.pipeline.operators.diagnose.deviations import MachineRules
-from tocsin.pipeline.operators.diagnose.machine import Cleared, find_machine
+from tocsin.pipeline.operators.diagnose.machine import Cleared, find_machine, join
 from tocsin.pipeline.operators.diagnose.stop import StopConfig, stood_before_deaths_ns
+from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas import events
 from tocsin.schemas.reasons import Reason
@@ -24,7 +25,7 @@ from tocsin.schemas.records import (
     StepRecord,
     Topology,
 )
-from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
+from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind, FaultKind
 
 JOB = JobKey("c", "j")
 T0 = 1_800_000_000 * NS_PER_SECOND
@@ -100,6 +101,18 @@ class TestStanding:
     def test_who_fell_first_is_named_where_nobody_differs_since(self) -> None:
         assert _named_while_standing(40, self.fell_first) == ["n5"]
 
+    def test_of_several_that_differed_as_the_job_stopped_the_one_that_fell_first_is_named(self) -> None:
+        two = [_differs(host, (-10, 0), "gpu_power_watts", "low", 0.0) for host in ("n4", "n5")]
+
+        assert _named_while_standing(40, *two) == [Reason.AMBIGUOUS]
+        assert _named_while_standing(40, *two, self.fell_first) == ["n5"]
+
+    def test_of_several_that_differ_since_too(self) -> None:
+        idle = _differs("n5", (0, 35), "gpu_util_ratio", "low", standing=True)
+
+        assert _named_while_standing(40, idle, replace(idle, component=self.busy.component)) == [Reason.AMBIGUOUS]
+        assert _named_while_standing(40, idle, self.busy, self.fell_first) == ["n5"]
+
     def test_who_was_only_busier_as_the_job_fell_is_not(self) -> None:
         """Whoever stops does less than the others at first."""
         busier = _differs("n5", (-5, 0), "cpu_util_ratio", "high", leaning=True)
@@ -111,6 +124,22 @@ class TestStanding:
         for other in (self.fell_first, moment):
             assert _named_while_standing(40, self.busy, other) == [Reason.AMBIGUOUS]
         assert _named_while_standing(70, self.busy, self.fell_first) == ["n3"]
+
+    def test_who_ailed_in_several_ways_before_is_named_beside_it(self) -> None:
+        assert _named_while_standing(40, self.busy, _ill((-10, 5))) == ["n4"]
+        assert _named_while_standing(40, self.busy, _differs("n4", (-10, 5), "gpu_util_ratio", "low", 0.0)) == [
+            Reason.AMBIGUOUS
+        ]
+
+    def test_how_slow_the_job_was_before_does_not_matter(self) -> None:
+        idle = _differs("n5", (0, 35), "gpu_util_ratio", "low", standing=True)
+        pace = Pace(standing_since_ns=_ns(0), standing_known_ns=_ns(10))
+        named, _ = find_machine(_graph(), _ns(40), [idle], pace, MachineRules(), Cleared())
+        slower = Finding(FaultKind.FAIL_SLOW, "workload_change", (), _ns(-60), 0.6, Reason.JOB_WIDE_SLOWDOWN, ())
+
+        assert join([slower], named) == [*named, slower]
+        machine = [replace(named[0], fault=FaultKind.FAIL_SLOW)]
+        assert join([slower], machine) == [slower]
 
     def test_whoever_differs_still_is_named_beside_it(self) -> None:
         idle = _differs("n5", (0, 35), "gpu_util_ratio", "low", standing=True)
