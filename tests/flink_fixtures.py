@@ -79,7 +79,7 @@ class Stream:
     _tick_ns: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
-        options = {"acks": "all", "linger_ms": 20, "compression_type": "zstd", "max_request_size": RECORD_BYTES}
+        options = {"acks": "all", "linger_ms": 20, "compression_type": "zstd", "max_request_size": 4 * RECORD_BYTES}
         self._producer = KafkaProducer(bootstrap_servers=self.broker.address, **options)
         assert self.tocsin("topics", "apply", f"--partitions={PARTITIONS}", "--keep-hours=0", flink=False) == 0
 

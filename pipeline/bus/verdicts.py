@@ -21,7 +21,7 @@ from tocsin.schemas.errors import EngineError
 from tocsin.schemas.kafka_settings import KafkaSettings
 from tocsin.schemas.kafka_words import hush_kafka, sentence
 from tocsin.schemas.prometheus_text import Family, Sample
-from tocsin.schemas.topics import DEAD_LETTER, ORIGIN_HEADERS, VERDICTS, topic_name
+from tocsin.schemas.topics import DEAD_LETTER, ORIGIN_HEADERS, RECORD_BYTES, VERDICTS, topic_name
 
 SESSION_SECONDS: Final = 10.0
 COMMIT_SECONDS: Final = 10.0
@@ -33,6 +33,11 @@ ENDS_WAIT_SECONDS: Final = 2.0
 LOOK_SECONDS: Final = 30.0
 """So often it is looked for new partitions, and whether the topic is still there."""
 DETAIL_CHARACTERS: Final = 2000
+LETTER_BYTES: Final = RECORD_BYTES - 64 * 1024
+"""A letter with more than this in its value keeps the first ``CUT_BYTES``: a broker counts compressed bytes when it
+takes a message, a client plain ones when it sends it."""
+CUT_BYTES: Final = 64 * 1024
+KEY_BYTES: Final = 32 * 1024
 MOST_RECORDS: Final = 1000
 _NS_PER_MS: Final = 1_000_000
 
@@ -70,7 +75,7 @@ class KafkaVerdicts:
     """A ``Source``. Used by one thread; ``lag_count`` and ``partition_count`` may be read by others.
 
     Attributes:
-        lag_count: messages that wait in our partitions, as far as is known.
+        lag_count: messages of our partitions that are not committed, as far as is known.
         partition_count: partitions that are ours now.
         expired_count: messages that the broker deleted before we had them.
     """
@@ -94,6 +99,8 @@ class KafkaVerdicts:
         self._missing_count = 0
         self._brought: dict[Any, int] = {}
         self._done: dict[Any, int] = {}
+        self._open: dict[Any, int] = {}
+        """Partition -> the first message that was brought and is not committed."""
         self.lag_count = 0
         self.partition_count = 0
         self.expired_count = 0
@@ -115,6 +122,7 @@ class KafkaVerdicts:
             for r in records
         ]
         self._brought |= {partition: records[-1].offset + 1 for partition, records in found.items()}
+        self._open = {partition: records[0].offset for partition, records in found.items()} | self._open
         self._look()
         return messages
 
@@ -128,6 +136,8 @@ class KafkaVerdicts:
 
     def _commit(self, ends: Mapping[Any, int]) -> None:
         self._done |= ends
+        self._open |= ends
+        self._open = {one: first for one, first in self._open.items() if first < self._brought.get(one, 0)}
         offsets = {partition: OffsetAndMetadata(end, "", -1) for partition, end in ends.items()}
         try:
             self._client.commit(offsets, timeout_ms=round(COMMIT_SECONDS * 1000))
@@ -180,6 +190,7 @@ class KafkaVerdicts:
             _LOG.info("partitions", extra={"topic": self._topic, "ours": sorted(p.partition for p in assigned)})
             self._count_expired(assigned - self._assigned)
             self._assigned = assigned
+            self._open = {one: first for one, first in self._open.items() if one in assigned}
         self.partition_count = len(assigned)
         self.lag_count = sum(map(self._lag, assigned))
         if self._clock() - self._looked >= LOOK_SECONDS:
@@ -194,7 +205,9 @@ class KafkaVerdicts:
             end, position = self._client.highwater(partition), self._client.position(partition, timeout_ms=0)
         except KafkaError:
             return 0
-        return max(0, end - position) if end is not None and position is not None else 0
+        if end is None or position is None:
+            return 0
+        return int(max(0, end - self._open.get(partition, position)))
 
     def _ask_lag(self) -> None:
         """How much waits while nothing is fetched, as the broker says."""
@@ -203,7 +216,7 @@ class KafkaVerdicts:
         except KafkaError:
             return  # away: as it was known
         at = self._positions(ends)
-        self.lag_count = sum(max(0, ends[partition] - position) for partition, position in at.items())
+        self.lag_count = sum(max(0, ends[one] - self._open.get(one, position)) for one, position in at.items())
 
     def _commit_markers(self) -> None:
         """Step over what a transaction leaves behind its messages, where all of those are done.
@@ -271,7 +284,7 @@ class KafkaLetters:
                 if self._client is None:
                     self._client = self._open.enter_context(producer(self._settings))
                 sent = [
-                    self._client.send(self._topic, value_of(letter), letter.message.key, headers_of(letter))
+                    self._client.send(self._topic, value_of(letter), key_of(letter), headers_of(letter))
                     for letter in letters
                 ]
                 for future in sent:
@@ -290,17 +303,21 @@ class KafkaLetters:
 def value_of(letter: DeadLetter) -> bytes | None:
     """The message's bytes; b"" where it has neither key nor value, which the client would refuse."""
     message = letter.message
+    if message.value is not None and len(message.value) > LETTER_BYTES:
+        return message.value[:CUT_BYTES]
     return b"" if message.key is None and message.value is None else message.value
+
+
+def key_of(letter: DeadLetter) -> bytes | None:
+    """The message's key, or how it begins."""
+    return letter.message.key and letter.message.key[:KEY_BYTES]
 
 
 def headers_of(letter: DeadLetter) -> list[tuple[str, bytes]]:
     """Why, and where the message stood."""
     message = letter.message
-    values = (
-        letter.reason,
-        message.topic,
-        str(message.partition_index),
-        str(message.offset_count),
-        letter.detail[:DETAIL_CHARACTERS],
-    )
+    detail = letter.detail[:DETAIL_CHARACTERS]
+    if message.value is not None and len(message.value) > LETTER_BYTES:
+        detail = f"{len(message.value)} bytes, the first {CUT_BYTES} are here: {detail}"
+    values = letter.reason, message.topic, str(message.partition_index), str(message.offset_count), detail
     return [(name, value.encode("utf-8", "replace")) for name, value in zip(ORIGIN_HEADERS, values, strict=True)]

@@ -65,8 +65,8 @@ def build(options: JobOptions) -> StreamExecutionEnvironment:
         sql.said(VERDICTS),
         sql.said(DEAD_LETTER),
         sql.said(LATE),
-        sql.refused(DEAD_LETTER, "dead", "bad_header"),
-        sql.refused(LATE, "late", "late"),
+        sql.refused(DEAD_LETTER, "dead"),
+        sql.refused(LATE, "late"),
     ):
         statements.add_insert_sql(statement)
     statements.attach_as_datastream()
@@ -103,6 +103,7 @@ def _tell_apart(tables: StreamTableEnvironment) -> None:
         .column("origin", DataTypes.STRING())
         .column("metric_group", DataTypes.STRING())
         .column("k", DataTypes.BYTES())
+        .column("reason", DataTypes.STRING())
         .column("detail", DataTypes.STRING())
         .watermark("ats", "SOURCE_WATERMARK()")
         .build()

@@ -25,6 +25,7 @@ from tocsin.schemas.topics import (
     KIND_TICK,
     LATE,
     MODELS,
+    RECORD_BYTES,
     REFUSED_BYTES,
     VERDICTS,
     check_prefix,
@@ -110,7 +111,31 @@ def models_table(options: StreamOptions) -> str:
 )"""
 
 
-MODEL_ROWS = f"""SELECT h['kind'] AS kind, k, v,
+_JUDGED_BYTES = 4 * 1024 * 1024
+"""A window holds all records of a job's second in memory, and one of 23 MB overflows Flink's buffer for windows. The
+largest record that an agent sends every day has some kilobytes; dumps of ranks have one megabyte, seldom more."""
+_KEPT_BYTES = 64 * 1024
+"""Of what is larger than any record may be, so much goes to the dead letters: the whole stands where it came from."""
+_KEY_BYTES = 32 * 1024
+_DETAIL_CHARACTERS = 2000
+
+
+def _size(column: str) -> str:
+    """Bytes of a value: Kafka's limits count what was compressed, and SQL has no length of BYTES."""
+    return f"CHAR_LENGTH(DECODE({column}, 'ISO-8859-1'))"
+
+
+def _begin(column: str, size_bytes: int) -> str:
+    return f"ENCODE(SUBSTR(DECODE({column}, 'ISO-8859-1'), 1, {size_bytes}), 'ISO-8859-1')"
+
+
+def _cut(column: str, most_bytes: int, kept_bytes: int) -> str:
+    return f"CASE WHEN {_size(column)} > {most_bytes} THEN {_begin(column, kept_bytes)} ELSE {column} END"
+
+
+MODEL_ROWS = f"""SELECT h['kind'] AS kind,
+  {_cut("k", _KEY_BYTES, _KEY_BYTES)} AS k,
+  {_cut("v", _JUDGED_BYTES, _KEPT_BYTES)} AS v,
   UNIX_TIMESTAMP(DATE_FORMAT(ats, 'yyyy-MM-dd HH:mm:ss')) AS at_second,
   {_ORIGIN} AS origin
 FROM tocsin_models"""
@@ -121,6 +146,7 @@ SELECT *,
   SPLIT_INDEX(name, '/', 0) || '/' || SPLIT_INDEX(name, '/', 1) AS job,
   {_ORIGIN} AS origin,
   CASE
+    WHEN {_size("v")} > {_JUDGED_BYTES} OR {_size("k")} > {_KEY_BYTES} THEN 'large'
     WHEN name IS NULL OR v IS NULL OR kind IS NULL OR kind NOT IN ({_KINDS})
       OR SPLIT_INDEX(name, '/', 0) IS NULL OR SPLIT_INDEX(name, '/', 1) IS NULL THEN 'dead'
     WHEN CURRENT_WATERMARK(ats) IS NOT NULL
@@ -131,10 +157,23 @@ FROM tocsin_input
 WHERE kind IS NULL OR kind <> '{KIND_TICK.decode()}'"""
 """Ticks have moved the watermark already: the source does that."""
 
-ROWS = """SELECT ats, class, job, v, origin, COALESCE(SPLIT_INDEX(name, '/', 2), '') AS metric_group,
-  CASE WHEN class = 'ok' THEN CAST(NULL AS BYTES) ELSE k END AS k,
-  CASE WHEN class = 'ok' THEN CAST(NULL AS STRING)
-    ELSE COALESCE('kind ' || kind || ', key ' || name, 'no kind or no key') END AS detail
+_NAMES_ITS_JOB = "CASE WHEN class = 'ok' THEN {} ELSE CAST(NULL AS STRING) END"
+
+ROWS = f"""SELECT ats,
+  CASE WHEN class = 'large' THEN 'dead' ELSE class END AS class,
+  {_NAMES_ITS_JOB.format("job")} AS job,
+  CASE WHEN class = 'large' THEN {_cut("v", RECORD_BYTES, _KEPT_BYTES)} ELSE v END AS v,
+  origin,
+  COALESCE({_NAMES_ITS_JOB.format("SPLIT_INDEX(name, '/', 2)")}, '') AS metric_group,
+  CASE class WHEN 'ok' THEN CAST(NULL AS BYTES) WHEN 'large' THEN {_begin("k", _KEY_BYTES)} ELSE k END AS k,
+  CASE class WHEN 'ok' THEN CAST(NULL AS STRING) WHEN 'large' THEN 'too_large' WHEN 'dead' THEN 'bad_header'
+    ELSE class END AS reason,
+  CASE class WHEN 'ok' THEN CAST(NULL AS STRING)
+    WHEN 'large' THEN 'value of ' || COALESCE(CAST({_size("v")} AS STRING), 'no')
+      || ' bytes, at most {_JUDGED_BYTES} are judged and {RECORD_BYTES} kept (else the first {_KEPT_BYTES}); key of '
+      || COALESCE(CAST({_size("k")} AS STRING), 'no') || ' bytes, at most {_KEY_BYTES}'
+    ELSE COALESCE(SUBSTR('kind ' || kind || ', key ' || name, 1, {_DETAIL_CHARACTERS}), 'no kind or no key')
+    END AS detail
 FROM tocsin_classified"""
 """Read **once**, as a stream: the windows and the refused rows are planned apart, and each plan would
 bring a Kafka source of its own. Twice the reading, and two opinions about what is late: a row that the
@@ -187,11 +226,11 @@ def table_of(name: str) -> str:
     return f"tocsin_{name.replace('-', '_')}"
 
 
-def refused(name: str, kind: str, reason: str) -> str:
-    """Send one class of rows to an output topic, with where each stood."""
+def refused(name: str, kind: str) -> str:
+    """Send one class of rows to an output topic, with why and where each stood."""
     return f"""INSERT INTO {table_of(name)}
 SELECT k, v, MAP[
-  'reason', ENCODE('{reason}', 'UTF-8'),
+  'reason', ENCODE(reason, 'UTF-8'),
   'topic', ENCODE(SPLIT_INDEX(origin, ':', 0), 'UTF-8'),
   'partition', ENCODE(SPLIT_INDEX(origin, ':', 1), 'UTF-8'),
   'offset', ENCODE(SPLIT_INDEX(origin, ':', 2), 'UTF-8'),

@@ -123,15 +123,26 @@ def _options(url: str, query: str, *, tls: bool) -> dict[str, Path]:
 
 
 def without_password(url: str) -> str:
-    """A URL as it may be shown.
+    """A URL as it may be shown: a password may stand before the host, or as a value of what is no option.
 
-    >>> without_password("clickhouse://u:secret@h:9000/?a=b")
-    'clickhouse://u:***@h:9000/?a=b'
+    >>> without_password("clickhouse://u:secret@h:9000/?ca_file=b&word=secret")
+    'clickhouse://u:***@h:9000/?ca_file=b&word=***'
+    >>> without_password("u:secret://@h")
+    'u:***@h'
     """
     scheme, separator, rest = url.partition("://")
+    if not separator or not scheme.isalpha():
+        scheme, separator, rest = "", "", url
     credentials, at, host = rest.rpartition("@")  # the last one: an unescaped / or @ may stand in a password
     user, colon, _ = credentials.partition(":")
-    return f"{scheme}{separator}{user}{':***' if colon else ''}{at}{host}"
+    place, question, query = host.partition("?")
+    shown = "&".join(pair if pair.partition("=")[0] in _FILE_OPTIONS else _hidden(pair) for pair in query.split("&"))
+    return f"{scheme}{separator}{user}{':***' if colon else ''}{at}{place}{question}{shown}"
+
+
+def _hidden(pair: str) -> str:
+    name, equals, _ = pair.partition("=")
+    return f"{name}{equals}***" if equals else name and "***"
 
 
 def _wrong(url: str, must: str) -> ConfigError:

@@ -164,7 +164,12 @@ class SqlStore:
 
     def query(self, sql: str, fmt: str) -> bytes:
         """See ``Store.query``."""
-        return self._backend.query(sql, fmt)
+        try:
+            return self._backend.query(sql, fmt)
+        except StoreError as error:
+            if "UNKNOWN_TABLE" in str(error) and "tocsin." in str(error):
+                raise type(error)(f"{error}; 'tocsin migrate' makes what was dropped again") from error
+            raise
 
     def close(self) -> None:
         """See ``Store.close``."""

@@ -16,6 +16,7 @@ import pytest
 from tocsin.cli import flink
 from tocsin.cli.cluster import submit as submitting
 from tocsin.cli.cluster.submit import Submission
+from tocsin.cli.flink_options import running_options
 from tocsin.cli.main import main
 from tocsin.pipeline.flink.options import JobOptions
 from tocsin.pipeline.flink.rest import Checkpoints, Job
@@ -262,3 +263,11 @@ def test_the_advice_on_topics_that_differ_leaves_those_for_replays_as_they_are(
     lines = capsys.readouterr().err.splitlines()
     assert bool(lines) == bool(told)
     assert all(line.endswith(f": '{told}' mends it") for line in lines)
+
+
+def test_checkpoints_further_apart_than_transactions_allow_can_be_upgraded_from() -> None:
+    """An earlier version took them."""
+    shown = json.loads(RUNNING.shown())
+    shown["checkpoint_seconds"] = 30.0
+
+    assert running_options(json.dumps(shown)).checkpoint_seconds == 20.0

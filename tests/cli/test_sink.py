@@ -74,7 +74,8 @@ class Topic:
     def __init__(self, broker: Broker, prefix: str) -> None:
         self.broker, self.prefix = broker, prefix
         make_topics(broker, prefix)
-        self._producer = KafkaProducer(bootstrap_servers=broker.address)
+        options = {"compression_type": "zstd", "max_request_size": 100 << 20}
+        self._producer = KafkaProducer(bootstrap_servers=broker.address, **options)
 
     def say(self, *verdicts: Verdict) -> None:
         sent = [self._producer.send(f"{self.prefix}.verdicts", encode_verdict(v), job_key(v.job)) for v in verdicts]
@@ -203,6 +204,7 @@ def test_verdicts_become_incidents_and_poison_becomes_dead_letters(
     topic.say(*said[: len(said) // 2])
     sink = sinks(topic)
     topic.say_bytes(None, b"c1/job-0")
+    topic.say_bytes(bytes(40 << 20), b"c1/job-0")  # a few kilobytes on their way
     topic.say(*said[len(said) // 2 :])
     topic.say(*said[-20:])  # at least once
     wait_until(committed(topic), 60)
@@ -210,11 +212,13 @@ def test_verdicts_become_incidents_and_poison_becomes_dead_letters(
     assert tables(endpoint) == wanted
     assert wanted["incidents"]
     assert wanted["actions"]
-    letters = topic.dead_letters(2)
+    letters = topic.dead_letters(3)
     assert [(headers["reason"], value) for headers, value in letters] == [
         ("undecodable", b"no verdict"),
         ("no_value", None),
+        ("undecodable", bytes(65536)),
     ]
+    assert letters[2][0]["detail"].startswith("41943040 bytes, the first 65536 are here: ")
     assert letters[0][0]["topic"] == f"{topic.prefix}.verdicts"
     assert letters[0][0]["partition"] == "0"
     assert letters[0][0]["offset"] == "0"
@@ -345,7 +349,7 @@ def test_while_the_database_is_away_what_waits_is_counted_and_a_dropped_table_is
     topic.say(verdict("held"))
     wait_until(lambda: "tocsin_sink_waiting 1\n" in sink.page("/metrics"), 30)
     topic.say(*(verdict(f"waits-{number}") for number in range(5)))
-    wait_until(lambda: "tocsin_sink_lag_messages 5\n" in sink.page("/metrics"), 30)
+    wait_until(lambda: "tocsin_sink_lag_messages 6\n" in sink.page("/metrics"), 30)  # the one in hand, too
     endpoint.start()
     wait_until(committed(topic), 60)
     assert len(_ids(endpoint)) == 7

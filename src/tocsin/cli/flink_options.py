@@ -9,7 +9,7 @@ from dataclasses import asdict, fields, replace
 from typing import Any, Final
 
 from tocsin.cli.kafka import add_kafka_arguments
-from tocsin.pipeline.flink.options import OPTIONS_VARIABLE, JobOptions
+from tocsin.pipeline.flink.options import LONGEST_INTERVAL_SECONDS, OPTIONS_VARIABLE, JobOptions
 from tocsin.pipeline.flink.sql import STARTS, StreamOptions
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.kafka_settings import KafkaSettings
@@ -99,7 +99,10 @@ def running_options(shown: str) -> JobOptions:
         data: dict[str, Any] = json.loads(shown)
         known, known_stream = ({field.name for field in fields(kind)} for kind in (JobOptions, StreamOptions))
         stream = StreamOptions(**{name: value for name, value in data["stream"].items() if name in known_stream})
-        return JobOptions(**{**{name: value for name, value in data.items() if name in known}, "stream": stream})
+        kept = {name: value for name, value in data.items() if name in known}
+        if stream.is_exactly_once and kept.get("checkpoint_seconds", 0.0) > LONGEST_INTERVAL_SECONDS:
+            kept["checkpoint_seconds"] = LONGEST_INTERVAL_SECONDS  # as it is from now on: earlier versions took more
+        return JobOptions(**{**kept, "stream": stream})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(OPTIONS_VARIABLE, shown[:200], "what 'tocsin flink submit' writes") from error
 

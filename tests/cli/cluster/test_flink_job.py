@@ -30,15 +30,31 @@ def test_it_says_what_the_embedded_engine_says_and_puts_the_rest_aside(
     bad = ((b"poison", key, b"steps"), (b"no kind", key, b""), (b"no key", None, b"steps"), (large, key, b"steps"))
     for value, name, kind in bad:
         job.send_now(name, value, kind)
+    # what is small on its way: beyond Flink's buffer for windows, beyond what its client sends
+    huge, long_key = bytes(40 << 20), b"k" * (7 << 20)
+    for name, kind in ((key, b"steps"), (None, b"")):
+        job.send_now(name, huge, kind)
+    job.send_now(long_key, random.Random(2).randbytes(3 << 20), b"zz")
     again = job.send_again()
     job.tick(3)
-    letters = {record.value: dict(record.headers) for record in job.read(DEAD_LETTER, lambda all_: len(all_) >= 4)}
+    records = job.read(DEAD_LETTER, lambda all_: len(all_) >= 7)
+    letters = {record.value: dict(record.headers) for record in records}
     [late] = job.read(LATE, bool)
 
     assert found == wanted
-    assert letters.keys() == {b"poison", b"no kind", b"no key", large}
+    assert letters.keys() == {
+        b"poison",
+        b"no kind",
+        b"no key",
+        large,
+        huge[:65536],
+        random.Random(2).randbytes(3 << 20),
+    }
+    assert [dict(one.headers)["reason"] for one in records if len(one.value) > 1000] == [b"too_large"] * 4
+    assert letters[huge[:65536]]["detail"].startswith(b"value of 41943040 bytes, at most 4194304 are judged")
+    assert max(len(one.key or b"") for one in records) == 32768
     assert letters[b"no key"]["reason"] == letters[b"no kind"]["reason"] == b"bad_header"
-    assert letters[b"poison"]["reason"] == letters[large]["reason"] == b"undecodable"
+    assert letters[b"poison"]["reason"] == b"undecodable"
     for letter in letters.values():
         assert letter["topic"] == topic_name(STEPS, job.prefix).encode()
         assert letter["offset"].isdigit()

@@ -57,6 +57,15 @@ def test_a_wrong_address_is_refused_and_shows_no_password(url: str) -> None:
     assert "sec" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "url", ["u:hunter2@h:9000", "u:hun://ter2@h", "clickhouse://h:9000/?password=hunter2", "clickhouse://h/?hunter2"]
+)
+def test_nor_is_one_in_the_wrong_place(url: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        parse_address(url)
+    assert "ter2" not in str(told.value)
+
+
 @given(st.text())
 def test_no_password_is_ever_shown(password: str) -> None:
     shown = without_password(f"clickhouse://user:{password.replace('@', '')}@host:9000/tocsin")

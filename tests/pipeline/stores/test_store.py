@@ -284,6 +284,8 @@ def test_what_was_dropped_is_made_again_and_the_rest_stays(store: SqlStore, capl
     for name in ("VIEW tocsin.incidents_all", "TABLE tocsin.actions", "TABLE tocsin.host_health"):
         store._backend.execute(f"DROP {name}")
 
+    with pytest.raises(StoreError, match="'tocsin migrate' makes what was dropped again"):
+        store.query("SELECT * FROM tocsin.incidents_all", "CSV")
     assert store.migrate() == len(migrations())
     [record] = caplog.records
     assert record.__dict__["tables"] == ["actions", "host_health", "incidents_all"]

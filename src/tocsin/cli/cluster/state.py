@@ -15,7 +15,7 @@ from typing import Final
 from tocsin.cli.paths import data_folder
 from tocsin.schemas.errors import ConfigError, EngineError
 
-FOLDER_VARIABLE: Final = "TOCSIN_CLUSTER"
+FOLDER_VARIABLE: Final = "TOCSIN_CLUSTER_DIR"
 _FILE: Final = "cluster.json"
 _LOCK: Final = "cluster.lock"
 
