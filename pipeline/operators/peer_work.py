@@ -53,6 +53,14 @@ class WorkConfig:
     jump_factor: float = 2.5
 
 
+def work_row(shares: Mapping[str, float]) -> tuple[list[float], bool]:
+    """The factors of ``WORK``, or of what is asked where there is none of them; and whether it is the former."""
+    row = [shares.get(name, np.nan) for name in WORK]
+    if np.isfinite(row).any():
+        return row, True
+    return [shares.get(name, np.nan) for name in FALLBACK_WORK] + [np.nan] * (len(WORK) - len(FALLBACK_WORK)), False
+
+
 class WorkTracker:
     """Follows the work of one job's machines."""
 
@@ -93,10 +101,7 @@ class WorkTracker:
             step_ns: the job's step time, 0: not known. Pauses within a step are no standstill.
             announced: the job announced a pause.
         """
-        row = [shares.get(name, np.nan) for name in WORK]
-        self._shows_work = bool(np.isfinite(row).any())
-        if not self._shows_work:
-            row = [shares.get(name, np.nan) for name in FALLBACK_WORK] + [np.nan] * (len(WORK) - len(FALLBACK_WORK))
+        row, self._shows_work = work_row(shares)
         if not np.isfinite(row).any():
             return False
         before, self.work_ratio = self.work_ratio, float(np.nanmedian(row))

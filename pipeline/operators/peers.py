@@ -42,7 +42,7 @@ from tocsin.pipeline.operators.peer_rows import (
 from tocsin.pipeline.operators.peer_standing import LOST_SIGMAS, Known, Seen, holds_memory, standing_sigmas
 from tocsin.pipeline.operators.peer_sums import SumConfig, Sums
 from tocsin.pipeline.operators.peer_words import Words, joined
-from tocsin.pipeline.operators.peer_work import WorkConfig, WorkTracker
+from tocsin.pipeline.operators.peer_work import WorkConfig, WorkTracker, work_row
 from tocsin.schemas.metrics import BUILTIN_TABLE, MetricTable
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, Slice, TableAnnouncement
@@ -54,6 +54,9 @@ IntArray = NDArray[np.intp]
 _AT_ANY_PACE = frozenset({"cpu_util_ratio", "gpu_sm_clock_hertz"})
 """Of a job whose steps are longer than a window hardly two windows are alike. Work on GPUs and network moves with them,
 and hosts' offsets look like differences; a CPU that another program uses stays used, a clock that is held stays low."""
+_BEGAN_RATIO, _BEGAN_NS = 2.0, 30 * NS_PER_SECOND
+"""Where a job works so much more than usual for so long (and for one and a half steps), what was learned is how its
+machines wait: it loads, compiles, or was not all there when the first windows came."""
 _LEANING_RATIO, _LEANING_COUNT = 0.5, 2
 """So many metrics with so much of an alarm, when the job came to stand."""
 
@@ -106,6 +109,7 @@ class PeerDetector:
         self._first: Anomaly | None = None
         """Who fell alone in the first window in which the job did nothing."""
         self.abstained: dict[str, int] = {}
+        self._risen_since_ns = 0
         self._rows: MeanRows | None = None
         """Where the last slice's rows lie among the known ones."""
         self._begin_with(BUILTIN_TABLE)
@@ -219,12 +223,12 @@ class PeerDetector:
             return []
         announced = self._graph.in_announced_phase(data.start_ns, data.end_ns)
         was_idle = self.work.is_idle
-        state = self._blocks["host"].state
-        if float(state.seen_count.max(initial=0)) >= self._peers.warmup_count:
-            factors = np.concatenate([seen.windows["host"].factor, seen.windows["mean"].factor], axis=1)
-            jumped = self.work.take((data.start_ns, data.end_ns), self._shares(factors), step_ns, announced=announced)
-        else:
-            jumped = False
+        shares = self._shares(np.concatenate([seen.windows["host"].factor, seen.windows["mean"].factor], axis=1))
+        if self._began_to_work(data, shares, step_ns):
+            return []
+        jumped = False
+        if self._is_warm():
+            jumped = self.work.take((data.start_ns, data.end_ns), shares, step_ns, announced=announced)
         if was_idle and not self.work.is_idle:
             self._standing.clear()
             self._first = None
@@ -243,6 +247,24 @@ class PeerDetector:
             self._working.add(seen.sigmas, data.start_ns, data.end_ns)
         standing = self._while_standing(data, seen) if self.work.standing_since_ns else []
         return [*self._while_working(data, seen), *standing]
+
+    def _is_warm(self) -> bool:
+        counts = [self._blocks[name].state.seen_count.max(initial=0) for name in ("host", "mean")]
+        return float(max(counts)) >= self._peers.warmup_count
+
+    def _began_to_work(self, data: Slice, shares: Mapping[str, float], step_ns: int) -> bool:
+        """Whether what was learned so far was no work; then it is forgotten."""
+        row = np.array(work_row(shares)[0])
+        known = row[np.isfinite(row)]
+        has_risen = len(known) > 0 and float(np.median(known)) >= _BEGAN_RATIO
+        self._risen_since_ns = (self._risen_since_ns or data.start_ns) if has_risen else 0
+        if not has_risen or data.end_ns - self._risen_since_ns < max(_BEGAN_NS, 1.5 * step_ns):
+            return False
+        self._risen_since_ns, self._first = 0, None
+        self.work = WorkTracker(self._config.work)
+        self._begin_with(self._table)
+        self._abstain(Reason.WARMING_UP)
+        return True
 
     def _while_working(self, data: Slice, seen: Seen) -> list[Anomaly]:
         """Who differs by windows, by half minutes, or by both."""
@@ -372,6 +394,7 @@ class PeerDetector:
                 "patience": self._patience.to_state(),
                 "work": self.work.to_state(),
                 "first": None if self._first is None else asdict(self._first),
+                "risen_since_ns": self._risen_since_ns,
                 "abstained": self.abstained,
             }
         )
@@ -391,6 +414,7 @@ class PeerDetector:
         self._patience.load_state(state["patience"])
         self.work.load_state(state["work"])
         self._first = None if state["first"] is None else anomaly_from(state["first"])
+        self._risen_since_ns = state.get("risen_since_ns", 0)
         self.abstained = state["abstained"]
         for name, block in self._blocks.items():
             block.load_state(unpack_state(parts, f"peers_{name}"))

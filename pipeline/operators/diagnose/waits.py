@@ -169,7 +169,7 @@ class WaitTracker:
             return [], [Reason.GROUPS_UNKNOWN]
         finding = analyse(self._input(silent))
         self._blamed = frozenset(finding.culprits or finding.ambiguous)
-        if not finding.culprits:
+        if not finding.culprits or (not is_direct(finding) and self._are_pipelines(finding.culprits)):
             self._stable_count = 0
             return self._unexplained(now_ns, median_step_ns, min(starts), finding)
         same = list(finding.culprits) == self._last_culprits
@@ -186,6 +186,21 @@ class WaitTracker:
         if self._stable_count < self._config.stable_turn_count:
             return [], [Reason.NOT_CONTINUOUS]
         return [self._story.finding(finding, min(starts), now_ns)], []
+
+    def _are_pipelines(self, ranks: Sequence[int]) -> bool:
+        """Whether these are all stages of pipelines over several hosts.
+
+        One of them holds up the others, by sends that are no collectives: which one, this does not tell.
+        """
+        places = [self._graph.places.get(rank) for rank in ranks]
+        stages: dict[tuple[int, int], set[int]] = {}
+        for place in places:
+            if place is None or place.pp < 0:
+                return False
+            stages.setdefault((place.dp, place.tp), set()).add(place.pp)
+        every = {place.pp for place in self._graph.places.values()}
+        is_spread = len({place.host for place in places if place is not None}) > 1
+        return is_spread and len(every) > 1 and all(found == every for found in stages.values())
 
     def agrees(self, findings: Sequence[Finding]) -> bool:
         """Whether the peers wait for the hosts that a silence accuses, as far as is known who waits."""

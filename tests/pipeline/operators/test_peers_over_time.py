@@ -216,3 +216,28 @@ def test_a_single_gpu_that_stopped_shows_as_the_job_comes_to_stand(gpus: int) ->
     found = told(stops, 72, while_standing=True)
 
     assert set(found) == ({"n03"} if gpus == 1 else set())
+
+
+def test_what_was_learned_while_the_job_loaded_is_forgotten_when_it_works() -> None:
+    """Machines begin one after the other: each one's first windows are another one's usual level many times over."""
+
+    def starts(window: int, host: Floats, gpu: Floats) -> None:
+        for row in range(HOSTS):
+            if window < 14 and (window + row) % HOSTS:
+                gpu[row] *= 0.1
+        gpu[3, :, POWER] *= 0.8 if window >= 60 else 1.0
+
+    found = told(starts, 72)
+
+    assert list(found) == ["n03"]
+    assert 60 <= min(found["n03"]) < 66
+
+
+def test_a_job_whose_hosts_send_gpu_metrics_only_stands_too() -> None:
+    def stands(window: int, host: Floats, gpu: Floats) -> None:
+        host[:] = np.nan
+        if window >= 60:
+            gpu[:, :, :] *= 0.02
+            gpu[3, :, [UTIL, POWER]] *= 20.0
+
+    assert set(told(stands, 72, while_standing=True)) == {"n03"}

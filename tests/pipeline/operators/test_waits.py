@@ -8,7 +8,17 @@ from tests.pipeline.operators.states import through_bytes
 from tocsin.pipeline.operators.base import pack_state
 from tocsin.pipeline.operators.diagnose.waits import WaitConfig, WaitTracker
 from tocsin.pipeline.operators.graph import JobGraph
-from tocsin.schemas.records import NS_PER_SECOND, CollectiveRecord, CommGroup, GroupKind, Groups, JobKey, StepRecord
+from tocsin.schemas.records import (
+    NS_PER_SECOND,
+    CollectiveRecord,
+    CommGroup,
+    GroupKind,
+    Groups,
+    JobKey,
+    RankPlace,
+    StepRecord,
+    Topology,
+)
 
 JOB = JobKey("c", "j")
 T0 = 1_800_000_000 * NS_PER_SECOND
@@ -92,3 +102,37 @@ def test_state_there_and_back() -> None:
 
     assert pack_state(other.to_state()) == pack_state(waits.to_state())
     assert other.find(at(30), 0, ()) == waits.find(at(30), 0, ())
+
+
+@pytest.mark.parametrize(("late", "suspects"), [((0, 2), set()), ((0,), {"n0"})])
+def test_of_a_whole_pipeline_that_did_not_arrive_nobody_is_named(late: tuple[int, ...], suspects: set[str]) -> None:
+    """A stage that stands holds up the other one by sends that nobody records: each is missed in its own group."""
+    graph = JobGraph()
+    groups = (CommGroup("dp_0", GroupKind.DP, (0, 1)), CommGroup("dp_1", GroupKind.DP, (2, 3)))
+    graph.take([Groups(JOB, "a", T0, groups)])
+    for rank in RANKS:
+        place = RankPlace(rank, f"n{rank}", dp=rank % 2, pp=rank // 2, tp=0)
+        graph.take([Topology(JOB, f"n{rank}", T0, (place,))])
+        graph._rank(rank, f"n{rank}", T0)
+    waits = WaitTracker(WaitConfig(), graph)
+    for second in range(0, 240, 10):
+        waits.take_collectives(
+            [
+                CollectiveRecord(
+                    at(second), "completion", r, f"dp_{r // 2}", "all_reduce", second, 4, at(second - 1), at(second)
+                )
+                for r in RANKS
+            ]
+        )
+    found: set[str] = set()
+    for second in range(240, 330):
+        waits.take_collectives(
+            [
+                CollectiveRecord(at(second), "state", r, f"dp_{r // 2}", "all_reduce", 240, 4, at(240))
+                for r in RANKS
+                if r not in late
+            ]
+        )
+        for finding in waits.find(at(second), 0, ())[0]:
+            found |= {suspect.component.name for suspect in finding.suspects}
+    assert found == suspects
