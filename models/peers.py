@@ -154,6 +154,7 @@ def transform(values: FloatArray, scales: Sequence[Scale]) -> FloatArray:
     return out
 
 
+_NEARLY_NOTHING_FLOORS = 3.0
 _NOTHING = 1e-9
 """A level that is nothing: no ratio can be taken (an error counter of a healthy machine)."""
 
@@ -177,6 +178,7 @@ def compare(
     """
     floors = np.array([scale.floor for scale in scales], np.float32)
     counted = np.array([scale.counted for scale in scales], bool)
+    _begin_beyond_nothing(values, groups, state, np.where(counted, 0.0, floors))
     level = np.where(np.isfinite(state.level), state.level, values)
     additive = _is_additive(level, groups, counted, floors)
     safe = np.where(np.abs(level) < _NOTHING, 1.0, level)
@@ -223,6 +225,17 @@ def _beyond_others(rest: FloatArray, shift: FloatArray, shifts: FloatArray) -> F
     return found
 
 
+def _begin_beyond_nothing(values: FloatArray, groups: IntArray, state: PeerState, floors: FloatArray) -> None:
+    """Learn anew what a group did next to nothing of, and does now: of nothing no ratio can be taken."""
+    for group in np.unique(groups[groups >= 0]):
+        rows = np.flatnonzero(groups == group)
+        was_nothing = median(np.abs(state.level[rows]), 0) < _NEARLY_NOTHING_FLOORS * floors
+        began = was_nothing & (median(values[rows], 0) >= 2 * _NEARLY_NOTHING_FLOORS * floors)
+        if began.any():
+            cells = np.ix_(rows, np.flatnonzero(began))
+            state.level[cells], state.own_spread[cells], state.seen_count[cells] = np.nan, 0, 0
+
+
 def _is_additive(
     level: FloatArray, groups: IntArray, counted: NDArray[np.bool_], floors: FloatArray
 ) -> NDArray[np.bool_]:
@@ -234,7 +247,9 @@ def _is_additive(
     for group in np.unique(groups[groups >= 0]):
         rows = np.flatnonzero(groups == group)
         size[rows] = median(size[rows], 0)
-    additive: NDArray[np.bool_] = counted | (size < 3 * floors) | (size < _NOTHING) | (np.abs(level) < _NOTHING)
+    additive: NDArray[np.bool_] = (
+        counted | (size < _NEARLY_NOTHING_FLOORS * floors) | (size < _NOTHING) | (np.abs(level) < _NOTHING)
+    )
     return additive
 
 
@@ -300,7 +315,9 @@ _APART_SPREADS, _SPREAD_SHARE_RATIO = 5.0, 0.1
 _UNUSED_SHARE = 2.0
 
 
-def below_all(values: FloatArray, level: FloatArray, groups: IntArray, most_ratio: float = 1.0) -> NDArray[np.bool_]:
+def below_all(
+    values: FloatArray, level: FloatArray, groups: IntArray, most_ratio: float = 1.0, least_share: float = 0.0
+) -> NDArray[np.bool_]:
     """Which rows do much less than all others, by their own measure: what is left of a job that stands.
 
     Waiting kernels and proxies cost a little of everything, the same everywhere; whoever does not
@@ -311,6 +328,7 @@ def below_all(values: FloatArray, level: FloatArray, groups: IntArray, most_rati
         level: each row's level while the job works, same shape.
         groups: which group each row belongs to, shape (rows,); -1: compared with nobody.
         most_ratio: of what the others do: more is not much less.
+        least_share: of a row's own level: it is below the others by so much at least.
     """
     share = np.where(level > _NOTHING, values / np.maximum(level, _NOTHING), np.nan)
     found = np.zeros(values.shape, bool)
@@ -324,4 +342,6 @@ def below_all(values: FloatArray, level: FloatArray, groups: IntArray, most_rati
         with np.errstate(invalid="ignore"):
             apart = middle - told >= _APART_SPREADS * width
             found[rows] = (middle > 0) & apart & (told <= most_ratio * middle)
+            if least_share > 0:
+                found[rows] &= median(share[rows], 0) - share[rows] >= least_share
     return found

@@ -11,6 +11,8 @@ class Reason(StrEnum):
     # a verdict opens
     FIRST_FATAL_EXIT = "first_fatal_exit"
     """The first process to die, and its death is not explained by another's."""
+    PROCESSES_GONE_FIRST = "processes_gone_first"
+    """Its GPU memory was free before the others', whose processes then died for want of a peer; it reported nothing."""
     PROGRAM_ERROR_EVERYWHERE = "program_error_everywhere"
     """Several ranks died of their own error at about the same time: nobody is singled out."""
     PROCESS_STOPPED_PEERS_WAIT = "process_stopped_peers_wait"

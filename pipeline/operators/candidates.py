@@ -19,7 +19,8 @@ class RotationConfig:
 
     Attributes:
         memory_ns: a host that looked slow and recovered is remembered for this long.
-        settled_seconds: who stays slow for so long is named all the same.
+        settled_seconds: who stays slow for so long is named all the same; for so long times the number of those who
+            looked slow before it, where there were several.
     """
 
     memory_ns: int = 180 * NS_PER_SECOND
@@ -75,10 +76,10 @@ class Candidates:
     def before(self, name: str) -> list[str]:
         """Other components that looked slow and recovered shortly before this one began."""
         candidate = self.now[name]
-        if candidate.lasted_seconds >= self.config.settled_seconds:
-            return []
         earliest = candidate.since_ns - self.config.memory_ns
-        return sorted({other for other, last_ns in self.past if other != name and last_ns >= earliest})
+        others = {other for other, last_ns in self.past if other != name and last_ns >= earliest}
+        settled = candidate.lasted_seconds >= self.config.settled_seconds * max(1, len(others))
+        return [] if settled else sorted(others)
 
     def to_state(self) -> dict[str, Any]:
         """JSON-able state."""

@@ -15,8 +15,9 @@ STANDSTILL = (FaultKind.FAIL_STOP, FaultKind.HANG)
 _SLOWER = (FaultKind.FAIL_SLOW, FaultKind.DEGRADED)
 _HARD = (ActionKind.DRAIN, ActionKind.EVICT)
 _SAME_ONSET_NS = 30 * NS_PER_SECOND
-_ONE_STORY_NS = 60 * NS_PER_SECOND
-"""A card gets warm, and a minute later it lowers its clocks."""
+_SAME_MOMENT_NS = 2 * NS_PER_SECOND
+_ONE_STORY_NS = 10 * NS_PER_SECOND
+"""A card gets warm, and seconds later it lowers its clocks. Where it does so a minute later, what hurts began then."""
 
 
 @dataclass(slots=True)
@@ -52,6 +53,8 @@ def same_fault(incident: Incident, finding: Finding) -> bool:
     verdict = incident.verdict
     if is_smaller(verdict, finding) and finding.onset_ns > incident.opened_ns + _ONE_STORY_NS:
         return False  # what hurts began after that was said
+    if _stopped_later(incident, finding):
+        return False
     if finding.fault is FaultKind.SILENT_CORRUPTION and verdict.fault in _SLOWER:
         return False  # numbers that break are no slowness, be it the same machine
     if {s.component for s in verdict.suspects} & {s.component for s in finding.suspects}:
@@ -65,6 +68,17 @@ def same_fault(incident: Incident, finding: Finding) -> bool:
         # "The job is slow" first names nobody and may narrow to one; the rest of it is the same slowness.
         return not verdict.suspects or not finding.suspects
     return verdict.fault is finding.fault and not verdict.suspects and not finding.suspects
+
+
+def _stopped_later(incident: Incident, finding: Finding) -> bool:
+    """Whether a machine that only differed in its metrics, and hurt nobody, stopped some time after that was said."""
+    verdict = incident.verdict
+    return (
+        verdict.fault is FaultKind.DEGRADED
+        and verdict.reason != Reason.HARDWARE_EVENT.value
+        and finding.fault in STANDSTILL
+        and finding.onset_ns > incident.opened_ns + _SAME_MOMENT_NS
+    )
 
 
 def is_slow_still(finding: Finding, incident: Incident) -> bool:

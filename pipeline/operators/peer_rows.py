@@ -56,6 +56,13 @@ class Block:
         rows = [row for row, name in enumerate(self.names) if (name[0] if isinstance(name, tuple) else name) in hosts]
         self.state.forget(np.array(rows, np.intp))
 
+    def forget_young(self, names: Collection[str], young_count: float) -> None:
+        """These metrics of rows that were seen in so few windows yet measured another kind of work: learn them anew."""
+        columns = np.array([metric.name in names for metric in self.metrics], bool)
+        young = columns & (self.state.seen_count < young_count)
+        self.state.level[young], self.state.own_spread[young], self.state.seen_count[young] = np.nan, 0, 0
+        self.state.spread[young.any(axis=0)] = np.nan
+
     def to_state(self) -> dict[str, Any]:
         """JSON-able state."""
         return {

@@ -56,6 +56,9 @@ _HELD_RATIO = 0.5
 """Processes that live hold at least so much of their GPU memory."""
 _IDLE_FAMILY_COUNT = 3
 """Whoever does less of so many than all others is not waiting."""
+_FIRST_SHARE = 0.3
+"""Whoever fell first did so before the others by one and a half of a window's five samples: hosts sample at any moment
+between two ticks, and clocks differ."""
 _FAR_RATIO, _FAR_FAMILY_COUNT = 0.4, 2
 """And whoever does less than this share of what the others do of so many: its ports no longer greet anybody."""
 _LONE_FAMILY_COUNT = 2
@@ -137,8 +140,10 @@ def _idle_alone(seen: Seen, known: Known, groups: IntArray, *, began: bool) -> N
     """Hosts that do less than all others of many things at once (or one of their GPUs), shape (hosts, all metrics)."""
     nothing = np.zeros((known.host_count, 1), bool)
     every = [metric.name for metric in known.metrics]
+    least_share = _FIRST_SHARE if began else 0.0
     parts, far = (
-        [_below(seen, known, name, groups, most_ratio) for name in ("host", "mean")] for most_ratio in (1.0, _FAR_RATIO)
+        [_below(seen, known, name, groups, most_ratio, least_share) for name in ("host", "mean")]
+        for most_ratio in (1.0, _FAR_RATIO)
     )
     idle = _of_many_families(np.concatenate([*parts, nothing], axis=1), every)
     if not began:  # a clock that is ahead shows the others' fall before they do
@@ -156,9 +161,12 @@ def _idle_alone(seen: Seen, known: Known, groups: IntArray, *, began: bool) -> N
     return found
 
 
-def _below(seen: Seen, known: Known, name: str, groups: IntArray, most_ratio: float = 1.0) -> NDArray[np.bool_]:
+def _below(
+    seen: Seen, known: Known, name: str, groups: IntArray, most_ratio: float = 1.0, least_share: float = 0.0
+) -> NDArray[np.bool_]:
     block = known.blocks[name]
-    return below_all(seen.values[name], block.state.level, groups, most_ratio) & _among(block, _IDLE_FAMILIES)
+    found = below_all(seen.values[name], block.state.level, groups, most_ratio, least_share)
+    return found & _among(block, _IDLE_FAMILIES)
 
 
 def _of_many_families(

@@ -24,6 +24,8 @@ from tocsin.models.robust import median
 from tocsin.pipeline.frame_blocks import BUILTIN_TABLES, join_blocks, slice_blocks
 from tocsin.pipeline.operators.base import anomaly_from, pack_state, unpack_state
 from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.pipeline.operators.peer_begin import ALL, BeginConfig, BeginTracker
+from tocsin.pipeline.operators.peer_exits import ExitsConfig, ExitTracker, memory_shares
 from tocsin.pipeline.operators.peer_patience import Patience, PatienceConfig, as_asked
 from tocsin.pipeline.operators.peer_rows import (
     GPU_SAMPLES,
@@ -42,7 +44,7 @@ from tocsin.pipeline.operators.peer_rows import (
 from tocsin.pipeline.operators.peer_standing import LOST_SIGMAS, Known, Seen, holds_memory, standing_sigmas
 from tocsin.pipeline.operators.peer_sums import SumConfig, Sums
 from tocsin.pipeline.operators.peer_words import Words, joined
-from tocsin.pipeline.operators.peer_work import WorkConfig, WorkTracker, work_row
+from tocsin.pipeline.operators.peer_work import WorkConfig, WorkTracker
 from tocsin.schemas.metrics import BUILTIN_TABLE, MetricTable
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, Slice, TableAnnouncement
@@ -54,9 +56,6 @@ IntArray = NDArray[np.intp]
 _AT_ANY_PACE = frozenset({"cpu_util_ratio", "gpu_sm_clock_hertz"})
 """Of a job whose steps are longer than a window hardly two windows are alike. Work on GPUs and network moves with them,
 and hosts' offsets look like differences; a CPU that another program uses stays used, a clock that is held stays low."""
-_BEGAN_RATIO, _BEGAN_NS = 2.0, 30 * NS_PER_SECOND
-"""Where a job works so much more than usual for so long (and for one and a half steps), what was learned is how its
-machines wait: it loads, compiles, or was not all there when the first windows came."""
 _LEANING_RATIO, _LEANING_COUNT = 0.5, 2
 """So many metrics with so much of an alarm, when the job came to stand."""
 
@@ -71,6 +70,8 @@ class PeersConfig:
         work: when it does.
         standing: and while it stands: the others' processes end after a while, and then all look alike.
         patience: and over means of half a minute.
+        exits: whose processes ended first.
+        begin: when it began to work in earnest.
         standing_share_ratio: while the job stands, a host differs from this share of its usual level on.
         lone_standing_share_ratio: and a single one of its GPUs from this share on.
         lone_gpu_ratio: a single GPU's deviation counts so much: the largest of eight is larger by chance.
@@ -83,6 +84,8 @@ class PeersConfig:
     work: WorkConfig = field(default_factory=WorkConfig)
     standing: SumConfig = field(default_factory=lambda: SumConfig(decays=False))
     patience: PatienceConfig = field(default_factory=PatienceConfig)
+    exits: ExitsConfig = field(default_factory=ExitsConfig)
+    begin: BeginConfig = field(default_factory=BeginConfig)
     standing_share_ratio: float = 0.3
     lone_standing_share_ratio: float = 0.5
     lone_gpu_ratio: float = 0.8
@@ -106,10 +109,11 @@ class PeerDetector:
         self._tasks: dict[str, tuple[int, ...] | None] = {}
         """host -> the pipeline stages that it carries; None: it is spare."""
         self.work = WorkTracker(config.work)
+        self._exits = ExitTracker(config.exits)
         self._first: Anomaly | None = None
         """Who fell alone in the first window in which the job did nothing."""
         self.abstained: dict[str, int] = {}
-        self._risen_since_ns = 0
+        self._begin = BeginTracker(config.begin)
         self._rows: MeanRows | None = None
         """Where the last slice's rows lie among the known ones."""
         self._begin_with(BUILTIN_TABLE)
@@ -246,21 +250,30 @@ class PeerDetector:
         else:
             self._working.add(seen.sigmas, data.start_ns, data.end_ns)
         standing = self._while_standing(data, seen) if self.work.standing_since_ns else []
-        return [*self._while_working(data, seen), *standing]
+        return [*self._while_working(data, seen), *standing, *self._ended_first(data, seen)]
+
+    def _ended_first(self, data: Slice, seen: Seen) -> list[Anomaly]:
+        block = self._blocks["mean"]
+        names = [metric.name for metric in block.metrics]
+        shares = memory_shares(seen.values["mean"], block.state, names, self._peers.warmup_count)
+        return self._exits.take(data, self._hosts, shares)
 
     def _is_warm(self) -> bool:
         counts = [self._blocks[name].state.seen_count.max(initial=0) for name in ("host", "mean")]
         return float(max(counts)) >= self._peers.warmup_count
 
     def _began_to_work(self, data: Slice, shares: Mapping[str, float], step_ns: int) -> bool:
-        """Whether what was learned so far was no work; then it is forgotten."""
-        row = np.array(work_row(shares)[0])
-        known = row[np.isfinite(row)]
-        has_risen = len(known) > 0 and float(np.median(known)) >= _BEGAN_RATIO
-        self._risen_since_ns = (self._risen_since_ns or data.start_ns) if has_risen else 0
-        if not has_risen or data.end_ns - self._risen_since_ns < max(_BEGAN_NS, 1.5 * step_ns):
+        """Whether what was learned so far was no work; then it is forgotten. Of a single metric only that."""
+        begun = self._begin.take((data.start_ns, data.end_ns), shares, step_ns)
+        if not begun:
             return False
-        self._risen_since_ns, self._first = 0, None
+        if ALL not in begun:
+            young_count = self._config.begin.young_factor * self._peers.warmup_count
+            for block in self._blocks.values():
+                block.forget_young(begun, young_count)
+            self._begin.forget(begun)
+            return False
+        self._begin, self._first = BeginTracker(self._config.begin), None
         self.work = WorkTracker(self._config.work)
         self._begin_with(self._table)
         self._abstain(Reason.WARMING_UP)
@@ -394,7 +407,8 @@ class PeerDetector:
                 "patience": self._patience.to_state(),
                 "work": self.work.to_state(),
                 "first": None if self._first is None else asdict(self._first),
-                "risen_since_ns": self._risen_since_ns,
+                "begin": self._begin.to_state(),
+                "exits": self._exits.to_state(),
                 "abstained": self.abstained,
             }
         )
@@ -414,7 +428,8 @@ class PeerDetector:
         self._patience.load_state(state["patience"])
         self.work.load_state(state["work"])
         self._first = None if state["first"] is None else anomaly_from(state["first"])
-        self._risen_since_ns = state.get("risen_since_ns", 0)
+        self._begin.load_state(state["begin"])
+        self._exits.load_state(state["exits"])
         self.abstained = state["abstained"]
         for name, block in self._blocks.items():
             block.load_state(unpack_state(parts, f"peers_{name}"))

@@ -15,7 +15,7 @@ from tocsin.pipeline.operators.base import STATE_VERSION
 from tocsin.pipeline.testing import JobShape, MetricsScenario
 from tocsin.schemas.errors import SnapshotError
 
-SHAPE_OF_VERSION = (5, "82c4064c45981d58")
+SHAPE_OF_VERSION = (6, "c9cc89579288b0be")
 _JOB = re.compile(r"^pipeline/[^/]*/[^/]*/[^/]*/")
 
 
@@ -50,7 +50,7 @@ def test_whoever_changes_the_state_raises_its_version(parts: dict[str, bytes]) -
 
 
 def test_a_state_of_the_version_before_is_refused_by_name(parts: dict[str, bytes]) -> None:
-    before = {name: data.replace(b'"version":%d' % STATE_VERSION, b'"version":4') for name, data in parts.items()}
+    before = {name: data.replace(b'"version":%d' % STATE_VERSION, b'"version":5') for name, data in parts.items()}
 
-    with pytest.raises(SnapshotError, match=r"has version 4, this program reads version 5"):
+    with pytest.raises(SnapshotError, match=r"has version 5, this program reads version 6"):
         EmbeddedEngine(EngineConfig()).restore(before)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,7 +89,9 @@ FAMILIES: dict[str, str] = {
 """Metrics that move together; all others of a GPU are "activity", a user's own is a family of its own."""
 
 
-SILENT_FAMILIES = frozenset({"temperature", "memory", "disk", "tcp", "congestion", "samples"})
+_TRAFFIC = frozenset({"rdma_bytes_per_second", "nvlink_bytes_per_second", "pcie_bytes_per_second"})
+"""Whoever moves more bytes than its peers is not held up by that: it carries more, or was sampled when it did."""
+SILENT_FAMILIES = frozenset({"temperature", "memory", "disk", "tcp", "congestion", "samples", "traffic"})
 """They differ between healthy machines for many reasons: alone they accuse nobody."""
 
 
@@ -105,14 +107,17 @@ def differs_now(anomaly: Anomaly) -> bool:
     return any(metric.get("sigmas", 0.0) >= NOW_SIGMAS for metric in anomaly.detail["metrics"])
 
 
+def family_of(metric: Mapping[str, Any]) -> str:
+    """The family of a deviating metric."""
+    name = str(metric["metric"])
+    if name in _TRAFFIC and metric["direction"] == "high":
+        return "traffic"
+    return FAMILIES.get(name, "activity" if name.startswith("gpu_") else name)
+
+
 def families(anomaly: Anomaly) -> set[str]:
     """Families of the metrics that are beyond their alarm line."""
-    found = set()
-    for metric in anomaly.detail["metrics"]:
-        if metric["score"] >= 1.0:
-            name = str(metric["metric"])
-            found.add(FAMILIES.get(name, "activity" if name.startswith("gpu_") else name))
-    return found
+    return {family_of(metric) for metric in anomaly.detail["metrics"] if metric["score"] >= 1.0}
 
 
 def begin_ns(anomaly: Anomaly) -> int:
@@ -120,7 +125,7 @@ def begin_ns(anomaly: Anomaly) -> int:
     told = [
         int(metric["since_ns"])
         for metric in anomaly.detail["metrics"]
-        if metric["score"] >= 1.0 and FAMILIES.get(str(metric["metric"]), "") not in SILENT_FAMILIES
+        if metric["score"] >= 1.0 and family_of(metric) not in SILENT_FAMILIES
     ]
     return min(told, default=anomaly.start_ns)
 
@@ -140,7 +145,7 @@ def telling_of(anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomal
 def _jams(anomaly: Anomaly, rules: MachineRules) -> bool:
     """Whether it is longer than a burst, and its peers are not jammed too: then one is always jammed the most."""
     alone = any(
-        FAMILIES.get(str(metric["metric"])) == "congestion"
+        family_of(metric) == "congestion"
         and metric["score"] >= 1.0
         and metric.get("value", 0.0) >= _JAM_FACTOR * metric.get("expected", 0.0)
         for metric in anomaly.detail["metrics"]

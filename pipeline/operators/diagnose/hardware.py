@@ -226,6 +226,7 @@ class HardwareTracker:
             for facts in self.facts.values()
             for fact in facts
             if fact.cause and fact.cause not in _WEAK_CAUSES and begin_ns <= fact.ts_ns <= end_ns
+            if fact.accuses or not _is_usual(fact, facts, begin_ns)
         ]
         if stands_ns < self.config.stall_after_ns or len({fact.host for fact in near}) != 1:
             return finding
@@ -282,6 +283,11 @@ class HardwareTracker:
     def load_state(self, state: list[Any]) -> None:
         """Take back what ``to_state`` gave."""
         self.facts = {host: [HardwareFact(**fact) for fact in facts] for host, facts in state}
+
+
+def _is_usual(fact: HardwareFact, facts: Sequence[HardwareFact], before_ns: int) -> bool:
+    """Whether the machine said the same before, and the job went on: an old card corrects errors every few minutes."""
+    return any(other.name == fact.name and other.cause == fact.cause and other.ts_ns < before_ns for other in facts)
 
 
 def part_of(event: Event) -> str:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from tocsin.models.pace import Slowdown, overdue_seconds
 from tocsin.pipeline.operators.diagnose.common import common_component
 from tocsin.pipeline.operators.diagnose.deviations import (
-    FAMILIES,
     SHOWN_METRICS,
     SILENT_FAMILIES,
     MachineRules,
@@ -21,6 +20,7 @@ from tocsin.pipeline.operators.diagnose.deviations import (
     differs_now,
     evidence_of,
     families,
+    family_of,
     lost_gpu,
     present_ratio,
     single_out,
@@ -192,7 +192,7 @@ def _is_overwhelming(chosen: Sequence[Anomaly]) -> bool:
     """Whether several things differ by far, and all the time: a clock held at half, and the power with it."""
     return any(
         sum(
-            FAMILIES.get(metric["metric"]) not in SILENT_FAMILIES
+            family_of(metric) not in SILENT_FAMILIES
             and metric["score"] >= 1.0
             and metric.get("sigmas", 0.0) >= _FAR_SIGMAS
             for metric in anomaly.detail["metrics"]
@@ -231,7 +231,7 @@ def _explains(chosen: Sequence[Anomaly], slowdown: Slowdown, pace: Pace) -> bool
 def _fades(anomaly: Anomaly) -> bool:
     """Whether what it showed is not over: of a step longer than a window some windows show nothing of it."""
     return not anomaly.detail.get("leaning") and any(
-        metric["score"] >= _FADED_SCORE and FAMILIES.get(str(metric["metric"]), "") not in SILENT_FAMILIES
+        metric["score"] >= _FADED_SCORE and family_of(metric) not in SILENT_FAMILIES
         for metric in anomaly.detail["metrics"]
     )
 

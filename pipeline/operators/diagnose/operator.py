@@ -16,10 +16,11 @@ from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.silence import SilenceConfig, find_silence, silent_hosts
 from tocsin.pipeline.operators.diagnose.slow import SlowRules, find_slow_findings
 from tocsin.pipeline.operators.diagnose.standing import still_standing
-from tocsin.pipeline.operators.diagnose.stop import StopConfig, find_stop, stood_before_deaths_ns
+from tocsin.pipeline.operators.diagnose.stop import StopConfig, find_gone_first, find_stop, stood_before_deaths_ns
 from tocsin.pipeline.operators.diagnose.waits import WaitConfig, WaitTracker
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.pipeline.operators.peer_exits import EXITS
 from tocsin.pipeline.operators.peer_words import DETECTOR as PEERS
 from tocsin.schemas import events
 from tocsin.schemas.reasons import Reason
@@ -86,7 +87,8 @@ class Diagnose:
             return Diagnosis((), ())
         reasons: list[Reason] = []
         dumped, dump_reason = self._dumps.find(now_ns, pace.median_step_ns, self._waits)
-        stop, stop_reason = find_stop(self._graph, now_ns, self._config.stop, self._stood_since_ns(pace))
+        stop, stop_reason = self._stopped(now_ns, pace, [one for one in anomalies if one.detector == EXITS])
+        anomalies = [anomaly for anomaly in anomalies if anomaly.detector != EXITS]
         if stop_reason is not None:
             reasons.append(stop_reason)
         nan = self._nan.find(self._graph, now_ns)
@@ -109,6 +111,14 @@ class Diagnose:
             findings = self._hardware.accuse_who_told(findings, now_ns)
         findings = add_broken(self._hardware.explain(explain_by_metrics(findings, anomalies)), broken)
         return Diagnosis(tuple(findings), tuple(reasons))
+
+    def _stopped(self, now_ns: int, pace: Pace, exits: Sequence[Anomaly]) -> tuple[Finding | None, Reason | None]:
+        """Who died first: by what is reported, or else by whose memory was free first."""
+        stood_since_ns = self._stood_since_ns(pace)
+        stop, reason = find_stop(self._graph, now_ns, self._config.stop, stood_since_ns)
+        if stop is None and reason is Reason.VICTIM and exits:
+            stop = find_gone_first(self._graph, exits[0], self._config.stop, stood_since_ns)
+        return stop, reason
 
     def _standing(self, now_ns: int, pace: Pace, reasons: list[Reason], *, all_live: bool) -> list[Finding]:
         """Who holds up a job whose processes live, or whose deaths explain nothing: waits, then silence."""

@@ -20,7 +20,7 @@ from tocsin.schemas import events
 from tocsin.schemas.last_words import cause_of_words
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
-from tocsin.schemas.verdicts import Evidence, FaultKind
+from tocsin.schemas.verdicts import Anomaly, Evidence, FaultKind, Suspect
 
 _ASKED_FOR = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 _LOST_PEER = re.compile(
@@ -157,6 +157,39 @@ def find_stop(
         # Those that were only seen to be gone may have gone because of the one that said why.
         return _finding(graph, dead, reported, earliest), None
     return _together(graph, dead, together, earliest), None
+
+
+def find_gone_first(graph: JobGraph, anomaly: Anomaly, config: StopConfig, stood_since_ns: int = 0) -> Finding | None:
+    """All who reported how they died are victims, and one machine had given its GPU memory back before: its processes.
+
+    Not where it reported a death too (then that tells), nor where the job had stood for long (what hung is ended).
+
+    Args:
+        graph: what is known of the job.
+        anomaly: of ``peer_exits``: who was the first.
+        config: settings.
+        stood_since_ns: since when the job made no progress when its processes still lived; 0: not known.
+    """
+    name = anomaly.component.name
+    others = _dead(graph)
+    if not others or any(graph.host_of(rank) == name for rank in others):
+        return None
+    stood = 0 < stood_since_ns < anomaly.start_ns - config.watchdog_ns
+    if stood or _first_ns(graph, others) < anomaly.start_ns or any(map(_speaks_of_timeout, others.values())):
+        return None
+    text = f"{name}: its GPU memory was free before anybody died, and the others held theirs"
+    freed = Evidence(anomaly.detector, anomaly.metric, 2.0, anomaly.start_ns, anomaly.end_ns, text)
+    first = sorted(others, key=lambda rank: (graph.corrected_ns(rank, others[rank].ts_ns), rank))
+    return Finding(
+        FaultKind.FAIL_STOP,
+        "process_exit",
+        (Suspect(anomaly.component),),
+        anomaly.start_ns,
+        0.85,
+        Reason.PROCESSES_GONE_FIRST,
+        (freed, *(_evidence(graph, rank, others[rank]) for rank in first[:3])),
+        seen_ns=anomaly.end_ns,
+    )
 
 
 def stood_before_deaths_ns(graph: JobGraph, standing_since_ns: int, config: StopConfig) -> int:

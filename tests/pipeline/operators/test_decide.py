@@ -382,13 +382,14 @@ class TestAnotherStory:
         assert ids[DEGRADED] != ids[SLOW]
         assert [line.fault for line in life.decide.live] == [SLOW]
 
-    def test_what_grows_within_a_minute_is_one_story(self) -> None:
-        """A card gets warm, then it lowers its clocks."""
+    @pytest.mark.parametrize(("onset", "ids"), [(8, 1), (40, 2)])
+    def test_what_grows_within_seconds_is_one_story(self, onset: float, ids: int) -> None:
+        """A card gets warm, then it lowers its clocks. Much later: what hurts began then, and is told from then on."""
         life = Life()
         life.see(finding(DEGRADED, "n3", onset=1), seconds=45)
-        life.see(finding(SLOW, "n3", onset=40), seconds=30)
+        life.see(finding(SLOW, "n3", onset=onset), seconds=30)
 
-        assert len({line.verdict_id for line in life.lines}) == 1
+        assert len({line.verdict_id for line in life.lines}) == ids
 
     @pytest.mark.parametrize("fault", [SLOW, DEGRADED])
     def test_numbers_that_break_are_no_slowness(self, fault: FaultKind) -> None:
@@ -398,6 +399,22 @@ class TestAnotherStory:
 
         assert nan[0].update == 0
         assert nan[0].verdict_id not in {line.verdict_id for line in life.lines[:-1]}
+
+    @pytest.mark.parametrize(
+        ("reason", "later_seconds", "ids"),
+        [(Reason.NO_IMPACT, 9, 2), (Reason.NO_IMPACT, 1, 1), (Reason.HARDWARE_EVENT, 9, 1)],
+        ids=["it-only-differed", "in-the-same-moment", "a-part-had-told"],
+    )
+    def test_a_machine_that_only_differed_and_stops_later_stops_for_another_reason(
+        self, reason: Reason, later_seconds: int, ids: int
+    ) -> None:
+        """Its onset is that of the stop: whoever asks when the machine was first accused must not be told of before."""
+        life = Life()
+        life.see(replace(finding(DEGRADED, "n3"), reason=reason))
+        life.see(finding(STOP, "n3", cause="gpu_card_drop", onset=life.second + later_seconds, certain=True))
+
+        assert len({line.verdict_id for line in life.lines}) == ids
+        assert life.lines[-1].fault is STOP
 
 
 class TestSlowStill:

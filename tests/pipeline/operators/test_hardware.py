@@ -328,3 +328,19 @@ class TestTracker:
 
         assert other.tracker.facts == machines.tracker.facts
         assert other.find(3, StubPace(STANDS)) == machines.find(3, StubPace(STANDS))
+
+
+@pytest.mark.parametrize(("earlier", "suspects"), [((), ["n3"]), ((20, 140), [])])
+def test_a_corrected_error_as_the_job_comes_to_stand_accuses_only_whom_it_is_new_to(
+    earlier: tuple[int, ...], suspects: list[str]
+) -> None:
+    """An old card corrects some every few minutes: that one of them falls near a standstill tells nothing."""
+    machines = Machines()
+    for second in (*earlier, 260):
+        machines.say(second, "n3", events.ECC, kind="corrected", count=3)
+    onset_ns = T0 + 262 * NS_PER_SECOND
+    stands = Finding(FaultKind.HANG, "unknown", (), onset_ns, 0.5, Reason.JOB_STALLED_UNEXPLAINED, ())
+
+    [found] = machines.tracker.accuse_who_told([stands], onset_ns + 40 * NS_PER_SECOND)
+
+    assert [suspect.component.name for suspect in found.suspects] == suspects

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
-from tocsin.pipeline.operators.diagnose.stop import StopConfig, find_stop
+from tocsin.pipeline.operators.diagnose.stop import StopConfig, find_gone_first, find_stop
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas import events
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource, JobKey, RankPlace, Severity, Topology
+from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
 JOB = JobKey("c", "j")
 T0 = 1_800_000_000 * NS_PER_SECOND
@@ -18,14 +21,18 @@ LOST = "NCCL communicator was aborted: connection reset by peer"
 
 def _root(*deaths: tuple[float, int, int, str], now: float = 30.0) -> list[str] | Reason | None:
     """Who is named after deaths at (second, rank, signal, last words) of eight ranks on eight hosts."""
+    finding, reason = find_stop(_after(deaths), T0 + int(now * NS_PER_SECOND), StopConfig())
+    return reason if finding is None else [suspect.component.name for suspect in finding.suspects]
+
+
+def _after(deaths: Sequence[tuple[float, int, int, str]]) -> JobGraph:
     graph = JobGraph()
     graph.take([Topology(JOB, f"n{rank}", T0, (RankPlace(rank, f"n{rank}"),)) for rank in range(8)])
     for second, rank, signal, words in deaths:
         payload = {"code": 0 if signal else 1, "signal": signal, "stderr_tail": words}
         ts_ns = T0 + int(second * NS_PER_SECOND)
         graph.take([Event(JOB, f"n{rank}", ts_ns, rank, EventSource.PROCESS, events.EXIT, Severity.ERROR, payload)])
-    finding, reason = find_stop(graph, T0 + int(now * NS_PER_SECOND), StopConfig())
-    return reason if finding is None else [suspect.component.name for suspect in finding.suspects]
+    return graph
 
 
 @pytest.mark.parametrize("after_seconds", [-6.0, -0.2, 0.2, 1.5])
@@ -45,3 +52,27 @@ def test_who_aborts_long_before_the_others_give_up_is_the_root() -> None:
 def test_who_says_why_is_the_root_whatever_the_others_tell() -> None:
     words = "RuntimeError: CUDA error: an illegal memory access was encountered"
     assert _root((10.0, 3, 0, words), (10.2, 5, 6, TIMEOUT)) == ["n3"]
+
+
+def _gone(second: float, *deaths: tuple[float, int, int, str], stood_since: float = 0.0) -> bool:
+    """Whether n3, whose GPU memory was free at this second, is named for these deaths."""
+    at_ns = T0 + int(second * NS_PER_SECOND)
+    host = Component(ComponentKind.HOST, "n3")
+    anomaly = Anomaly(JOB, at_ns, host, "gpu_memory_used_bytes", at_ns, at_ns + NS_PER_SECOND, 1.0, "exits")
+    stood_since_ns = T0 + int(stood_since * NS_PER_SECOND) if stood_since else 0
+    finding = find_gone_first(_after(deaths), anomaly, StopConfig(), stood_since_ns)
+    return finding is not None and [suspect.component.name for suspect in finding.suspects] == ["n3"]
+
+
+def test_whose_memory_was_free_before_all_others_lost_their_peer_is_the_root() -> None:
+    """Its own agent reported nothing: killed with its launcher, or by somebody else's cgroup."""
+    assert _gone(8.0, (10.0, 5, 0, LOST), (10.2, 6, 15, ""), stood_since=5.0)
+
+
+def test_memory_that_was_free_first_names_nobody_where_more_is_known() -> None:
+    lost = (10.0, 5, 0, LOST)
+    assert not _gone(8.0)  # a job that ends, host by host
+    assert not _gone(11.0, lost)  # another one died before
+    assert not _gone(8.0, lost, (10.5, 3, 15, ""))  # it told how it ended
+    assert not _gone(80.0, (90.0, 5, 0, LOST), stood_since=5.0)  # what hung was ended
+    assert not _gone(8.0, (10.0, 5, 6, TIMEOUT))

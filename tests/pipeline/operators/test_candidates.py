@@ -1,0 +1,32 @@
+"""Who looks slow, and whether the blame goes round."""
+
+from __future__ import annotations
+
+import pytest
+
+from tocsin.pipeline.operators.candidates import Candidate, Candidates, RotationConfig
+from tocsin.schemas.records import NS_PER_SECOND
+
+T0 = 1_800_000_000 * NS_PER_SECOND
+
+
+def _at(second: float) -> int:
+    return T0 + int(second * NS_PER_SECOND)
+
+
+@pytest.mark.parametrize(
+    ("others", "lasted_seconds", "blamed"),
+    [(0, 5, True), (1, 59, False), (1, 60, True), (3, 60, False), (3, 179, False), (3, 180, True)],
+)
+def test_the_more_looked_slow_before_the_longer_one_must_be_so_to_be_named(
+    others: int, lasted_seconds: int, blamed: bool
+) -> None:
+    """Bursts of one slow loader make each of its peers look slow for a minute now and then."""
+    candidates = Candidates(RotationConfig(memory_ns=600 * NS_PER_SECOND))
+    for other in range(others):
+        begin, end = 10 * other, 10 * other + 8
+        candidates.see(f"n{other}", Candidate(_at(begin), _at(end), {}, 1.2, spoken=True))
+        candidates.forget(f"n{other}", _at(end + 2), NS_PER_SECOND)
+    candidates.see("n9", Candidate(_at(50), _at(50 + lasted_seconds), {}, 1.2))
+
+    assert (candidates.before("n9") == []) is blamed

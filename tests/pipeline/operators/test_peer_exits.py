@@ -1,0 +1,83 @@
+"""Whose processes ended first: by the GPU memory that is free."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.pipeline.operators.states import through_bytes
+from tocsin.models.peers import PeerState
+from tocsin.pipeline.operators.peer_exits import ExitsConfig, ExitTracker, memory_shares
+from tocsin.schemas.records import NS_PER_SECOND, JobKey, Slice
+
+T0 = 1_800_000_000 * NS_PER_SECOND
+HOSTS = [f"n{row}" for row in range(8)]
+
+
+def _told(ends: dict[int, float], windows: int = 8, window_seconds: int = 5, unknown: int = 0) -> list[list[str]]:
+    """Who is said to be first in each window, where hosts free their memory at these seconds; through snapshots."""
+    tracker = ExitTracker(ExitsConfig())
+    found = []
+    for window in range(windows):
+        start, end = window * window_seconds, (window + 1) * window_seconds
+        shares = np.array(
+            [np.clip((ends.get(row, 1e9) - start) / window_seconds, 0.01, 1.0) for row in range(len(HOSTS))], np.float32
+        )
+        shares[len(HOSTS) - unknown :] = np.nan
+        data = Slice(JobKey("c", "j"), T0 + start * NS_PER_SECOND, T0 + end * NS_PER_SECOND, ())
+        found.append([anomaly.component.name for anomaly in tracker.take(data, HOSTS, shares)])
+        other = ExitTracker(ExitsConfig())
+        other.load_state(through_bytes(tracker.to_state()))
+        tracker = other
+    return found
+
+
+def test_one_that_is_alone_for_seconds_is_first_and_stays_so() -> None:
+    told = _told({3: 11.0, **dict.fromkeys((0, 1, 2, 4, 5, 6, 7), 21.0)})
+
+    assert told[:3] == [[], [], []]  # in the window of the change a part of it is free
+    assert all(names == ["n3"] for names in told[3:])
+
+
+@pytest.mark.parametrize(("lead_seconds", "window_seconds"), [(1.0, 5), (5.0, 25)])
+def test_a_lead_that_samples_may_make_is_none(lead_seconds: float, window_seconds: int) -> None:
+    told = _told({3: 41.0, 4: 41.0 + lead_seconds}, window_seconds=window_seconds)
+
+    assert not any(told)
+
+
+def test_a_part_of_the_memory_that_is_free_is_no_end() -> None:
+    tracker = ExitTracker(ExitsConfig())
+    shares = np.array([1, 1, 1, 0.5, 1, 1, 1, 1], np.float32)
+    slices = [
+        Slice(JobKey("c", "j"), T0 + n * NS_PER_SECOND, T0 + (n + 5) * NS_PER_SECOND, ()) for n in range(0, 50, 5)
+    ]
+
+    assert not any(tracker.take(data, HOSTS, shares) for data in slices)
+
+
+def test_nobody_is_first_where_the_memory_of_several_is_not_known() -> None:
+    assert not any(_told({3: 11.0}, unknown=2))
+
+
+def test_processes_that_begin_again_hold_memory_again() -> None:
+    tracker = ExitTracker(ExitsConfig())
+    told = []
+    for window, share in enumerate([1.0, 0.0, 0.0, 1.0, 1.0]):
+        data = Slice(JobKey("c", "j"), T0 + 5 * window * NS_PER_SECOND, T0 + 5 * (window + 1) * NS_PER_SECOND, ())
+        shares = np.array([1, 1, 1, share, 1, 1, 1, 1], np.float32)
+        told.append(len(tracker.take(data, HOSTS, shares)))
+
+    assert told == [0, 1, 1, 0, 0]
+
+
+def test_shares_are_of_the_usual_level_where_it_is_known() -> None:
+    values = np.array([[1e9], [8e10], [0.0], [1e9]], np.float32)
+    state = PeerState.empty(4, 1)
+    state.level[:, 0], state.seen_count[:, 0] = [8e10, 8e10, np.nan, 8e10], [12, 12, 12, 3]
+
+    shares = memory_shares(values, state, ["gpu_memory_used_bytes"], 12)
+
+    assert shares[:2] == pytest.approx([0.0125, 1.0])
+    assert np.isnan(shares[2:]).all()
+    assert np.isnan(memory_shares(values, state, ["gpu_util_ratio"], 12)).all()
