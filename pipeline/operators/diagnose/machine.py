@@ -29,7 +29,7 @@ from tocsin.pipeline.operators.diagnose.deviations import (
 from tocsin.pipeline.operators.diagnose.hardware import VAGUE_CAUSES
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.patterns import cause_of_metrics
-from tocsin.pipeline.operators.diagnose.standing import find_stopped_alone, since_standing
+from tocsin.pipeline.operators.diagnose.standing import find_stopped_alone, jammed, since_standing, steps_go_on
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.pipeline.operators.peer_words import DETECTOR
@@ -106,7 +106,9 @@ def find_machine(  # what is known, and what is remembered
     graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules, cleared: Cleared
 ) -> tuple[list[Finding], list[Reason]]:
     """Explain the peer anomalies that hold now; reasons where one is not worth a verdict."""
-    if pace.standing_since_ns:
+    if pace.standing_since_ns and steps_go_on(graph, pace) and (ports := jammed(anomalies)):
+        anomalies = ports
+    elif pace.standing_since_ns:
         found, reasons = find_stopped_alone(graph, now_ns, since_standing(anomalies, pace, rules), pace, rules)
         return found, reasons
     telling = telling_of(anomalies, rules)

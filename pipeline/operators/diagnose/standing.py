@@ -33,6 +33,7 @@ _ILL_FAMILY_COUNT = 2
 """A machine that ails shows it in so many ways; what is odd in one harmless way stays so when another one breaks."""
 _STEPS_AFTER_COUNT = 2
 """Steps that end no later than this were under way as the job came to stand; windows and clocks are not exact."""
+_PFC = "pfc_tx_packets_per_second"
 _BUSY_FAMILIES = frozenset({"cpu", "memory", "congestion", "link"})
 
 
@@ -129,6 +130,26 @@ def _is_cut_off(metric: Mapping[str, Any]) -> bool:
     return known and float(value or 0.0) < _CUT_OFF_RATIO * float(expected or 0.0)
 
 
+def steps_go_on(graph: JobGraph, pace: Pace) -> bool:
+    """Whether the machines only seem to stand: steps of three times the length leave a third of the work a second."""
+    since_ns = pace.standing_since_ns
+    return bool(pace.median_step_ns) and graph.progress_ns > since_ns + _STEPS_AFTER_COUNT * pace.median_step_ns
+
+
+def jammed(anomalies: Sequence[Anomaly]) -> list[Anomaly]:
+    """Whose own port is jammed, of what differs while the machines seem to stand: that tells in a slow job, too.
+
+    What else differs among machines that wait most of the time may be how they wait.
+    """
+    found = []
+    for anomaly in anomalies:
+        told = [one for one in anomaly.detail["metrics"] if one["metric"] == _PFC and one["score"] >= 1.0]
+        if told and anomaly.detail.get("standing"):
+            detail = {key: value for key, value in anomaly.detail.items() if key != "standing"}
+            found.append(replace(anomaly, metric=_PFC, detail={**detail, "metrics": told}))
+    return found
+
+
 def find_stopped_alone(
     graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules
 ) -> tuple[list[Finding], list[Reason]]:
@@ -138,7 +159,7 @@ def find_stopped_alone(
     patience_ns = min(patience_ns, rules.max_patience_ns)
     if not since_ns or now_ns - since_ns < patience_ns:
         return [], [Reason.WITHIN_PATIENCE]
-    if pace.median_step_ns and graph.progress_ns > since_ns + _STEPS_AFTER_COUNT * pace.median_step_ns:
+    if steps_go_on(graph, pace):
         return [], [Reason.STEPS_GO_ON]
     stands_ns = now_ns - since_ns
     leaning = [anomaly for anomaly in anomalies if anomaly.detail.get("leaning") and not _only_busy(anomaly)]

@@ -253,3 +253,27 @@ def test_a_job_had_stood_before_its_first_death_or_it_had_not() -> None:
     assert stood_before_deaths_ns(graph, _ns(0), config) == _ns(30)
     assert stood_before_deaths_ns(graph, _ns(25), config) == 0
     assert stood_before_deaths_ns(graph, 0, config) == 0
+
+
+@pytest.mark.parametrize(
+    ("metric", "last_step", "named"),
+    [
+        ("pfc_tx_packets_per_second", 80, ["n3"]),
+        ("pfc_tx_packets_per_second", 1, []),
+        ("gpu_sm_active_ratio", 80, []),
+    ],
+    ids=["its-port-is-jammed", "no-step-ends", "another-way-to-wait"],
+)
+def test_a_jammed_port_is_named_in_a_job_that_is_so_slow_that_it_seems_to_stand(
+    metric: str, last_step: float, named: list[str]
+) -> None:
+    """Steps of three times the length leave less than 0.35 of the work per second: that looks like standing."""
+    graph = _graph()
+    graph.take([StepBatch(JOB, "n0", _ns(last_step), (StepRecord(_ns(last_step), 0, 7, 3.0),))])
+    pace = Pace(SLOWER, standing_since_ns=_ns(0), standing_known_ns=_ns(10))
+    anomaly = _differs("n3", (0, 85), metric, "high", standing=True, holds_memory=True)
+
+    found, _ = find_machine(graph, _ns(90), [anomaly], pace, MachineRules(), Cleared())
+
+    slow = [finding for finding in found if finding.fault is FaultKind.FAIL_SLOW]
+    assert [suspect.component.name for finding in slow for suspect in finding.suspects] == named
