@@ -25,6 +25,8 @@ class Reason(StrEnum):
     """The rank is unfinished with a collective that its peers finished."""
     STUCK_INSIDE_COLLECTIVE = "stuck_inside_collective"
     """All members are in the operation and it does not end: network or device, nobody is singled out."""
+    TRANSFER_STANDS = "transfer_stands_at_machine"
+    """All are in the collective, no chunk moves, and those of one machine lie where they should not."""
     NOBODY_WAITS = "nobody_waits"
     """No rank waits for another: this is no hang in communication."""
     SILENT_AND_PEERS_STALLED = "silent_and_peers_stalled"

@@ -15,7 +15,7 @@ from tocsin.pipeline.operators.base import STATE_VERSION
 from tocsin.pipeline.testing import JobShape, MetricsScenario
 from tocsin.schemas.errors import SnapshotError
 
-SHAPE_OF_VERSION = (6, "c9cc89579288b0be")
+SHAPE_OF_VERSION = (6, "be5eb3e6211f0fad")
 _JOB = re.compile(r"^pipeline/[^/]*/[^/]*/[^/]*/")
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from tocsin.pipeline.operators.base import pack_state, unpack_state
 from tocsin.pipeline.operators.diagnose.deviations import MachineRules
 from tocsin.pipeline.operators.diagnose.dumps import DumpConfig, DumpTracker
+from tocsin.pipeline.operators.diagnose.flows import FlowRules, FlowTracker
 from tocsin.pipeline.operators.diagnose.hardware import HardwareRules, HardwareTracker, add_broken
 from tocsin.pipeline.operators.diagnose.machine import Cleared, explain_by_metrics, find_machine, join
 from tocsin.pipeline.operators.diagnose.nan import NanConfig, NanTracker
@@ -37,6 +38,7 @@ class DiagnoseConfig:
     silence: SilenceConfig = field(default_factory=SilenceConfig)
     slow: SlowRules = field(default_factory=SlowRules)
     waits: WaitConfig = field(default_factory=WaitConfig)
+    flows: FlowRules = field(default_factory=FlowRules)
     dumps: DumpConfig = field(default_factory=DumpConfig)
     hardware: HardwareRules = field(default_factory=HardwareRules)
     machine: MachineRules = field(default_factory=MachineRules)
@@ -68,6 +70,7 @@ class Diagnose:
         self._graph = graph
         self._nan = NanTracker(config.nan)
         self._waits = WaitTracker(config.waits, graph)
+        self._flows = FlowTracker(config.flows, graph)
         self._dumps = DumpTracker(config.dumps, graph, config.waits.mute_after_seconds)
         self._hardware = HardwareTracker(config.hardware)
         self._cleared = Cleared()
@@ -126,6 +129,8 @@ class Diagnose:
         findings: list[Finding] = []
         if all_live:
             hang, hang_reasons = self._waits.find(now_ns, pace.median_step_ns, silent)
+            if not any(finding.suspects for finding in hang) and (stuck := self._flows.find(now_ns)):
+                hang = [stuck]
             findings.extend(hang)
             reasons.extend(hang_reasons)
         lost, lost_reasons = find_silence(self._graph, now_ns, pace, self._config.silence)
@@ -169,10 +174,12 @@ class Diagnose:
         for record in data.records:
             if isinstance(record, CollectiveBatch):
                 self._waits.take_collectives(record.rows)
+                self._flows.take_collectives(record.rows)
                 self._dumps.take_collectives(record.rows)
                 self._network.take(record.rows)
             elif isinstance(record, StepBatch):
                 self._waits.take_steps(record.rows)
+                self._flows.take_steps(record.rows)
                 self._nan.take_steps(record.rows)
             elif isinstance(record, ProbeAnswer):
                 if record.probe == "flight_recorder":
@@ -189,6 +196,7 @@ class Diagnose:
             "cleared": pack_state(sorted(self._cleared.since_ns.items())),
             "nan": pack_state(self._nan.to_state()),
             "waits": pack_state(self._waits.to_state()),
+            "flows": pack_state(self._flows.to_state()),
             "dumps": pack_state(self._dumps.to_state()),
             "network": pack_state(self._network.to_state()),
         }
@@ -199,6 +207,7 @@ class Diagnose:
         self._hardware.load_state(unpack_state(parts, "hardware"))
         self._nan.load_state(unpack_state(parts, "nan"))
         self._waits.load_state(unpack_state(parts, "waits"))
+        self._flows.load_state(unpack_state(parts, "flows"))
         self._dumps.load_state(unpack_state(parts, "dumps"))
         self._network.load_state(unpack_state(parts, "network"))
 

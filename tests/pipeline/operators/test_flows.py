@@ -1,0 +1,114 @@
+"""Transfers that stand: when they do, and for whom it is said."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.pipeline.operators.states import through_bytes
+from tocsin.pipeline.operators.diagnose.flows import FlowRules, FlowTracker
+from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.schemas import events
+from tocsin.schemas.records import (
+    NS_PER_SECOND,
+    CollectiveRecord,
+    Event,
+    EventSource,
+    JobKey,
+    RankPlace,
+    Severity,
+    StepRecord,
+    Topology,
+)
+
+JOB = JobKey("c", "j")
+T0 = 1_800_000_000 * NS_PER_SECOND
+HOSTS = 6
+
+
+def _ns(second: float) -> int:
+    return T0 + int(second * NS_PER_SECOND)
+
+
+class Job:
+    """One rank a host, one collective that all have entered; rank 3 posts chunks that nobody acknowledges."""
+
+    def __init__(self) -> None:
+        self.graph = JobGraph()
+        self.graph.take([Topology(JOB, f"n{r}", T0, (RankPlace(r, f"n{r}"),)) for r in range(HOSTS)])
+        self.tracker = FlowTracker(FlowRules(), self.graph)
+
+    def say(self, second: float, *, moved: int = 0, seq: int = 9, known: bool = True) -> None:
+        """All ranks' counters; ``moved`` chunks since the first time."""
+        rows = []
+        for rank in range(HOSTS):
+            done = 102 + moved + (rank != 3)
+            ready, posted = (done + 4, done + 2) if rank == 3 else (done, done)
+            counters = (ready, posted, done) if known else (-1, -1, -1)
+            state = CollectiveRecord(_ns(second), "state", rank, "dp_0", "AllReduce", seq, 1 << 20, _ns(1), 0, 0, 999)
+            rows.append(state._replace(gpu_ready=counters[0], rdma_transmitted=counters[1], rdma_done=counters[2]))
+        self.tracker.take_collectives(rows)
+
+    def named(self, second: float) -> list[str]:
+        """Who is named, through a snapshot."""
+        other = FlowTracker(FlowRules(), self.graph)
+        other.load_state(through_bytes(self.tracker.to_state()))
+        finding = other.find(_ns(second))
+        assert finding == self.tracker.find(_ns(second))
+        return [] if finding is None else [suspect.component.name for suspect in finding.suspects]
+
+
+def test_a_transfer_that_stands_for_fifteen_seconds_names_its_machine() -> None:
+    job = Job()
+    found = {}
+    for second in range(5, 40, 5):
+        job.say(second)
+        found[second] = job.named(second)
+
+    assert found == {second: ["n3"] if second >= 20 else [] for second in range(5, 40, 5)}
+    assert job.tracker.find(_ns(35)).cause == "nic_dropout"  # type: ignore[union-attr]  # it was found
+    assert job.named(100) == []  # nobody has told of it for a minute
+
+
+def test_a_transfer_that_goes_on_however_slowly_stands_not() -> None:
+    job = Job()
+    for second in range(5, 100, 5):
+        job.say(second, moved=second // 10)
+
+    assert job.named(100) == []
+
+
+@pytest.mark.parametrize("over", ["completion", "step", "next"])
+def test_what_finished_stands_not(over: str) -> None:
+    job = Job()
+    for second in (5, 15, 25):
+        job.say(second)
+    assert job.named(25) == ["n3"]
+
+    if over == "completion":
+        done = CollectiveRecord(_ns(26), "completion", 3, "dp_0", "AllReduce", 9, 1 << 20, _ns(1), _ns(26))
+        job.tracker.take_collectives([done._replace(rank=rank) for rank in range(HOSTS)])
+    elif over == "step":
+        job.tracker.take_steps([StepRecord(_ns(26), rank, 7, 1.0) for rank in range(HOSTS)])
+    else:
+        job.say(26, seq=10)
+
+    assert job.named(26) == []
+
+
+def test_an_announced_pause_is_none_of_the_network() -> None:
+    job = Job()
+    for second in (5, 15, 25):
+        job.say(second)
+    begins = {"phase": "checkpoint", "edge": "begin"}
+    job.graph.take([Event(JOB, "n0", _ns(4), 0, EventSource.JOB, events.PHASE, Severity.INFO, begins)])
+
+    assert job.named(25) == []
+
+
+def test_without_counters_nothing_is_said() -> None:
+    job = Job()
+    for second in (5, 15, 25):
+        job.say(second, known=False)
+
+    assert job.named(25) == []
+    assert job.tracker.to_state() == []
