@@ -53,6 +53,8 @@ _SEEN_WITHIN_NS = 30 * NS_PER_SECOND
 """A deviation is known so long after it began."""
 _FADED_SCORE = 0.5
 """Of the alarm line: two windows without a sign of it."""
+_LATE_NS, _LATE_STEP_COUNT = 15 * NS_PER_SECOND, 2.5
+"""Whatever makes a job slower shows on its machine by then; windows and sums take a while."""
 _OWN_SHARE_RATIO = 0.3
 """From this share of the steps' growth on, a machine's own time explains it."""
 
@@ -313,6 +315,24 @@ def _pace_evidence(slowdown: Slowdown, onset_ns: int, end_ns: int) -> Evidence:
     )
 
 
+def began_later(graph: JobGraph, slow: Sequence[Finding], machine: Sequence[Finding], pace: Pace) -> list[Finding]:
+    """What the metrics name, less whoever began to differ when the job had been slower for a while: that is not why.
+
+    Of a hundred machines one or the other always differs for half a minute in a job with long steps.
+    """
+    if not slow or any(finding.suspects for finding in slow):
+        return list(machine)
+    slower_ns = min(finding.onset_ns for finding in slow)
+    found = []
+    for finding in machine:
+        windows = [graph.hosts[s.component.name].beat_ns for s in finding.suspects if s.component.name in graph.hosts]
+        late_ns = max(_LATE_NS, round(_LATE_STEP_COUNT * pace.median_step_ns), 2 * max(windows, default=0))
+        is_late = finding.onset_ns > slower_ns + late_ns
+        if not is_late or finding.reason is not Reason.METRICS_DIFFER_STEPS_SLOWER:
+            found.append(finding)
+    return found
+
+
 def join(slow: Sequence[Finding], machine: Sequence[Finding]) -> list[Finding]:
     """Steps say whom the others wait for: where they name a host, the metrics only add why.
 
@@ -322,8 +342,8 @@ def join(slow: Sequence[Finding], machine: Sequence[Finding]) -> list[Finding]:
     """
     if not slow:
         return list(machine)
-    if not machine:
-        return list(slow)
+    if all(finding.only_holds for finding in machine):
+        return [*slow, *machine]
     if any(finding.fault is FaultKind.HANG for finding in machine):
         return [*machine, *slow]
     named = [finding for finding in slow if finding.suspects]

@@ -10,7 +10,7 @@ from tocsin.pipeline.operators.diagnose.deviations import MachineRules
 from tocsin.pipeline.operators.diagnose.dumps import DumpConfig, DumpTracker
 from tocsin.pipeline.operators.diagnose.flows import FlowRules, FlowTracker
 from tocsin.pipeline.operators.diagnose.hardware import HardwareRules, HardwareTracker, add_broken
-from tocsin.pipeline.operators.diagnose.machine import Cleared, explain_by_metrics, find_machine, join
+from tocsin.pipeline.operators.diagnose.machine import Cleared, began_later, explain_by_metrics, find_machine, join
 from tocsin.pipeline.operators.diagnose.nan import NanConfig, NanTracker
 from tocsin.pipeline.operators.diagnose.network import NetworkConfig, NetworkTracker
 from tocsin.pipeline.operators.diagnose.pace import Pace
@@ -156,7 +156,7 @@ class Diagnose:
         peers = [anomaly for anomaly in anomalies if anomaly.detector == PEERS]
         machine, machine_reasons = find_machine(self._graph, now_ns, peers, pace, self._config.machine, self._cleared)
         reasons.extend(machine_reasons)
-        return join(slow, machine)
+        return join(slow, began_later(self._graph, slow, machine, pace))
 
     def _before_deaths(
         self, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, reasons: list[Reason]

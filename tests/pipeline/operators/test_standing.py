@@ -8,7 +8,7 @@ import pytest
 
 from tocsin.models.pace import Slowdown
 from tocsin.pipeline.operators.diagnose.deviations import MachineRules
-from tocsin.pipeline.operators.diagnose.machine import Cleared, find_machine, join
+from tocsin.pipeline.operators.diagnose.machine import Cleared, began_later, find_machine, join
 from tocsin.pipeline.operators.diagnose.stop import StopConfig, stood_before_deaths_ns
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
@@ -277,3 +277,27 @@ def test_a_jammed_port_is_named_in_a_job_that_is_so_slow_that_it_seems_to_stand(
 
     slow = [finding for finding in found if finding.fault is FaultKind.FAIL_SLOW]
     assert [suspect.component.name for finding in slow for suspect in finding.suspects] == named
+
+
+def _slower_since(second: float) -> Finding:
+    return Finding(FaultKind.FAIL_SLOW, "unknown", (), _ns(second), 0.8, Reason.JOB_WIDE_SLOWDOWN, ())
+
+
+@pytest.mark.parametrize(("onset", "named"), [(-5, ["n3"]), (20, ["n3"]), (60, [])])
+def test_who_began_to_differ_long_after_the_job_became_slower_is_not_why(onset: float, named: list[str]) -> None:
+    """Of a hundred machines in a job of long steps one or the other differs for half a minute, come what may."""
+    pace = Pace(SLOWER, median_step_ns=10 * NS_PER_SECOND)
+    anomaly = _differs("n3", (onset, onset + 60), "gpu_sm_clock_hertz", "low")
+    found, _ = find_machine(_graph(), _ns(onset + 60), [anomaly], pace, MachineRules(), Cleared())
+    assert [finding.reason for finding in found] == [Reason.METRICS_DIFFER_STEPS_SLOWER]
+
+    left = began_later(_graph(), [_slower_since(0)], found, pace)
+
+    assert [suspect.component.name for finding in left for suspect in finding.suspects] == named
+
+
+def test_a_machine_that_only_still_differs_hides_not_that_the_job_is_slow() -> None:
+    slow = _slower_since(0)
+    holds = replace(slow, fault=FaultKind.DEGRADED, only_holds=True)
+
+    assert join([slow], [holds]) == [slow, holds]
