@@ -5,17 +5,25 @@ from __future__ import annotations
 import pytest
 
 from tests.pipeline.operators.states import through_bytes
+from tocsin.pipeline.operators.diagnose import Diagnose, DiagnoseConfig
 from tocsin.pipeline.operators.diagnose.flows import FlowRules, FlowTracker
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas import events
+from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import (
     NS_PER_SECOND,
+    CollectiveBatch,
     CollectiveRecord,
+    CommGroup,
     Event,
     EventSource,
+    GroupKind,
+    Groups,
     JobKey,
+    JobRecord,
     RankPlace,
     Severity,
+    Slice,
     StepRecord,
     Topology,
 )
@@ -39,6 +47,10 @@ class Job:
 
     def say(self, second: float, *, moved: int = 0, seq: int = 9, known: bool = True) -> None:
         """All ranks' counters; ``moved`` chunks since the first time."""
+        self.tracker.take_collectives(self.states(second, moved=moved, seq=seq, known=known))
+
+    def states(self, second: float, *, moved: int = 0, seq: int = 9, known: bool = True) -> list[CollectiveRecord]:
+        """The same as rows."""
         rows = []
         for rank in range(HOSTS):
             done = 102 + moved + (rank != 3)
@@ -46,7 +58,7 @@ class Job:
             counters = (ready, posted, done) if known else (-1, -1, -1)
             state = CollectiveRecord(_ns(second), "state", rank, "dp_0", "AllReduce", seq, 1 << 20, _ns(1), 0, 0, 999)
             rows.append(state._replace(gpu_ready=counters[0], rdma_transmitted=counters[1], rdma_done=counters[2]))
-        self.tracker.take_collectives(rows)
+        return rows
 
     def named(self, second: float) -> list[str]:
         """Who is named, through a snapshot."""
@@ -112,3 +124,42 @@ def test_without_counters_nothing_is_said() -> None:
 
     assert job.named(25) == []
     assert job.tracker.to_state() == []
+
+
+class _StepsOfOneSecond:
+    """A job whose steps ended until it came to stand."""
+
+    median_step_ns = NS_PER_SECOND
+    work_is_known = work_goes_on = False
+    standing_since_ns = standing_known_ns = longest_standing_ns = 0
+
+    def slowdown_since(self, onset_ns: int, now_ns: int) -> None:
+        """Nobody can say."""
+
+    def own_excess_seconds(self, host: str) -> None:
+        """Not measured."""
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_whole_diagnosis_names_it_where_the_waiting_names_nobody(known: bool) -> None:
+    """All are in the collective: who waits for whom tells nothing."""
+    job, graph = Job(), JobGraph()
+    job.graph = graph
+    diagnose = Diagnose(DiagnoseConfig(), graph)
+    named: set[str] = set()
+    reasons: set[Reason] = set()
+    for second in range(1, 41):
+        records: list[JobRecord] = []
+        if second == 1:
+            records += [Topology(JOB, f"n{r}", _ns(0.5), (RankPlace(r, f"n{r}"),)) for r in range(HOSTS)]
+            records += [Groups(JOB, "n0", _ns(0.5), (CommGroup("dp_0", GroupKind.DP, tuple(range(HOSTS))),))]
+        if second > 5 and second % 5 == 0:
+            records += [CollectiveBatch(JOB, "n0", _ns(second - 0.5), tuple(job.states(second - 0.5, known=known)))]
+        data = Slice(JOB, _ns(second - 1), _ns(second), tuple(records))
+        graph.take(data.records)
+        for finding in diagnose.on_slice(data, [], _StepsOfOneSecond()).findings:
+            named |= {suspect.component.name for suspect in finding.suspects}
+            reasons |= {finding.reason} if finding.suspects else set()
+
+    assert named == ({"n3"} if known else set())
+    assert reasons == ({Reason.TRANSFER_STANDS} if known else set())
