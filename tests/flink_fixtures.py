@@ -28,7 +28,6 @@ from tocsin.schemas.codec import encode
 from tocsin.schemas.records import NS_PER_SECOND, ModelAnnouncement, Tick
 from tocsin.schemas.topics import (
     MODELS,
-    RECORD_BYTES,
     STEPS,
     TICKED,
     VERDICTS,
@@ -79,7 +78,7 @@ class Stream:
     _tick_ns: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
-        options = {"acks": "all", "linger_ms": 20, "compression_type": "zstd", "max_request_size": 4 * RECORD_BYTES}
+        options = {"acks": "all", "linger_ms": 20, "compression_type": "zstd", "max_request_size": 1 << 30}
         self._producer = KafkaProducer(bootstrap_servers=self.broker.address, **options)
         assert self.tocsin("topics", "apply", f"--partitions={PARTITIONS}", "--keep-hours=0", flink=False) == 0
 

@@ -298,6 +298,7 @@ class JobDriver:
         lateness_ns = self._config.engine.slices.lateness_ns
         try:
             output = self._engine.tick(end_ns + lateness_ns)
+            said = [verdict_output(verdict) for verdict in output.verdicts]  # which refuses what is no verdict
         except Exception as error:  # noqa: BLE001  # supervising: one job's failure must not restart all jobs for ever
             _LOG.exception("operators failed", extra={"key": self._key.decode("utf-8", "replace")})
             self.counters[OPERATOR_FAILED] += 1
@@ -312,7 +313,7 @@ class JobDriver:
         for verdict in output.verdicts:
             self.counters["verdicts"] += 1
             self.labelled["verdict_lines", "reason", verdict.reason] += 1
-            yield verdict_output(verdict)
+        yield from said
         every_ns = self._config.canary_seconds * NS_PER_SECOND
         if every_ns and end_ns % every_ns == 0:
             for job in self._engine.jobs():

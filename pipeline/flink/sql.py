@@ -81,13 +81,22 @@ _RECORD = """  k BYTES,
 _ORIGIN = "topic || ':' || CAST(part AS STRING) || ':' || CAST(off AS STRING)"
 
 
+_JUDGED_BYTES = 4 * 1024 * 1024
+"""A window holds all records of a job's second in memory, and one of 23 MB overflows Flink's buffer for windows. The
+largest record that an agent sends every day has some kilobytes; dumps of ranks have one megabyte, seldom more."""
+_KEPT_BYTES = 64 * 1024
+"""Of what is larger than any record may be, so much goes to the dead letters: the whole stands where it came from."""
+_KEY_BYTES = 32 * 1024
+_DETAIL_CHARACTERS = 2000
+
+
 def input_table(options: StreamOptions) -> str:
     """The input topics as one table."""
     names = ";".join(topic_name(name, options.prefix) for name in INPUTS)
     return f"""CREATE TABLE tocsin_input (
 {_RECORD}
-  kind AS DECODE(h['kind'], 'UTF-8'),
-  name AS DECODE(k, 'UTF-8'),
+  kind AS DECODE(CAST(h['kind'] AS VARBINARY({_DETAIL_CHARACTERS})), 'UTF-8'),
+  name AS DECODE(CAST(k AS VARBINARY({_KEY_BYTES + 1})), 'UTF-8'),
   WATERMARK FOR ats AS ats - INTERVAL '{options.lateness_seconds}' SECOND
 ) WITH (
 {_with(options, names)},
@@ -111,29 +120,37 @@ def models_table(options: StreamOptions) -> str:
 )"""
 
 
-_JUDGED_BYTES = 4 * 1024 * 1024
-"""A window holds all records of a job's second in memory, and one of 23 MB overflows Flink's buffer for windows. The
-largest record that an agent sends every day has some kilobytes; dumps of ranks have one megabyte, seldom more."""
-_KEPT_BYTES = 64 * 1024
-"""Of what is larger than any record may be, so much goes to the dead letters: the whole stands where it came from."""
-_KEY_BYTES = 32 * 1024
-_DETAIL_CHARACTERS = 2000
-
-
-def _size(column: str) -> str:
-    """Bytes of a value: Kafka's limits count what was compressed, and SQL has no length of BYTES."""
-    return f"CHAR_LENGTH(DECODE({column}, 'ISO-8859-1'))"
-
-
 def _begin(column: str, size_bytes: int) -> str:
-    return f"ENCODE(SUBSTR(DECODE({column}, 'ISO-8859-1'), 1, {size_bytes}), 'ISO-8859-1')"
+    """The first bytes: this cast copies no more than them, and nothing where there are fewer."""
+    return f"CAST({column} AS VARBINARY({size_bytes}))"
+
+
+def _kept(column: str, size_bytes: int) -> str:
+    return f"CAST({_begin(column, size_bytes)} AS BYTES)"
+
+
+def _size(column: str, most_bytes: int) -> str:
+    """Bytes of a value, ``most_bytes`` + 1 where there are more: Kafka's limits count what was compressed.
+
+    SQL has no length of BYTES; a text of all of 150 MB, and its bytes again, would be the end of the TaskManager.
+    """
+    return f"CHAR_LENGTH(DECODE({_begin(column, most_bytes + 1)}, 'ISO-8859-1'))"
+
+
+def _is_beyond(column: str, most_bytes: int) -> str:
+    return f"{_size(column, most_bytes)} > {most_bytes}"
+
+
+def _said_size(column: str, most_bytes: int) -> str:
+    size = f"COALESCE(CAST({_size(column, most_bytes)} AS STRING), 'no')"
+    return f"(CASE WHEN {_is_beyond(column, most_bytes)} THEN 'more than {most_bytes}' ELSE {size} END)"
 
 
 def _cut(column: str, most_bytes: int, kept_bytes: int) -> str:
-    return f"CASE WHEN {_size(column)} > {most_bytes} THEN {_begin(column, kept_bytes)} ELSE {column} END"
+    return f"CASE WHEN {_is_beyond(column, most_bytes)} THEN {_kept(column, kept_bytes)} ELSE {column} END"
 
 
-MODEL_ROWS = f"""SELECT h['kind'] AS kind,
+MODEL_ROWS = f"""SELECT {_kept("h['kind']", _DETAIL_CHARACTERS)} AS kind,
   {_cut("k", _KEY_BYTES, _KEY_BYTES)} AS k,
   {_cut("v", _JUDGED_BYTES, _KEPT_BYTES)} AS v,
   UNIX_TIMESTAMP(DATE_FORMAT(ats, 'yyyy-MM-dd HH:mm:ss')) AS at_second,
@@ -146,7 +163,7 @@ SELECT *,
   SPLIT_INDEX(name, '/', 0) || '/' || SPLIT_INDEX(name, '/', 1) AS job,
   {_ORIGIN} AS origin,
   CASE
-    WHEN {_size("v")} > {_JUDGED_BYTES} OR {_size("k")} > {_KEY_BYTES} THEN 'large'
+    WHEN {_is_beyond("v", _JUDGED_BYTES)} OR {_is_beyond("k", _KEY_BYTES)} THEN 'large'
     WHEN name IS NULL OR v IS NULL OR kind IS NULL OR kind NOT IN ({_KINDS})
       OR SPLIT_INDEX(name, '/', 0) IS NULL OR SPLIT_INDEX(name, '/', 1) IS NULL THEN 'dead'
     WHEN CURRENT_WATERMARK(ats) IS NOT NULL
@@ -165,13 +182,13 @@ ROWS = f"""SELECT ats,
   CASE WHEN class = 'large' THEN {_cut("v", RECORD_BYTES, _KEPT_BYTES)} ELSE v END AS v,
   origin,
   COALESCE({_NAMES_ITS_JOB.format("SPLIT_INDEX(name, '/', 2)")}, '') AS metric_group,
-  CASE class WHEN 'ok' THEN CAST(NULL AS BYTES) WHEN 'large' THEN {_begin("k", _KEY_BYTES)} ELSE k END AS k,
+  CASE class WHEN 'ok' THEN CAST(NULL AS BYTES) WHEN 'large' THEN {_kept("k", _KEY_BYTES)} ELSE k END AS k,
   CASE class WHEN 'ok' THEN CAST(NULL AS STRING) WHEN 'large' THEN 'too_large' WHEN 'dead' THEN 'bad_header'
     ELSE class END AS reason,
   CASE class WHEN 'ok' THEN CAST(NULL AS STRING)
-    WHEN 'large' THEN 'value of ' || COALESCE(CAST({_size("v")} AS STRING), 'no')
+    WHEN 'large' THEN 'value of ' || {_said_size("v", RECORD_BYTES)}
       || ' bytes, at most {_JUDGED_BYTES} are judged and {RECORD_BYTES} kept (else the first {_KEPT_BYTES}); key of '
-      || COALESCE(CAST({_size("k")} AS STRING), 'no') || ' bytes, at most {_KEY_BYTES}'
+      || {_said_size("k", RECORD_BYTES)} || ' bytes, at most {_KEY_BYTES}'
     ELSE COALESCE(SUBSTR('kind ' || kind || ', key ' || name, 1, {_DETAIL_CHARACTERS}), 'no kind or no key')
     END AS detail
 FROM tocsin_classified"""

@@ -46,6 +46,7 @@ from tocsin.schemas.records import (
 )
 
 _KEPT_STOP_EDGES = 32
+_MOST_OFFSET_NS = 3600 * NS_PER_SECOND
 _KEPT_PHASES = 64
 _MUTE_AFTER_NS = 8 * NS_PER_SECOND
 """A host speaks at least every metric slice (5 s)."""
@@ -256,7 +257,9 @@ class JobGraph:
     def _take_status(self, status: HostStatus) -> None:
         facts = self.hosts[status.host]
         facts.beat_ns = facts.beat_ns or METRIC_SLICE_NS
-        facts.clock_offset_ns = status.clock_offset_ns
+        # Of a clock that is further off no record is in time: such an offset was not measured.
+        is_likely = abs(status.clock_offset_ns) <= _MOST_OFFSET_NS
+        facts.clock_offset_ns = status.clock_offset_ns if is_likely else 0
         facts.clock_error_ns = status.clock_error_ns
         facts.hook_present = status.hook_present
 

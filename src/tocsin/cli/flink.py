@@ -136,6 +136,16 @@ def _need_job(rest: FlinkRest, name: str) -> Job:
     return job
 
 
+def _need_running(rest: FlinkRest, name: str) -> Job:
+    job = _need_job(rest, name)
+    if job.state != "RUNNING":
+        raise EngineError(
+            f"{name!r} ({job.job_id}) is {job.state.lower()} and makes no savepoint now: "
+            "'tocsin flink status' says why, 'tocsin flink cancel' names its last checkpoint"
+        )
+    return job
+
+
 def _submit(rest: FlinkRest, args: argparse.Namespace) -> int:
     from tocsin.cli.cluster.submit import Origin, Submission, submit
 
@@ -179,7 +189,7 @@ def _wait(rest: FlinkRest, job_id: str, seconds: float, restored: JobOptions | N
 def _upgrade(rest: FlinkRest, args: argparse.Namespace) -> int:
     from tocsin.cli.cluster.submit import Origin, Submission, origin_of, submit
 
-    old = _need_job(rest, args.name)
+    old = _need_running(rest, args.name)
     shown = rest.options(old.job_id)
     if not shown:
         raise EngineError(f"{args.name!r} ({old.job_id}) was not submitted by 'tocsin flink submit': it has no options")
@@ -232,7 +242,7 @@ def _tell(text: str, to: TextIO | None = None) -> None:
 
 
 def _savepoint(rest: FlinkRest, args: argparse.Namespace) -> int:
-    print(rest.savepoint(_need_job(rest, args.name).job_id, args.to))
+    print(rest.savepoint(_need_running(rest, args.name).job_id, args.to))
     return 0
 
 

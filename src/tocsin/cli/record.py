@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from tocsin.cli.kafka import add_kafka_arguments, settings_of
+from tocsin.cli.logs import add_log_arguments, set_up_logs
 from tocsin.cli.paths import add_data_argument, control_socket, data_folder
 from tocsin.schemas.errors import ConfigError, EngineError
 
@@ -43,10 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "leave out what came too late to be judged: a replay then gives the verdicts that were given"
     group.add_argument("--drop-late", action="store_true", help=text)
     add_kafka_arguments(parser)
+    add_log_arguments(parser, "warning")
 
 
 def run(args: argparse.Namespace) -> int:
     """Record until the time is over or Ctrl-C, or what Kafka holds; 1 when the job said nothing."""
+    set_up_logs(args)
     if args.from_kafka:
         return _from_kafka(args)
     if args.since or args.until or args.drop_late:

@@ -34,10 +34,11 @@ def test_it_says_what_the_embedded_engine_says_and_puts_the_rest_aside(
     huge, long_key = bytes(40 << 20), b"k" * (7 << 20)
     for name, kind in ((key, b"steps"), (None, b"")):
         job.send_now(name, huge, kind)
+    job.send_now(key, bytes(150 << 20), b"frame")  # a text of it and that text's bytes would be the heap's end
     job.send_now(long_key, random.Random(2).randbytes(3 << 20), b"zz")
     again = job.send_again()
     job.tick(3)
-    records = job.read(DEAD_LETTER, lambda all_: len(all_) >= 7)
+    records = job.read(DEAD_LETTER, lambda all_: len(all_) >= 8)
     letters = {record.value: dict(record.headers) for record in records}
     [late] = job.read(LATE, bool)
 
@@ -50,8 +51,8 @@ def test_it_says_what_the_embedded_engine_says_and_puts_the_rest_aside(
         huge[:65536],
         random.Random(2).randbytes(3 << 20),
     }
-    assert [dict(one.headers)["reason"] for one in records if len(one.value) > 1000] == [b"too_large"] * 4
-    assert letters[huge[:65536]]["detail"].startswith(b"value of 41943040 bytes, at most 4194304 are judged")
+    assert [dict(one.headers)["reason"] for one in records if len(one.value) > 1000] == [b"too_large"] * 5
+    assert letters[huge[:65536]]["detail"].startswith(b"value of more than 16777216 bytes, at most 4194304 are judged")
     assert max(len(one.key or b"") for one in records) == 32768
     assert letters[b"no key"]["reason"] == letters[b"no kind"]["reason"] == b"bad_header"
     assert letters[b"poison"]["reason"] == b"undecodable"

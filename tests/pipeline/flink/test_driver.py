@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig, EngineOutput
 from tocsin.pipeline.flink.driver import OPERATOR_FAILED, DriverConfig, JobDriver
 from tocsin.pipeline.flink.memory_state import MemoryState
-from tocsin.pipeline.flink.outputs import Output
+from tocsin.pipeline.flink.outputs import Output, canary
 from tocsin.pipeline.flink.packing import pack
 from tocsin.pipeline.flink.reduce import reduce_and_pack
 from tocsin.pipeline.frame_blocks import BUILTIN_TABLES, blocks_of, encode_block
@@ -356,6 +356,21 @@ def test_an_operator_that_fails_costs_its_job_the_past_and_nobody_a_restart(
     driver.on_window(end_ns + NS_PER_SECOND, pack([encode(replace(records[1], ts_ns=end_ns))], ["t:0:1"]))
     assert driver.on_time(end_ns + NS_PER_SECOND) == []
     assert driver.counters[OPERATOR_FAILED] == 1
+
+
+def test_a_verdict_that_nobody_may_write_costs_its_job_the_past_and_nobody_a_restart(
+    records: list[JobRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = JobDriver(CONFIG, KEY, MemoryState())
+    end_ns = second_of(records[0])
+    driver.on_window(end_ns, pack([encode(records[0])], ["t:0:0"]))
+    odd = replace(canary(records[0].job, end_ns), onset_ns=-1)
+    monkeypatch.setattr(EmbeddedEngine, "tick", lambda *_: EngineOutput((odd,), (), (), 1))
+
+    [letter] = driver.on_time(end_ns)
+
+    assert letter.headers["reason"] == OPERATOR_FAILED.encode()
+    assert b"onset_ns" in letter.headers["detail"]
 
 
 def _broken(*_: object) -> None:

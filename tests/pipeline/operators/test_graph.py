@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tocsin.pipeline.operators.graph import JobGraph
@@ -222,3 +224,15 @@ def test_state_there_and_back() -> None:
     assert other.snapshot() == graph.snapshot()
     assert other.hosts == graph.hosts
     assert other.roles_of_hosts() == graph.roles_of_hosts()
+
+
+@pytest.mark.parametrize(
+    ("offset_ns", "corrected_ns"),
+    [(5 * NS_PER_SECOND, T0 - 5 * NS_PER_SECOND), (2**62, T0), (-(2**62), T0), (2 * 3600 * NS_PER_SECOND, T0)],
+)
+def test_an_offset_that_no_clock_has_corrects_nothing(offset_ns: int, corrected_ns: int) -> None:
+    """Of a clock that is hours off no record is in time; a verdict's onset must not lie before 1970."""
+    graph = JobGraph()
+    graph.take([Topology(JOB, "a", T0, (RankPlace(0, "a"),)), replace(status("a"), clock_offset_ns=offset_ns)])
+
+    assert graph.corrected_ns(0, T0) == corrected_ns
