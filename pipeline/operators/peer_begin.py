@@ -12,6 +12,9 @@ from tocsin.schemas.records import NS_PER_SECOND
 
 ALL = ""
 """The work as a whole."""
+_BURSTING = frozenset({"pcie_bytes_per_second", "rdma_bytes_per_second"})
+"""Storage goes over them, too: they are learned anew only together with something that a checkpoint does not raise."""
+_POWER, _DRAWS_RATIO = "gpu_power_watts", 1.3
 _KINDS = (*WORK, "rdma_bytes_per_second")
 
 
@@ -31,6 +34,18 @@ class BeginConfig:
     young_factor: float = 2.0
 
 
+def _of_all(shares: Mapping[str, float]) -> float:
+    """How many times more than usual the job works; 0: nobody can say."""
+    row = np.array(work_row(shares)[0])
+    known = row[np.isfinite(row)]
+    work = float(np.median(known)) if len(known) else 0.0
+    power = shares.get(_POWER)
+    if power is None:
+        return work if len(known) > 1 else 0.0
+    # GPUs that begin to work draw more. PCIe alone is ten times as busy while a checkpoint is written, or loaded.
+    return max(power, work if power >= _DRAWS_RATIO else 0.0)
+
+
 class BeginTracker:
     """Follows since when each metric of one job's work is far above what was learned."""
 
@@ -47,16 +62,14 @@ class BeginTracker:
             shares: metric -> its level among all machines over the usual one.
             step_ns: the job's step time, 0: not known.
         """
-        row = np.array(work_row(shares)[0])
-        known = row[np.isfinite(row)]
         now = {name: shares[name] for name in _KINDS if name in shares}
-        if len(known):
-            now[ALL] = float(np.median(known))
+        now[ALL] = _of_all(shares)
         start_ns, end_ns = span_ns
         risen = {name for name, share in now.items() if share >= self._config.risen_ratio}
         self._since_ns = {name: self._since_ns.get(name, start_ns) for name in sorted(risen)}
         lasting_ns = max(self._config.lasting_ns, 1.5 * step_ns)
-        return {name for name, since_ns in self._since_ns.items() if end_ns - since_ns >= lasting_ns}
+        begun = {name for name, since_ns in self._since_ns.items() if end_ns - since_ns >= lasting_ns}
+        return begun if begun - _BURSTING else set()
 
     def forget(self, names: set[str]) -> None:
         """These are learned anew."""

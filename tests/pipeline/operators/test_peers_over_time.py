@@ -10,6 +10,7 @@ import pytest
 from tocsin.models.metric_means import MetricMeans
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.pipeline.operators.peer_exits import EXITS
+from tocsin.pipeline.operators.peer_work import WORK
 from tocsin.pipeline.operators.peers import PeerDetector, PeersConfig
 from tocsin.schemas.metrics import GPU_METRICS, HOST_METRICS
 from tocsin.schemas.records import NS_PER_SECOND, JobKey, Slice
@@ -19,6 +20,7 @@ HOSTS, GPUS = 8, 8
 POWER = [metric.name for metric in GPU_METRICS].index("gpu_power_watts")
 UTIL = [metric.name for metric in GPU_METRICS].index("gpu_util_ratio")
 NVLINK = [metric.name for metric in GPU_METRICS].index("nvlink_bytes_per_second")
+PCIE = [metric.name for metric in GPU_METRICS].index("pcie_bytes_per_second")
 CPU = [metric.name for metric in HOST_METRICS].index("cpu_util_ratio")
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 Change = Callable[[int, Floats, Floats], None]
@@ -252,6 +254,22 @@ def test_a_link_that_was_hardly_used_while_the_job_loaded_is_learned_anew() -> N
 
     assert list(found) == ["n03"]
     assert 90 <= min(found["n03"]) < 96
+
+
+def test_a_checkpoint_that_pushes_pcie_is_no_beginning_where_pcie_alone_tells_of_work() -> None:
+    """What was learned of the GPUs stays, and the job does not seem to stand when PCIe is as quiet as ever."""
+
+    def uploads(window: int, host: Floats, gpu: Floats) -> None:
+        others = [column for column, metric in enumerate(GPU_METRICS) if metric.name in WORK and column != PCIE]
+        gpu[:, :, others] = np.nan
+        gpu[:, :, PCIE] *= 1e9
+        if 40 <= window < 52:
+            gpu[:, :, PCIE] *= 10.0
+            gpu[:, :, POWER] *= 0.4
+        gpu[3, :, POWER] *= 0.7 if window >= 90 else 1.0
+
+    assert told(uploads, 102, while_standing=True) == {}
+    assert list(told(uploads, 102)) == ["n03"]
 
 
 def test_a_job_whose_hosts_send_gpu_metrics_only_stands_too() -> None:
