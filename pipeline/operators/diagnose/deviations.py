@@ -139,7 +139,17 @@ def telling_of(anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomal
     """The deviations that may accuse; where there are none, lasting marks of congestion (its neighbours show them)."""
     steady = [a for a in anomalies if not a.detail.get("leaning") and present_ratio(a) >= rules.present_ratio]
     loud = [anomaly for anomaly in steady if families(anomaly) - SILENT_FAMILIES]
-    return loud or [anomaly for anomaly in steady if _jams(anomaly, rules)]
+    quiet = [anomaly for anomaly in steady if anomaly not in loud and _jams(anomaly, rules)]
+    if len(loud) == 1 and len(quiet) > 1 and _is_only_jammed(loud[0]):
+        return []  # one of several that are jammed together: by a switch, or a job beside this one
+    return loud or quiet
+
+
+def _is_only_jammed(anomaly: Anomaly) -> bool:
+    """Whether nothing but its port speaks against it."""
+    told = [metric for metric in anomaly.detail["metrics"] if metric["score"] >= 1.0]
+    loud = [metric for metric in told if family_of(metric) not in SILENT_FAMILIES]
+    return all(metric["metric"] == "pfc_tx_packets_per_second" for metric in loud)
 
 
 def _jams(anomaly: Anomaly, rules: MachineRules) -> bool:

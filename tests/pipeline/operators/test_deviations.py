@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tocsin.pipeline.operators.diagnose.deviations import MachineRules, telling_of
@@ -55,3 +57,14 @@ def test_who_moves_more_bytes_than_its_peers_is_not_accused_of_it(name: str) -> 
 
     assert telling_of([more], MachineRules()) == []
     assert telling_of([less], MachineRules()) == [less]
+
+
+def test_one_of_several_that_are_jammed_together_is_not_told_apart_by_its_pause_frames() -> None:
+    """A switch, or another job: one host pauses its senders, two more are marked, all since the same time."""
+    port = _deviates("pfc_tx_packets_per_second", "high", 17000.0, 3.4)
+    marked = [replace(_jam(20000.0, 50.0), component=Component(ComponentKind.HOST, name)) for name in ("n2", "n3")]
+    clock = _deviates("gpu_sm_clock_hertz", "low", 1.0e9, 1.9e9)
+
+    assert telling_of([port, *marked], MachineRules()) == []
+    assert telling_of([port, *marked[:1]], MachineRules()) == [port]
+    assert telling_of([clock, *marked], MachineRules()) == [clock]
