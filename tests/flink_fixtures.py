@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -178,14 +180,7 @@ class Stream:
     def metrics(self) -> str:
         """The pages of the Prometheus reporters of the whole cluster."""
         first, _, last = self.flink.config.metrics_ports.partition("-")
-        found = []
-        for port in range(int(first), int(last) + 1):
-            try:
-                with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
-                    found.append(page.read().decode())
-            except URLError:  # JobManager and TaskManagers have taken some ports of the range
-                continue
-        return "\n".join(found)
+        return "\n".join(_page_of(port) for port in range(int(first), int(last) + 1))
 
     def wait_checkpoints(self, count: int) -> None:
         """Wait for so many more checkpoints."""
@@ -225,6 +220,21 @@ class Stream:
                         timestamp_ms=self._tick_ns // _NS_PER_MS,
                         partition=number,
                     )
+
+
+def _page_of(port: int, attempts: int = 5) -> str:
+    """One reporter's page; empty where nobody listens, as JobManager and TaskManagers take some ports of the range."""
+    for left in reversed(range(attempts)):
+        try:
+            with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+                return str(page.read().decode())
+        except URLError:
+            return ""
+        except (HTTPException, OSError):  # a busy reporter hangs up before its answer
+            if not left:
+                raise
+            time.sleep(0.5)
+    raise AssertionError(f"attempts = {attempts}: must be at least 1")
 
 
 def _identity(record: Any) -> tuple[bytes, bytes]:

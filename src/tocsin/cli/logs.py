@@ -19,7 +19,7 @@ def add_log_arguments(parser: argparse.ArgumentParser, default_level: str = "inf
 
 def set_up_logs(args: argparse.Namespace) -> None:
     """Send the package's logs to stderr."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = StderrHandler()
     handler.setFormatter(JsonFormatter() if args.log_json else TextFormatter())
     root = logging.getLogger("tocsin")
     root.handlers[:] = [handler]
@@ -30,6 +30,19 @@ def set_up_logs(args: argparse.Namespace) -> None:
 def extras(record: logging.LogRecord) -> dict[str, object]:
     """The fields that the caller added."""
     return {key: value for key, value in vars(record).items() if key not in _STANDARD}
+
+
+class StderrHandler(logging.Handler):
+    """Writes to what is stderr at that moment: who redirects it, or closes what it was, is followed."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        try:
+            line = self.format(record) + "\n"
+            sys.stderr.write(line)
+            sys.stderr.flush()
+        except (OSError, ValueError, TypeError):
+            self.handleError(record)
 
 
 class TextFormatter(logging.Formatter):
