@@ -25,6 +25,7 @@ class Slowdown:
         step_seconds: median step time since then (of those seen), NaN: none.
         before_seconds: median step time before.
         error_ratio: standard error of ``ratio``.
+        step_count: steps since then, 0: it is told by work, or by a step that does not end.
     """
 
     ratio: float
@@ -33,6 +34,7 @@ class Slowdown:
     step_seconds: float
     before_seconds: float
     error_ratio: float = 0.0
+    step_count: int = 0
 
     @property
     def is_likely(self) -> bool:
@@ -100,7 +102,7 @@ def find_slowdown(seconds: FloatArray, ends_ns: IntArray, onset_ns: int, now_ns:
     line = max(_MIN_SLOWDOWN_RATIO, _CERTAIN_SIGMAS * error)
     recent = float(np.median(after[-_RECENT_COUNT:])) / max(usual, 1e-6) - 1
     gone = min(ratio, recent) < max(_MIN_SLOWDOWN_RATIO / 2, noise / math.sqrt(min(after.size, _RECENT_COUNT)))
-    return Slowdown(ratio, ratio >= line, gone and recent < line, found, usual, error)
+    return Slowdown(ratio, ratio >= line, gone and recent < line, found, usual, error, after.size)
 
 
 def _settled_seconds(seconds: FloatArray, ends_ns: IntArray, onset_ns: int) -> float:

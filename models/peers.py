@@ -14,6 +14,7 @@ All cost is linear in the rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -59,6 +60,7 @@ class Scale:
     Attributes:
         floor: no spread is below this, in units of the metric (after ``counted``).
         low: nothing below this is expected.
+        high: nothing above this is expected, nor above the highest of all rows where that is more.
         counted: rates of rare packets: log1p(value / 100) instead of the value, and differences instead of
             ratios.
     """
@@ -66,6 +68,7 @@ class Scale:
     floor: float
     counted: bool = False
     low: float = 0.0
+    high: float = math.inf
 
 
 def scale_of(metric: Metric) -> Scale:
@@ -73,22 +76,23 @@ def scale_of(metric: Metric) -> Scale:
     name = metric.name
     if name.endswith("_packets_per_second"):
         return Scale(0.15, counted=True)
-    if name in ("memory_used_ratio", "disk_used_ratio"):
-        return Scale(0.01)
-    for suffix, floor in (
-        ("_ratio", 0.01),
-        ("_celsius", 1.5),
-        ("_watts", 4.0),
-        ("_hertz", 15e6),
-        ("_bytes_per_second", 1e6),
-        ("_bytes", 64e6),
-    ):
+    for suffix, scale in _BY_UNIT.items():
         if name.endswith(suffix):
-            return Scale(floor)
-    low = -np.inf if metric.low is None else metric.low
-    if metric.low is not None and metric.high is not None:
-        return Scale(0.01 * (metric.high - metric.low), low=low)
-    return Scale(0.0, low=low)
+            return scale
+    low = -math.inf if metric.low is None else metric.low
+    high = math.inf if metric.high is None else metric.high
+    return Scale(0.01 * (high - low) if high - low < math.inf else 0.0, low=low, high=high)
+
+
+_BY_UNIT = {
+    "_ratio": Scale(0.01, high=1.0),
+    "_celsius": Scale(1.5),
+    "_watts": Scale(4.0),
+    # A card whose clock stands at its limit cannot follow when those of its peers rise.
+    "_hertz": Scale(15e6, high=0.0),
+    "_bytes_per_second": Scale(1e6),
+    "_bytes": Scale(64e6),
+}
 
 
 @dataclass(slots=True)
@@ -192,7 +196,7 @@ def compare(
         shift[rows] = shifts[group] = median(values[rows] - level[rows], 0)
     expected = np.where(additive, level + shift, level * factor)
     expected = np.where(np.isfinite(expected), expected, level + shift)
-    expected = np.maximum(expected, [scale.low for scale in scales]).astype(np.float32)
+    expected = np.clip(expected, [scale.low for scale in scales], _highest(values, level, scales)).astype(np.float32)
     rest = values - expected
     sigma = _sigma(rest, expected, groups, (state, floors, additive), config)
     ready = state.seen_count >= config.warmup_count
@@ -223,6 +227,12 @@ def _beyond_others(rest: FloatArray, shift: FloatArray, shifts: FloatArray) -> F
     allowed = np.maximum(np.where(rest > 0, high - shift, shift - low), 0)
     found: FloatArray = np.sign(rest) * np.maximum(np.abs(rest) - allowed, 0)
     return found
+
+
+def _highest(values: FloatArray, level: FloatArray, scales: Sequence[Scale]) -> FloatArray:
+    """The most that can be expected of anybody, shape (metrics,)."""
+    seen = np.fmax(np.fmax.reduce(values, 0, initial=-np.inf), np.fmax.reduce(level, 0, initial=-np.inf))
+    return np.fmax(seen, np.array([scale.high for scale in scales], np.float32))
 
 
 def _begin_beyond_nothing(values: FloatArray, groups: IntArray, state: PeerState, floors: FloatArray) -> None:

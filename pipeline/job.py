@@ -74,7 +74,7 @@ class JobPace:
         """How much longer the steps take since then; None: nobody can tell."""
         if self.steps.median_step_ns:
             return self.steps.slowdown_since(onset_ns, now_ns)
-        return self.peers.work.slowdown_since(onset_ns)
+        return self.peers.work.slowdown_since(onset_ns, now_ns)
 
     def own_excess_seconds(self, host: str) -> float | None:
         """How much longer than its peers the slowest rank of a host computes in a step; None: not measured."""

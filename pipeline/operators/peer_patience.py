@@ -3,7 +3,8 @@
 Where steps are longer than a window, or samples fall into phases of a step, windows of one machine scatter by a
 third, and those of its peers as well. Means over half a minute do not: a link that carries a third less in every
 step stands out in them. They are compared as the windows are, with levels of their own, and believed from the
-second one on: a burst of packets, a daemon, a pause is over by then.
+second one on: a burst of packets, a daemon, a pause is over by then. Who is one of many that differ alike in
+the windows (the hosts of a congested switch) is one of them here, too, where the others may stay below the line.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ IntArray = NDArray[np.intp]
 
 _COUNTED_FLOOR_RATIO = 0.5
 """Chance packets of six windows scatter by less than half of what those of one do (one over the root of six)."""
+_CROWD_SHARE_RATIO = 0.5
+"""Of a span's windows: where many differ alike in most of them, its means tell nobody apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,8 @@ class Patience:
         """Windows in the span that is under way."""
         self._total: dict[str, FloatArray] = {}
         self._known: dict[str, FloatArray] = {}
+        self._crowds = np.zeros((2, len(table.host) + len(table.gpu) + 1), np.int64)
+        """In how many of these windows too many hosts differed alike, shape (2: high, low; columns)."""
 
     def set_floors(self, floors: Mapping[str, float]) -> None:
         """Measure these metrics with other floors than their units' own."""
@@ -101,6 +106,7 @@ class Patience:
         """The span that is under way shows no work."""
         self._since_ns = self._count = 0
         self._total, self._known = {}, {}
+        self._crowds[:] = 0
 
     def take(
         self,
@@ -109,6 +115,7 @@ class Patience:
         values: Mapping[str, FloatArray],
         groups: IntArray,
         config: PeerConfig,
+        crowded: NDArray[np.bool_],
     ) -> None:
         """Add one window's means.
 
@@ -118,6 +125,7 @@ class Patience:
             values: of the blocks ``host`` and ``mean``, shape (hosts, metrics), NaN = no sample.
             groups: which group each host belongs to, -1: compared with nobody.
             config: how windows are compared.
+            crowded: which metrics tell nobody apart in the window, shape (2: high, low; columns).
         """
         begin_ns, end_ns = window_ns
         if end_ns - begin_ns > self._config.max_window_ns:
@@ -126,6 +134,7 @@ class Patience:
             self.drop()
         self._since_ns = self._since_ns or begin_ns
         self._count += 1
+        self._crowds += crowded
         for name in self._blocks:
             known = np.isfinite(values[name])
             plain = np.where(known, values[name], 0).astype(np.float32)
@@ -146,7 +155,9 @@ class Patience:
             window = self._blocks[name].compare(hosts, means, np.where(large, groups, -1), config)
             found.append(directed(window.sigmas, metrics))
         none = np.full((2, len(hosts), 1), np.nan, np.float32)
-        self.sums.add(np.concatenate([*found, none], axis=2), self._since_ns, end_ns)
+        sigmas = np.concatenate([*found, none], axis=2)
+        shared = self._crowds > _CROWD_SHARE_RATIO * self._count
+        self.sums.add(np.where(shared[:, None], np.nan, sigmas).astype(np.float32), self._since_ns, end_ns)
 
     def grow(self, rows: Sequence[int], host_count: int) -> None:
         """Host i has moved to ``rows[i]`` of ``host_count``."""
@@ -166,6 +177,7 @@ class Patience:
             "count": self._count,
             "totals": [[name, array_state(self._total[name])] for name in sorted(self._total)],
             "known": [[name, array_state(self._known[name])] for name in sorted(self._known)],
+            "crowds": array_state(self._crowds),
             "sums": self.sums.to_state(),
             "host": self._blocks["host"].to_state(),
             "mean": self._blocks["mean"].to_state(),
@@ -176,6 +188,7 @@ class Patience:
         self._since_ns, self._count = state["since_ns"], state["count"]
         self._total = {name: array_from(values) for name, values in state["totals"]}
         self._known = {name: array_from(values) for name, values in state["known"]}
+        self._crowds = array_from(state["crowds"])
         self.sums.load_state(state["sums"])
         for name, block in self._blocks.items():
             block.load_state(state[name])

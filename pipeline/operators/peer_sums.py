@@ -111,8 +111,7 @@ class Sums:
         weight = min(config.max_window_factor, max(1.0, seconds / config.window_seconds))
         gain = weight * (np.minimum(sigmas, config.max_sigmas) - config.drift_sigmas)
         gain = np.where(np.isfinite(gain), gain, -1.0)
-        crowd = (gain > 0).sum(axis=1) > max(config.crowd_count, config.crowd_ratio * gain.shape[1])
-        gain = np.where(crowd[:, None], np.minimum(gain, 0.0), gain)
+        gain = np.where(self.crowded(sigmas)[:, None], np.minimum(gain, 0.0), gain)
         if not config.decays:
             gain = np.maximum(gain, 0.0)
         if among is not None:
@@ -127,6 +126,13 @@ class Sums:
             self._begun_ns[:, :, ~among] += end_ns - start_ns
         limit = config.limit_ratio * config.alarm_sum
         self._total = np.clip(self._total + gain, 0, limit).astype(np.float32)
+
+    def crowded(self, sigmas: FloatArray) -> NDArray[np.bool_]:
+        """Which metrics tell nobody apart in a window, shape (2: high, low; metrics): too many deviate alike."""
+        config = self._config
+        count = (sigmas > config.drift_sigmas).sum(axis=1)
+        crowd: NDArray[np.bool_] = count > max(config.crowd_count, config.crowd_ratio * sigmas.shape[1])
+        return crowd
 
     def skip(self, start_ns: int, end_ns: int) -> None:
         """A window that shows nothing of single hosts: it counts as judged."""

@@ -22,6 +22,8 @@ WORK = (
 kernels spin)."""
 FALLBACK_WORK = ("gpu_power_watts", "gpu_util_ratio", "cpu_util_ratio")
 """Asked where there is none of them."""
+_PCIE, _BURST_RATIO = WORK.index("pcie_bytes_per_second"), 1.5
+"""Nvidia-smi alone shows no other work. Steps stay within 1.35 times the usual of it; a checkpoint is 2 to 45."""
 _KEPT_FACTORS = 180
 """A quarter of an hour: what was before a deviation is asked for as long as it lasts."""
 _MOVE_COUNT = 24
@@ -59,6 +61,11 @@ def work_row(shares: Mapping[str, float]) -> tuple[list[float], bool]:
     if np.isfinite(row).any():
         return row, True
     return [shares.get(name, np.nan) for name in FALLBACK_WORK] + [np.nan] * (len(WORK) - len(FALLBACK_WORK)), False
+
+
+def _is_storage(row: list[float]) -> bool:
+    """Whether all that is known is a burst over PCIe: a checkpoint goes over it, and its end is no slowdown."""
+    return sum(map(np.isfinite, row)) == 1 and row[_PCIE] > _BURST_RATIO
 
 
 class WorkTracker:
@@ -102,7 +109,7 @@ class WorkTracker:
             announced: the job announced a pause.
         """
         row, self._shows_work = work_row(shares)
-        if not np.isfinite(row).any():
+        if not np.isfinite(row).any() or _is_storage(row):
             return False
         before, self.work_ratio = self.work_ratio, float(np.nanmedian(row))
         start_ns, end_ns = span_ns
@@ -147,14 +154,16 @@ class WorkTracker:
         self._usual_move += (min(moved, 3 * self._usual_move + 0.05) - self._usual_move) / _MOVE_COUNT
         return jumped
 
-    def slowdown_since(self, onset_ns: int) -> Slowdown | None:
-        """How much less work per second the machines do since then; None: cannot be told.
+    def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
+        """How much less work per second the machines do since then, as was seen by ``now_ns``; None: cannot be told.
 
         Work per second and step time are each other's inverse in a synchronous job.
         """
         if not self._factors:
             return None
-        table = np.array(self._factors)
+        table = np.array([row for row in self._factors if row[1] <= now_ns])
+        if not table.size:
+            return None
         before, after = table[table[:, 1] <= onset_ns][:, 2:], table[table[:, 0] >= onset_ns][:, 2:]
         count = max(1, round(_SPAN_NS / max(1.0, table[-1, 1] - table[-1, 0])))
         if count > 1 and is_uneven(before[-_BEFORE_COUNT:]):

@@ -239,7 +239,8 @@ class PeerDetector:
         if announced or self.work.standing_since_ns:
             self._patience.drop()
         else:
-            self._patience.take((data.start_ns, data.end_ns), told.hosts, seen.values, groups, self._peers)
+            crowded = self._working.crowded(seen.sigmas)
+            self._patience.take((data.start_ns, data.end_ns), told.hosts, seen.values, groups, self._peers, crowded)
         if announced:
             self._abstain(Reason.ANNOUNCED_PHASE)
         elif self.work.is_idle:

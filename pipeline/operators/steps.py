@@ -6,6 +6,7 @@ evidence long (``StepsConfig.need_seconds``).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
@@ -148,10 +149,11 @@ class StepDetector:
 
         Args:
             onset_ns: a time of the past.
-            now_ns: the slice's end.
+            now_ns: the slice's end, or an earlier time: as it was seen by then.
         """
-        seconds = np.array([row[0] for row in self._history])
-        ends_ns = np.array(self._history_ns, np.int64)
+        count = bisect_right(self._history_ns, now_ns)
+        seconds = np.array([row[0] for row in self._history[:count]])
+        ends_ns = np.array(self._history_ns[:count], np.int64)
         return find_slowdown(seconds, ends_ns, onset_ns, now_ns)
 
     def own_excess_seconds(self, host: str) -> float | None:

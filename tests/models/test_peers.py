@@ -115,6 +115,25 @@ class TestLevels:
         assert rows.window(np.where(np.arange(8) == 5, 1.0, 0.3)[:, None]).sigmas[5, 0] > 5
 
 
+class TestLimits:
+    def test_a_card_at_the_limit_of_its_clock_cannot_follow_when_the_others_rise(self) -> None:
+        """Its peers' clocks are higher while they wait; its own stands where it always stood."""
+        levels, scales = [1.98e9] + [1.69e9] * 7, (scale_of(Metric("gpu_sm_clock_hertz", "gpu")),)
+        rows = Rows(levels, scales, noise_ratio=0.001).learn()
+        waits = np.array([1.0] + [1.12] * 7)[:, None]
+        falls = np.array([0.8] + [1.12] * 7)[:, None]
+
+        assert np.abs(rows.window(waits).sigmas).max() < CONFIG.suspicious_sigmas
+        assert rows.window(falls).sigmas[0, 0] < -5
+
+    def test_no_share_above_one_is_expected(self) -> None:
+        rows = Rows([0.97] + [0.6] * 7, (scale_of(Metric("gpu_util_ratio", "gpu")),), noise_ratio=0.001).learn()
+        window = rows.window(np.array([1.02] + [1.5] * 7)[:, None])
+
+        assert window.expected[0, 0] == pytest.approx(1.0)
+        assert np.abs(window.sigmas).max() < CONFIG.suspicious_sigmas
+
+
 class TestNextToNothing:
     def test_a_large_deviation_of_what_is_nearly_nothing_is_not_unlearned(self) -> None:
         """Its level creeps over the floor: it must still be measured as its peers are, not by itself."""

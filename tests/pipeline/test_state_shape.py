@@ -15,7 +15,7 @@ from tocsin.pipeline.operators.base import STATE_VERSION
 from tocsin.pipeline.testing import JobShape, MetricsScenario
 from tocsin.schemas.errors import SnapshotError
 
-SHAPE_OF_VERSION = (6, "be5eb3e6211f0fad")
+SHAPE_OF_VERSION = (7, "30efef5d06516a31")
 _JOB = re.compile(r"^pipeline/[^/]*/[^/]*/[^/]*/")
 
 
@@ -50,7 +50,7 @@ def test_whoever_changes_the_state_raises_its_version(parts: dict[str, bytes]) -
 
 
 def test_a_state_of_the_version_before_is_refused_by_name(parts: dict[str, bytes]) -> None:
-    before = {name: data.replace(b'"version":%d' % STATE_VERSION, b'"version":5') for name, data in parts.items()}
+    before = {name: data.replace(b'"version":%d' % STATE_VERSION, b'"version":6') for name, data in parts.items()}
 
-    with pytest.raises(SnapshotError, match=r"has version 5, this program reads version 6"):
+    with pytest.raises(SnapshotError, match=r"has version 6, this program reads version 7"):
         EmbeddedEngine(EngineConfig()).restore(before)

@@ -55,6 +55,11 @@ _FADED_SCORE = 0.5
 """Of the alarm line: two windows without a sign of it."""
 _LATE_NS, _LATE_STEP_COUNT = 15 * NS_PER_SECOND, 2.5
 """Whatever makes a job slower shows on its machine by then; windows and sums take a while."""
+_EARLY_SHARE_RATIO = 0.2
+"""A job that was slower by no more than this share of how much it is now was not slower yet."""
+_WEAK_RATIO = 0.1
+"""By less than this a job does less work every day, and on one of many machines something else is at work: where a CPU
+is all that differs, and no steps tell since when they take longer, the one does not explain the other."""
 _OWN_SHARE_RATIO = 0.3
 """From this share of the steps' growth on, a machine's own time explains it."""
 
@@ -89,11 +94,15 @@ class Cleared:
                 self.since_ns[anomaly.component.name] = since_ns
         return [anomaly for anomaly in anomalies if anomaly.component.name not in self.since_ns]
 
-    def forgive(self, anomalies: Sequence[Anomaly], now_ns: int, pace: Pace) -> None:
-        """Remember what began as the job went over to other work: it is not why the steps stopped.
+    def remember(self, anomalies: Sequence[Anomaly], reason: Reason, now_ns: int, pace: Pace) -> None:
+        """Remember what ``_why_not`` said of these.
 
-        Whoever still differs a minute later in a job that trains again, and slower than before, is forgiven no more.
+        What began as the job went over to other work is not why the steps stopped. Whoever still differs a minute later
+        in a job that trains again, and slower than before, is forgiven no more.
         """
+        if reason is not Reason.OTHER_WORK:
+            self.since_ns.update({anomaly.component.name: begin_ns(anomaly) for anomaly in anomalies})
+            return
         overdue_ns = round(overdue_seconds(pace.median_step_ns / NS_PER_SECOND) * NS_PER_SECOND)
         for anomaly in anomalies:
             if begin_ns(anomaly) >= now_ns - overdue_ns - _SEEN_WITHIN_NS:
@@ -125,9 +134,9 @@ def find_machine(  # what is known, and what is remembered
     # By the evidence, not by the clock: what one window of 25 s showed has not lasted because the next one is not over.
     lasted_ns = max(anomaly.end_ns for anomaly in chosen) - onset_ns
     slowdown = pace.slowdown_since(onset_ns - rules.before_onset_ns, now_ns)
-    if slowdown is not None and slowdown.ratio == float("inf") and pace.work_goes_on:
-        cleared.forgive(open_ones, now_ns, pace)
-        return [], [Reason.OTHER_WORK]  # own levels were learned while it trained: they say nothing of this
+    if slowdown is not None and (reason := _why_not(graph, chosen, onset_ns, slowdown, pace)):
+        cleared.remember(open_ones, reason, now_ns, pace)
+        return [], [reason]
     # Steps that are too few yet to tell before from after will tell.
     few_steps_ns = rules.undecided_ns if _is_overwhelming(chosen) else rules.few_steps_ns
     lasting_ns = few_steps_ns if pace.median_step_ns else rules.lasting_ns
@@ -137,7 +146,7 @@ def find_machine(  # what is known, and what is remembered
         slowdown = None
     hurts = (
         bool(open_ones)
-        and lasted_ns > _one_stall_ns(graph, chosen, pace)
+        and lasted_ns > max(_one_stall_ns(graph, chosen, pace), _one_step_ns(slowdown))
         and _hurts(chosen, slowdown, pace, lasted_ns, rules)
     )
     if not hurts and not _is_loud(chosen):
@@ -154,6 +163,8 @@ def _hurts(
     """Whether the job suffers from it: for sure, or likely where something tells of it all the time."""
     if slowdown is None:
         return _is_loud(chosen)
+    if _is_weak(chosen) and not slowdown.step_count and slowdown.ratio < _WEAK_RATIO:
+        return False
     steady = not _is_weak(chosen) and lasted_ns >= rules.undecided_ns and _is_steady(chosen, rules)
     return (slowdown.is_certain or (steady and slowdown.is_likely)) and _explains(chosen, slowdown, pace)
 
@@ -169,6 +180,37 @@ def _window_ns(graph: JobGraph, chosen: Sequence[Anomaly]) -> int:
 def _one_stall_ns(graph: JobGraph, chosen: Sequence[Anomaly], pace: Pace) -> int:
     """How long one hiccup of theirs may show: in two windows, without step records to tell that it was one step."""
     return (1 if pace.median_step_ns else 2) * _window_ns(graph, chosen)
+
+
+def _late_ns(graph: JobGraph, hosts: Sequence[str], pace: Pace) -> int:
+    """How much later than what makes the job slower, or earlier than that, something is that has not to do with it."""
+    windows = [graph.hosts[host].beat_ns for host in hosts if host in graph.hosts]
+    return max(_LATE_NS, round(_LATE_STEP_COUNT * pace.median_step_ns), 2 * max(windows, default=0))
+
+
+def _why_not(
+    graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, slowdown: Slowdown, pace: Pace
+) -> Reason | None:
+    """Why these cannot be the cause of that slowdown; None: they can."""
+    if slowdown.ratio == float("inf") and pace.work_goes_on:
+        return Reason.OTHER_WORK  # own levels were learned while it trained: they say nothing of this
+    return Reason.NO_IMPACT if _came_later(graph, chosen, onset_ns, slowdown, pace) else None
+
+
+def _came_later(graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, slowdown: Slowdown, pace: Pace) -> bool:
+    """Whether the job was as fast as ever when these had differed for a while: they are not why it is slow now."""
+    if not slowdown.is_certain or slowdown.ratio == float("inf"):
+        return False
+    late_ns = _late_ns(graph, [anomaly.component.name for anomaly in chosen], pace)
+    if max(anomaly.end_ns for anomaly in chosen) - onset_ns < 3 * late_ns:
+        return False
+    early = pace.slowdown_since(onset_ns + late_ns // 2, onset_ns + 2 * late_ns)
+    return early is not None and early.is_known and early.ratio < _EARLY_SHARE_RATIO * slowdown.ratio
+
+
+def _one_step_ns(slowdown: Slowdown | None) -> int:
+    """How long one late start may show where a single step tells that the job is slower: no longer than that step."""
+    return round(slowdown.step_seconds * NS_PER_SECOND) if slowdown is not None and slowdown.step_count == 1 else 0
 
 
 def _is_loud(chosen: Sequence[Anomaly]) -> bool:
@@ -325,8 +367,7 @@ def began_later(graph: JobGraph, slow: Sequence[Finding], machine: Sequence[Find
     slower_ns = min(finding.onset_ns for finding in slow)
     found = []
     for finding in machine:
-        windows = [graph.hosts[s.component.name].beat_ns for s in finding.suspects if s.component.name in graph.hosts]
-        late_ns = max(_LATE_NS, round(_LATE_STEP_COUNT * pace.median_step_ns), 2 * max(windows, default=0))
+        late_ns = _late_ns(graph, [suspect.component.name for suspect in finding.suspects], pace)
         is_late = finding.onset_ns > slower_ns + late_ns
         if not is_late or finding.reason is not Reason.METRICS_DIFFER_STEPS_SLOWER:
             found.append(finding)

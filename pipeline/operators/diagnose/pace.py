@@ -16,7 +16,7 @@ class Pace(Protocol):
         ...
 
     def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
-        """How much longer the steps take since then; None: the steps cannot tell."""
+        """How much longer the steps take since then, as was seen by ``now_ns``; None: the steps cannot tell."""
         ...
 
     def own_excess_seconds(self, host: str) -> float | None:

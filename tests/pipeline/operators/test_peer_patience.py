@@ -37,6 +37,8 @@ class Job:
         self.hosts = [f"n{row:02d}" for row in range(host_count)]
         self.patience.grow((), host_count)
         self.change, self.seconds = change, seconds
+        self.crowd_window = 10**9
+        """From this window on many hosts' ports are jammed alike."""
 
     def play(self, first: int, last: int) -> dict[int, list[int]]:
         """Window -> the hosts (rows) with an alarm."""
@@ -50,7 +52,10 @@ class Job:
             values = {"host": host, "mean": np.full((len(self.hosts), len(GPU_METRICS)), 0.5, np.float32)}
             begin_ns = window * self.seconds * NS_PER_SECOND
             span_ns = begin_ns, begin_ns + self.seconds * NS_PER_SECOND
-            self.patience.take(span_ns, self.hosts, values, np.zeros(len(self.hosts), np.intp), PeerConfig())
+            crowded = np.zeros((2, len(HOST_METRICS) + len(GPU_METRICS) + 1), bool)
+            crowded[0, PFC] = self.crowd_window <= window
+            groups = np.zeros(len(self.hosts), np.intp)
+            self.patience.take(span_ns, self.hosts, values, groups, PeerConfig(), crowded)
             rows = self.patience.sums.alarms()
             if rows:
                 found[window] = rows
@@ -70,6 +75,21 @@ def test_a_burst_is_not_though_it_lies_in_two_of_them() -> None:
             host[3, PFC] = 1_000.0
 
     assert Job(burst).play(0, ONSET + 36) == {}
+
+
+def jam(window: int, host: Floats) -> None:
+    """One port is jammed more than any other."""
+    if window >= ONSET:
+        host[3, PFC] = 20_000.0
+
+
+@pytest.mark.parametrize(("crowd_window", "named"), [(10**9, {3}), (ONSET, set()), (ONSET + 12, {3})])
+def test_whoever_is_one_of_many_in_the_windows_is_one_of_them_here(crowd_window: int, named: set[int]) -> None:
+    """Of eight hosts of a congested switch it is the one with the most; the other seven stay below the line."""
+    job = Job(jam)
+    job.crowd_window = crowd_window
+
+    assert {row for rows in job.play(0, ONSET + 30).values() for row in rows} == named
 
 
 @pytest.mark.parametrize(("host_count", "seconds"), [(7, 5), (12, 25)], ids=["few-peers", "long-windows"])

@@ -32,3 +32,31 @@ def test_machines_that_waited_for_their_data_go_on_one_after_the_other() -> None
 def test_nobody_begins_again_where_nobody_stood() -> None:
     assert not _after(1.0, 0.5, 0.9).is_rising
     assert not _after().is_rising
+
+
+def _pcie() -> WorkTracker:
+    """A minute of work, half a minute of a checkpoint, and work again; of the metrics of work only PCIe is sampled."""
+    tracker = WorkTracker(WorkConfig())
+    for number, ratio in enumerate([1.0] * 12 + [3.0] * 18 + [1.0] * 12):
+        span = (number * WINDOW_NS, (number + 1) * WINDOW_NS)
+        tracker.take(span, {"pcie_bytes_per_second": ratio}, step_ns=0, announced=False)
+    return tracker
+
+
+def test_the_end_of_a_checkpoint_is_no_slowdown_where_pcie_is_all_that_tells_of_work() -> None:
+    end_ns = 42 * WINDOW_NS
+    slowdown = _pcie().slowdown_since(30 * WINDOW_NS, end_ns)
+
+    assert slowdown is not None
+    assert (slowdown.is_certain, slowdown.ratio) == (False, 0.0)
+
+
+def test_a_slowdown_is_told_as_it_was_seen_by_a_time() -> None:
+    tracker = _after(*[1.0] * 12, *[0.7] * 12)
+    early = tracker.slowdown_since(6 * WINDOW_NS, 12 * WINDOW_NS)
+    late = tracker.slowdown_since(12 * WINDOW_NS, 24 * WINDOW_NS)
+
+    assert early is not None
+    assert late is not None
+    assert (early.is_certain, late.is_certain) == (False, True)
+    assert tracker.slowdown_since(0, 0) is None

@@ -301,3 +301,48 @@ def test_a_machine_that_only_still_differs_hides_not_that_the_job_is_slow() -> N
     holds = replace(slow, fault=FaultKind.DEGRADED, only_holds=True)
 
     assert join([slow], [holds]) == [slow, holds]
+
+
+@dataclass
+class LatePace(Pace):
+    """A job that became slower at some time."""
+
+    slower_ns: int = 0
+
+    def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
+        return self.slowdown if now_ns > self.slower_ns else AS_EVER
+
+
+def _told(pace: Pace, until: float, cleared: Cleared, metric: str = "cpu_util_ratio") -> list[tuple[str, Reason]]:
+    busy = _differs("n3", (0, until), metric, "high")
+    found, reasons = find_machine(_graph(), _ns(until), [busy], pace, MachineRules(), cleared)
+    return [(finding.fault.value, finding.reason) for finding in found] or [("nothing", one) for one in reasons]
+
+
+@pytest.mark.parametrize("metric", ["cpu_util_ratio", "gpu_sm_active_ratio"])
+def test_whoever_had_differed_for_a_while_when_the_job_became_slower_is_not_why(metric: str) -> None:
+    """Another program runs on it for a minute, and then the storage of all is slow."""
+    hurts = [("fail_slow", Reason.METRICS_DIFFER_STEPS_SLOWER)]
+    later, at_once = LatePace(SLOWER, slower_ns=_ns(50)), LatePace(SLOWER, slower_ns=_ns(5))
+    cleared = Cleared()
+
+    assert _told(at_once, 70, Cleared(), metric) == hurts
+    assert _told(later, 40, cleared, metric) == [("degraded", Reason.NO_IMPACT)]
+    assert _told(later, 70, cleared, metric) == [("nothing", Reason.NO_IMPACT)]
+    assert _told(at_once, 75, cleared, metric) == [("degraded", Reason.NO_IMPACT)]
+
+
+@pytest.mark.parametrize(("ratio", "step_count", "hurts"), [(0.06, 0, False), (0.3, 0, True), (0.06, 40, True)])
+def test_a_cpu_alone_explains_no_small_loss_of_work_without_steps(ratio: float, step_count: int, hurts: bool) -> None:
+    pace = Pace(replace(SLOWER, ratio=ratio, step_count=step_count), median_step_ns=NS_PER_SECOND if step_count else 0)
+    found = _told(pace, 40, Cleared())
+
+    assert (("fail_slow", Reason.METRICS_DIFFER_STEPS_SLOWER) in found) == hurts
+
+
+@pytest.mark.parametrize(("step_count", "hurts"), [(1, False), (2, True)])
+def test_what_lasts_no_longer_than_one_long_step_is_one_late_start(step_count: int, hurts: bool) -> None:
+    slower = Slowdown(0.3, True, False, step_seconds=20.0, before_seconds=15.0, step_count=step_count)
+    found = _told(Pace(slower, median_step_ns=15 * NS_PER_SECOND), 15, Cleared(), "gpu_sm_active_ratio")
+
+    assert (("fail_slow", Reason.METRICS_DIFFER_STEPS_SLOWER) in found) == hurts
