@@ -101,6 +101,11 @@ class JobPace:
         return self.peers.work.standing_known_ns
 
     @property
+    def longest_pause_ns(self) -> int:
+        """The longest time between two steps that ended, beyond a usual step."""
+        return self.steps.longest_pause_ns
+
+    @property
     def longest_standing_ns(self) -> int:
         """The longest such time that ended by itself."""
         return self.peers.work.longest_standing_ns

@@ -120,6 +120,8 @@ class StepDetector:
         """Newest last, at most ``long_count``."""
         self._history: list[list[float]] = []
         self._history_ns: list[int] = []
+        self.longest_pause_ns = 0
+        """The longest time between two steps that ended, beyond a usual step."""
         self._judged_count = 0
         self._early: dict[int, float] = {}
         """rank -> its excess over its peers' own time in the job's first judged steps, seconds."""
@@ -259,6 +261,9 @@ class StepDetector:
                 float(np.median(table[:, 1])),
             ]
         )
+        if self._history_ns:
+            pause_ns = told.end_ns - self._history_ns[-1] - self.median_step_ns
+            self.longest_pause_ns = max(self.longest_pause_ns, pause_ns)
         self._history_ns.append(told.end_ns)
         del self._history[: -self._config.history_count]
         del self._history_ns[: -self._config.history_count]
@@ -394,6 +399,7 @@ class StepDetector:
             "early": map_state(self._early, "<f8"),
             "history": self._history,
             "history_ns": self._history_ns,
+            "longest_pause_ns": self.longest_pause_ns,
             "candidates": self._candidates.to_state(),
             "abstained": self.abstained,
         }
@@ -411,5 +417,6 @@ class StepDetector:
         self._early = map_from(state["early"])
         self._history = state["history"]
         self._history_ns = state["history_ns"]
+        self.longest_pause_ns = state["longest_pause_ns"]
         self._candidates.load_state(state["candidates"])
         self.abstained = state["abstained"]

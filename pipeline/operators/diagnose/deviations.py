@@ -187,6 +187,11 @@ def _strength(anomaly: Anomaly) -> float:
     return float(sum(sigmas)) + anomaly.score * max(1, len(families(anomaly)))
 
 
+def only_cpu(chosen: Sequence[Anomaly]) -> bool:
+    """Whether a CPU alone speaks for it."""
+    return all(families(anomaly) - SILENT_FAMILIES == {"cpu"} for anomaly in chosen)
+
+
 def present_ratio(anomaly: Anomaly) -> float:
     """Share of the time since it began in which the most steady of its metrics deviated."""
     return max(float(metric["present_ratio"]) for metric in anomaly.detail["metrics"])

@@ -19,17 +19,28 @@ from tocsin.pipeline.operators.diagnose.deviations import (
     begin_ns,
     differs_now,
     evidence_of,
-    families,
     family_of,
     lost_gpu,
+    only_cpu,
     present_ratio,
     single_out,
     telling_of,
 )
 from tocsin.pipeline.operators.diagnose.hardware import VAGUE_CAUSES
+from tocsin.pipeline.operators.diagnose.harm import (
+    hurts_job,
+    is_loud,
+    is_overwhelming,
+    is_steady,
+    is_undecided,
+    lasts,
+    one_stall_ns,
+    one_step_ns,
+)
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.patterns import cause_of_metrics
 from tocsin.pipeline.operators.diagnose.standing import find_stopped_alone, jammed, since_standing, steps_go_on
+from tocsin.pipeline.operators.diagnose.timing import why_not
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.pipeline.operators.peer_words import DETECTOR
@@ -37,31 +48,10 @@ from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Anomaly, Evidence, FaultKind, Suspect
 
-_STEADY_METRICS = frozenset(
-    {
-        "gpu_sm_clock_hertz",
-        "pfc_tx_packets_per_second",
-        "ecn_packets_per_second",
-        "cnp_packets_per_second",
-        "cpu_util_ratio",
-        "rdma_bytes_per_second",
-    }
-)
-_STEADY_SIGMAS = 4.0
-_FAR_SIGMAS, _FAR_METRIC_COUNT = 8.0, 2
 _SEEN_WITHIN_NS = 30 * NS_PER_SECOND
 """A deviation is known so long after it began."""
 _FADED_SCORE = 0.5
 """Of the alarm line: two windows without a sign of it."""
-_LATE_NS, _LATE_STEP_COUNT = 15 * NS_PER_SECOND, 2.5
-"""Whatever makes a job slower shows on its machine by then; windows and sums take a while."""
-_EARLY_SHARE_RATIO = 0.2
-"""A job that was slower by no more than this share of how much it is now was not slower yet."""
-_WEAK_RATIO = 0.1
-"""By less than this a job does less work every day, and on one of many machines something else is at work: where a CPU
-is all that differs, and no steps tell since when they take longer, the one does not explain the other."""
-_OWN_SHARE_RATIO = 0.3
-"""From this share of the steps' growth on, a machine's own time explains it."""
 
 
 @dataclass(slots=True)
@@ -94,15 +84,18 @@ class Cleared:
                 self.since_ns[anomaly.component.name] = since_ns
         return [anomaly for anomaly in anomalies if anomaly.component.name not in self.since_ns]
 
-    def remember(self, anomalies: Sequence[Anomaly], reason: Reason, now_ns: int, pace: Pace) -> None:
-        """Remember what ``_why_not`` said of these.
-
-        What began as the job went over to other work is not why the steps stopped. Whoever still differs a minute later
-        in a job that trains again, and slower than before, is forgiven no more.
-        """
-        if reason is not Reason.OTHER_WORK:
+    def learn(self, anomalies: Sequence[Anomaly], reason: Reason | None, now_ns: int, pace: Pace) -> None:
+        """Remember what ``why_not`` said of these."""
+        if reason is Reason.OTHER_WORK:
+            self._forgive(anomalies, now_ns, pace)
+        elif reason is Reason.SLOWER_LATER:
             self.since_ns.update({anomaly.component.name: begin_ns(anomaly) for anomaly in anomalies})
-            return
+
+    def _forgive(self, anomalies: Sequence[Anomaly], now_ns: int, pace: Pace) -> None:
+        """Remember what began as the job went over to other work: it is not why the steps stopped.
+
+        Whoever still differs a minute later in a job that trains again, and slower than before, is forgiven no more.
+        """
         overdue_ns = round(overdue_seconds(pace.median_step_ns / NS_PER_SECOND) * NS_PER_SECOND)
         for anomaly in anomalies:
             if begin_ns(anomaly) >= now_ns - overdue_ns - _SEEN_WITHIN_NS:
@@ -120,8 +113,14 @@ def find_machine(  # what is known, and what is remembered
     if pace.standing_since_ns and steps_go_on(graph, pace) and (ports := jammed(anomalies)):
         anomalies = ports
     elif pace.standing_since_ns:
-        found, reasons = find_stopped_alone(graph, now_ns, since_standing(anomalies, pace, rules), pace, rules)
-        return found, reasons
+        return find_stopped_alone(graph, now_ns, since_standing(anomalies, pace, rules), pace, rules)
+    return _find_working(graph, now_ns, anomalies, pace, rules, cleared)
+
+
+def _find_working(  # as above
+    graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules, cleared: Cleared
+) -> tuple[list[Finding], list[Reason]]:
+    """Who differs in a job that works."""
     telling = telling_of(anomalies, rules)
     if not telling:
         fading = [_still_differs(anomaly) for anomaly in anomalies if _fades(anomaly)]
@@ -134,144 +133,46 @@ def find_machine(  # what is known, and what is remembered
     # By the evidence, not by the clock: what one window of 25 s showed has not lasted because the next one is not over.
     lasted_ns = max(anomaly.end_ns for anomaly in chosen) - onset_ns
     slowdown = pace.slowdown_since(onset_ns - rules.before_onset_ns, now_ns)
-    if slowdown is not None and (reason := _why_not(graph, chosen, onset_ns, slowdown, pace)):
-        cleared.remember(open_ones, reason, now_ns, pace)
+    reason = why_not(graph, chosen, onset_ns, slowdown, pace)
+    cleared.learn(open_ones, reason, now_ns, pace)
+    if reason is Reason.OTHER_WORK:
         return [], [reason]
+    paused_ns, patience_ns = _pause_ns(graph, slowdown, now_ns, pace, rules)
+    if paused_ns < patience_ns:
+        return [_still_differs(anomaly) for anomaly in open_ones], [Reason.WITHIN_PATIENCE]
     # Steps that are too few yet to tell before from after will tell.
-    few_steps_ns = rules.undecided_ns if _is_overwhelming(chosen) else rules.few_steps_ns
+    few_steps_ns = rules.undecided_ns if is_overwhelming(chosen) else rules.few_steps_ns
     lasting_ns = few_steps_ns if pace.median_step_ns else rules.lasting_ns
     if slowdown is None and (lasted_ns < lasting_ns or present_ratio(chosen[0]) < rules.steady_ratio):
         return [], [Reason.NOT_CONTINUOUS]
-    if _is_undecided(slowdown, pace) and lasted_ns >= rules.undecided_ns and _is_steady(chosen, rules):
+    if is_undecided(slowdown, pace) and lasted_ns >= rules.undecided_ns and is_steady(chosen, rules):
         slowdown = None
     hurts = (
         bool(open_ones)
-        and lasted_ns > max(_one_stall_ns(graph, chosen, pace), _one_step_ns(slowdown))
-        and _hurts(chosen, slowdown, pace, lasted_ns, rules)
+        and reason is None
+        and lasted_ns > max(one_stall_ns(graph, chosen, pace), one_step_ns(slowdown))
+        and hurts_job(chosen, slowdown, pace, lasted_ns, rules)
     )
-    if not hurts and not _is_loud(chosen):
+    if not hurts and not is_loud(chosen):
         return [], [Reason.NO_IMPACT]
-    if hurts and _is_weak(chosen) and not _lasts(chosen, lasted_ns, graph, pace, rules):
+    if hurts and only_cpu(chosen) and not lasts(chosen, lasted_ns, graph, pace, rules):
         return [], [Reason.NOT_CONTINUOUS]
     holding = [_still_differs(anomaly) for anomaly in open_ones if anomaly not in chosen]
-    return [_finding(graph, chosen, onset_ns, slowdown, hurts=hurts, sure_ns=rules.sure_ns), *holding], []
+    reasons: list[Reason] = [reason] if reason is not None else []
+    finding = _finding(graph, chosen, onset_ns, slowdown, hurts=hurts, sure_ns=rules.sure_ns)
+    if patience_ns and paused_ns < max(rules.sure_standing_ns, 2 * patience_ns):
+        finding = replace(finding, tentative=True)
+    return [finding, *holding], reasons
 
 
-def _hurts(
-    chosen: Sequence[Anomaly], slowdown: Slowdown | None, pace: Pace, lasted_ns: int, rules: MachineRules
-) -> bool:
-    """Whether the job suffers from it: for sure, or likely where something tells of it all the time."""
-    if slowdown is None:
-        return _is_loud(chosen)
-    if _is_weak(chosen) and not slowdown.step_count and slowdown.ratio < _WEAK_RATIO:
-        return False
-    steady = not _is_weak(chosen) and lasted_ns >= rules.undecided_ns and _is_steady(chosen, rules)
-    return (slowdown.is_certain or (steady and slowdown.is_likely)) and _explains(chosen, slowdown, pace)
-
-
-def _window_ns(graph: JobGraph, chosen: Sequence[Anomaly]) -> int:
-    """The length of a metric window of theirs: one alone accuses nobody, however long it is.
-
-    Of thousands of machines whose steps end at other places in a window of 25 s some lie far out in one of them.
-    """
-    return max((graph.hosts[a.component.name].beat_ns for a in chosen if a.component.name in graph.hosts), default=0)
-
-
-def _one_stall_ns(graph: JobGraph, chosen: Sequence[Anomaly], pace: Pace) -> int:
-    """How long one hiccup of theirs may show: in two windows, without step records to tell that it was one step."""
-    return (1 if pace.median_step_ns else 2) * _window_ns(graph, chosen)
-
-
-def _late_ns(graph: JobGraph, hosts: Sequence[str], pace: Pace) -> int:
-    """How much later than what makes the job slower, or earlier than that, something is that has not to do with it."""
-    windows = [graph.hosts[host].beat_ns for host in hosts if host in graph.hosts]
-    return max(_LATE_NS, round(_LATE_STEP_COUNT * pace.median_step_ns), 2 * max(windows, default=0))
-
-
-def _why_not(
-    graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, slowdown: Slowdown, pace: Pace
-) -> Reason | None:
-    """Why these cannot be the cause of that slowdown; None: they can."""
-    if slowdown.ratio == float("inf") and pace.work_goes_on:
-        return Reason.OTHER_WORK  # own levels were learned while it trained: they say nothing of this
-    return Reason.NO_IMPACT if _came_later(graph, chosen, onset_ns, slowdown, pace) else None
-
-
-def _came_later(graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, slowdown: Slowdown, pace: Pace) -> bool:
-    """Whether the job was as fast as ever when these had differed for a while: they are not why it is slow now."""
-    if not slowdown.is_certain or slowdown.ratio == float("inf"):
-        return False
-    late_ns = _late_ns(graph, [anomaly.component.name for anomaly in chosen], pace)
-    if max(anomaly.end_ns for anomaly in chosen) - onset_ns < 3 * late_ns:
-        return False
-    early = pace.slowdown_since(onset_ns + late_ns // 2, onset_ns + 2 * late_ns)
-    return early is not None and early.is_known and early.ratio < _EARLY_SHARE_RATIO * slowdown.ratio
-
-
-def _one_step_ns(slowdown: Slowdown | None) -> int:
-    """How long one late start may show where a single step tells that the job is slower: no longer than that step."""
-    return round(slowdown.step_seconds * NS_PER_SECOND) if slowdown is not None and slowdown.step_count == 1 else 0
-
-
-def _is_loud(chosen: Sequence[Anomaly]) -> bool:
-    return any(families(anomaly) - SILENT_FAMILIES for anomaly in chosen)
-
-
-def _is_weak(chosen: Sequence[Anomaly]) -> bool:
-    """Whether a CPU alone speaks for it."""
-    return all(families(anomaly) - SILENT_FAMILIES == {"cpu"} for anomaly in chosen)
-
-
-def _lasts(chosen: Sequence[Anomaly], lasted_ns: int, graph: JobGraph, pace: Pace, rules: MachineRules) -> bool:
-    """Whether it has gone on for longer than a daemon runs, which may lie on both sides of a window's end."""
-    shown = pace.own_excess_seconds(chosen[0].component.name) is not None
-    cpu_lasting_ns = rules.cpu_lasting_ns if shown else 2 * rules.cpu_lasting_ns
-    return lasted_ns >= cpu_lasting_ns and lasted_ns > 2 * _window_ns(graph, chosen)
-
-
-def _is_undecided(slowdown: Slowdown | None, pace: Pace) -> bool:
-    """Whether nobody can say if the job is slower: no step records, and the work per second varies too much."""
-    return slowdown is not None and not pace.median_step_ns and not slowdown.is_certain and not slowdown.is_gone
-
-
-def _is_overwhelming(chosen: Sequence[Anomaly]) -> bool:
-    """Whether several things differ by far, and all the time: a clock held at half, and the power with it."""
-    return any(
-        sum(
-            family_of(metric) not in SILENT_FAMILIES
-            and metric["score"] >= 1.0
-            and metric.get("sigmas", 0.0) >= _FAR_SIGMAS
-            for metric in anomaly.detail["metrics"]
-        )
-        >= _FAR_METRIC_COUNT
-        for anomaly in chosen
-    )
-
-
-def _is_steady(chosen: Sequence[Anomaly], rules: MachineRules) -> bool:
-    """Whether something differs most of the time that does not follow the phases of a step.
-
-    Steps longer than a window show in most metrics as ups and downs, at other times on other machines; a burst of
-    packets or of a daemon's CPU in the midst of them is nothing steady.
-    """
-    return any(
-        metric["metric"] in _STEADY_METRICS
-        and metric["present_ratio"] >= rules.steady_ratio
-        and metric.get("sigmas", 0.0) >= _STEADY_SIGMAS
-        and anomaly.end_ns - metric["since_ns"] >= rules.lasting_ns
-        for anomaly in chosen
-        for metric in anomaly.detail["metrics"]
-    )
-
-
-def _explains(chosen: Sequence[Anomaly], slowdown: Slowdown, pace: Pace) -> bool:
-    """Whether what these hosts show can be why the steps are slower: their own time, or a link of theirs."""
-    if slowdown.ratio == float("inf") or any({"link", "congestion"} & families(anomaly) for anomaly in chosen):
-        return True
-    excesses = [pace.own_excess_seconds(anomaly.component.name) for anomaly in chosen]
-    known = [excess for excess in excesses if excess is not None]
-    growth = slowdown.step_seconds - slowdown.before_seconds
-    return not known or max(known) >= _OWN_SHARE_RATIO * growth
+def _pause_ns(
+    graph: JobGraph, slowdown: Slowdown | None, now_ns: int, pace: Pace, rules: MachineRules
+) -> tuple[int, int]:
+    """For how long no step has ended, and how long one may take who writes a checkpoint and did not say so; 0: none."""
+    if slowdown is None or slowdown.ratio != float("inf"):
+        return 0, 0
+    patience_ns = max(rules.standing_ns, int(rules.learned_factor * pace.longest_pause_ns))
+    return now_ns - graph.progress_ns, min(patience_ns, rules.max_patience_ns)
 
 
 def _fades(anomaly: Anomaly) -> bool:
@@ -355,23 +256,6 @@ def _pace_evidence(slowdown: Slowdown, onset_ns: int, end_ns: int) -> Evidence:
         suspect_value=slowdown.step_seconds,
         peer_value=slowdown.before_seconds,
     )
-
-
-def began_later(graph: JobGraph, slow: Sequence[Finding], machine: Sequence[Finding], pace: Pace) -> list[Finding]:
-    """What the metrics name, less whoever began to differ when the job had been slower for a while: that is not why.
-
-    Of a hundred machines one or the other always differs for half a minute in a job with long steps.
-    """
-    if not slow or any(finding.suspects for finding in slow):
-        return list(machine)
-    slower_ns = min(finding.onset_ns for finding in slow)
-    found = []
-    for finding in machine:
-        late_ns = _late_ns(graph, [suspect.component.name for suspect in finding.suspects], pace)
-        is_late = finding.onset_ns > slower_ns + late_ns
-        if not is_late or finding.reason is not Reason.METRICS_DIFFER_STEPS_SLOWER:
-            found.append(finding)
-    return found
 
 
 def join(slow: Sequence[Finding], machine: Sequence[Finding]) -> list[Finding]:

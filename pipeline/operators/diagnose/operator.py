@@ -10,7 +10,7 @@ from tocsin.pipeline.operators.diagnose.deviations import MachineRules
 from tocsin.pipeline.operators.diagnose.dumps import DumpConfig, DumpTracker
 from tocsin.pipeline.operators.diagnose.flows import FlowRules, FlowTracker
 from tocsin.pipeline.operators.diagnose.hardware import HardwareRules, HardwareTracker, add_broken
-from tocsin.pipeline.operators.diagnose.machine import Cleared, began_later, explain_by_metrics, find_machine, join
+from tocsin.pipeline.operators.diagnose.machine import Cleared, explain_by_metrics, find_machine, join
 from tocsin.pipeline.operators.diagnose.nan import NanConfig, NanTracker
 from tocsin.pipeline.operators.diagnose.network import NetworkConfig, NetworkTracker
 from tocsin.pipeline.operators.diagnose.pace import Pace
@@ -18,6 +18,7 @@ from tocsin.pipeline.operators.diagnose.silence import SilenceConfig, find_silen
 from tocsin.pipeline.operators.diagnose.slow import SlowRules, find_slow_findings
 from tocsin.pipeline.operators.diagnose.standing import still_standing
 from tocsin.pipeline.operators.diagnose.stop import StopConfig, find_gone_first, find_stop, stood_before_deaths_ns
+from tocsin.pipeline.operators.diagnose.timing import began_later
 from tocsin.pipeline.operators.diagnose.waits import WaitConfig, WaitTracker
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph

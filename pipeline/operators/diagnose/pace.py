@@ -44,6 +44,11 @@ class Pace(Protocol):
         ...
 
     @property
+    def longest_pause_ns(self) -> int:
+        """The longest time between two steps that ended, beyond a usual step."""
+        ...
+
+    @property
     def longest_standing_ns(self) -> int:
         """The longest such time that ended by itself."""
         ...

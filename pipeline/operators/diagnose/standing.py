@@ -15,6 +15,7 @@ from tocsin.pipeline.operators.diagnose.deviations import (
     evidence_of,
     families,
     lost_gpu,
+    present_ratio,
     single_out,
 )
 from tocsin.pipeline.operators.diagnose.pace import Pace
@@ -33,6 +34,7 @@ _ILL_FAMILY_COUNT = 2
 """A machine that ails shows it in so many ways; what is odd in one harmless way stays so when another one breaks."""
 _STEPS_AFTER_COUNT = 2
 """Steps that end no later than this were under way as the job came to stand; windows and clocks are not exact."""
+_LATE_HOST_COUNT = 2
 _PFC = "pfc_tx_packets_per_second"
 _BUSY_FAMILIES = frozenset({"cpu", "memory", "congestion", "link"})
 
@@ -49,12 +51,14 @@ def still_standing(pace: Pace, now_ns: int) -> Finding:
 def since_standing(anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules) -> list[Anomaly]:
     """One anomaly per host of what differs since the standstill began: what begins later is not why it began."""
     since_ns = pace.standing_since_ns
-    standing, working, leaning, before = [], [], [], []
+    standing: list[Anomaly] = []
+    late: list[Anomaly] = []
+    working, leaning, before = [], [], []
     for anomaly in anomalies:
         near = abs(anomaly.start_ns - since_ns) <= rules.standing_ns
         if anomaly.detail.get("standing"):
-            if anomaly.start_ns <= pace.standing_known_ns + rules.standing_ns:
-                standing.append(anomaly)
+            known = anomaly.start_ns <= pace.standing_known_ns + rules.standing_ns
+            (standing if known else late).append(anomaly)
         elif anomaly.detail.get("leaning"):
             if 0 <= since_ns - anomaly.start_ns <= rules.leaning_ns:
                 leaning.append(anomaly)
@@ -62,6 +66,7 @@ def since_standing(anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules
             working.append(anomaly)
         elif _differed_until(anomaly, since_ns, rules):
             before.append(replace(anomaly, detail={**anomaly.detail, "leaning": True}))
+    standing = [anomaly for anomaly in standing if not _differs_as_late_ones(anomaly, late, rules)]
     named = {anomaly.component.name: anomaly for anomaly in (*working, *standing)}
     fell = {anomaly.component.name for anomaly in leaning if not _only_busy(anomaly)} & named.keys()
     if len(fell) == 1 and len(named) > 1:
@@ -69,6 +74,17 @@ def since_standing(anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules
     if before:  # who was ill until the job stopped tells more than who fell first
         return [*named.values(), *before]
     return [*named.values(), *(anomaly for anomaly in leaning if anomaly.component.name not in named)]
+
+
+def _differs_as_late_ones(anomaly: Anomaly, late: Sequence[Anomaly], rules: MachineRules) -> bool:
+    """Whether a machine that differed for a moment differs again as several begin to: their data come, one by one."""
+    ways = _ways_of(anomaly)
+    alike = [other for other in late if ways & _ways_of(other)]
+    return len(alike) >= _LATE_HOST_COUNT and present_ratio(anomaly) < rules.steady_ratio
+
+
+def _ways_of(anomaly: Anomaly) -> set[tuple[str, str]]:
+    return {(metric["metric"], metric["direction"]) for metric in anomaly.detail["metrics"] if metric["score"] >= 1.0}
 
 
 def _differed_until(anomaly: Anomaly, since_ns: int, rules: MachineRules) -> bool:

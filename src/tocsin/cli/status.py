@@ -29,6 +29,8 @@ _MEANING = {
     "too_few_operations": "too few operations in a window: how their times are spread is chance",
     "stages_unknown": "the job has pipeline stages and nobody said which rank is in which: a long stage looks slow",
     "no_impact": "a machine deviated, and neither the steps nor its peers suffered",
+    "slower_before": "a machine deviated in a job that had been slower for a while: that is not why",
+    "slower_later": "a job became slower when a machine had deviated for a while: that is not why",
     "monitoring_lost": "a source fell silent while its peers went on",
     "ambiguous": "several components fitted the evidence equally well",
     "victim": "explained by another component's fault",

@@ -131,7 +131,7 @@ class _StepsOfOneSecond:
 
     median_step_ns = NS_PER_SECOND
     work_is_known = work_goes_on = False
-    standing_since_ns = standing_known_ns = longest_standing_ns = 0
+    standing_since_ns = standing_known_ns = longest_standing_ns = longest_pause_ns = 0
 
     def slowdown_since(self, onset_ns: int, now_ns: int) -> None:
         """Nobody can say."""

@@ -1,0 +1,146 @@
+"""Whether a job suffers from what a machine shows: as much, for as long, and as steadily as it must to be believed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tocsin.models.pace import Slowdown
+from tocsin.pipeline.operators.diagnose.deviations import (
+    SILENT_FAMILIES,
+    MachineRules,
+    differs_now,
+    families,
+    family_of,
+    only_cpu,
+)
+from tocsin.pipeline.operators.diagnose.pace import Pace
+from tocsin.pipeline.operators.diagnose.timing import OWN_SHARE_RATIO, own_excess_of
+from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.verdicts import Anomaly
+
+_STEADY_METRICS = frozenset(
+    {
+        "gpu_sm_clock_hertz",
+        "pfc_tx_packets_per_second",
+        "ecn_packets_per_second",
+        "cnp_packets_per_second",
+        "cpu_util_ratio",
+        "rdma_bytes_per_second",
+    }
+)
+_STEADY_SIGMAS = 4.0
+_FAR_SIGMAS, _FAR_METRIC_COUNT = 8.0, 2
+_PACKETS = frozenset({"pfc_tx_packets_per_second", "ecn_packets_per_second", "cnp_packets_per_second"})
+_BUSY_FAMILIES = frozenset({"activity", "power"})
+_LEAST_SHARE_RATIO = 0.2
+
+
+def hurts_job(
+    chosen: Sequence[Anomaly], slowdown: Slowdown | None, pace: Pace, lasted_ns: int, rules: MachineRules
+) -> bool:
+    """Whether the job suffers from it: for sure, or likely where something tells of it all the time."""
+    if only_cpu(chosen) and not pace.median_step_ns:
+        # Other programs use CPUs every day, and jobs do less work for many reasons: without steps to tell since when,
+        # the one does not explain the other. A machine that is slow for want of CPU shows it on its GPUs as well.
+        return False
+    if slowdown is None:
+        return is_loud(chosen)
+    if _is_too_small(chosen, slowdown) or _is_over(chosen):
+        return False
+    steady = not only_cpu(chosen) and is_loud(chosen) and lasted_ns >= rules.undecided_ns and is_steady(chosen, rules)
+    return (slowdown.is_certain or (steady and slowdown.is_likely)) and _explains(chosen, slowdown, pace)
+
+
+def _window_ns(graph: JobGraph, chosen: Sequence[Anomaly]) -> int:
+    """The length of a metric window of theirs: one alone accuses nobody, however long it is.
+
+    Of thousands of machines whose steps end at other places in a window of 25 s some lie far out in one of them.
+    """
+    return max((graph.hosts[a.component.name].beat_ns for a in chosen if a.component.name in graph.hosts), default=0)
+
+
+def _is_too_small(chosen: Sequence[Anomaly], slowdown: Slowdown) -> bool:
+    """Whether all that differs is how hard their GPUs work, and by much less than what the job lost.
+
+    The others wait for a slow machine: beside it they are less busy by as much as the job became slower.
+    """
+    told = [m for a in chosen for m in a.detail["metrics"] if m["score"] >= 1.0 and family_of(m) not in SILENT_FAMILIES]
+    if slowdown.ratio == float("inf") or not {family_of(metric) for metric in told} <= _BUSY_FAMILIES:
+        return False
+    shares = [abs(m["value"] - m["expected"]) / m["expected"] for m in told if m.get("value") and m.get("expected")]
+    return max(shares, default=math.inf) < _LEAST_SHARE_RATIO * slowdown.ratio
+
+
+def _is_over(chosen: Sequence[Anomaly]) -> bool:
+    """Whether all that speaks for it are packets, and there are none now: a burst may lie in two half minutes."""
+    told = [metric for anomaly in chosen for metric in anomaly.detail["metrics"] if metric["score"] >= 1.0]
+    return all(str(metric["metric"]) in _PACKETS for metric in told) and not any(map(differs_now, chosen))
+
+
+def one_stall_ns(graph: JobGraph, chosen: Sequence[Anomaly], pace: Pace) -> int:
+    """How long one hiccup of theirs may show: in two windows, without step records to tell that it was one step."""
+    return (1 if pace.median_step_ns else 2) * _window_ns(graph, chosen)
+
+
+def one_step_ns(slowdown: Slowdown | None) -> int:
+    """How long one late start may show: no longer than its step. Of two steps one is enough to raise the median."""
+    is_told = slowdown is not None and 0 < slowdown.step_count <= 2
+    return round(slowdown.step_seconds * NS_PER_SECOND) if slowdown is not None and is_told else 0
+
+
+def is_loud(chosen: Sequence[Anomaly]) -> bool:
+    """Whether something differs that healthy machines seldom differ in."""
+    return any(families(anomaly) - SILENT_FAMILIES for anomaly in chosen)
+
+
+def lasts(chosen: Sequence[Anomaly], lasted_ns: int, graph: JobGraph, pace: Pace, rules: MachineRules) -> bool:
+    """Whether it has gone on for longer than a daemon runs, which may lie on both sides of a window's end."""
+    shown = pace.own_excess_seconds(chosen[0].component.name) is not None
+    cpu_lasting_ns = rules.cpu_lasting_ns if shown else 2 * rules.cpu_lasting_ns
+    return lasted_ns >= cpu_lasting_ns and lasted_ns > 2 * _window_ns(graph, chosen)
+
+
+def is_undecided(slowdown: Slowdown | None, pace: Pace) -> bool:
+    """Whether nobody can say if the job is slower: no step records, and the work per second varies too much."""
+    return slowdown is not None and not pace.median_step_ns and not slowdown.is_certain and not slowdown.is_gone
+
+
+def is_overwhelming(chosen: Sequence[Anomaly]) -> bool:
+    """Whether several things differ by far, and all the time: a clock held at half, and the power with it."""
+    return any(
+        sum(
+            family_of(metric) not in SILENT_FAMILIES
+            and metric["score"] >= 1.0
+            and metric.get("sigmas", 0.0) >= _FAR_SIGMAS
+            for metric in anomaly.detail["metrics"]
+        )
+        >= _FAR_METRIC_COUNT
+        for anomaly in chosen
+    )
+
+
+def is_steady(chosen: Sequence[Anomaly], rules: MachineRules) -> bool:
+    """Whether something differs most of the time that does not follow the phases of a step.
+
+    Steps longer than a window show in most metrics as ups and downs, at other times on other machines; a burst of
+    packets or of a daemon's CPU in the midst of them is nothing steady.
+    """
+    return any(
+        metric["metric"] in _STEADY_METRICS
+        and metric["present_ratio"] >= rules.steady_ratio
+        and metric.get("sigmas", 0.0) >= _STEADY_SIGMAS
+        and anomaly.end_ns - metric["since_ns"] >= rules.lasting_ns
+        for anomaly in chosen
+        for metric in anomaly.detail["metrics"]
+    )
+
+
+def _explains(chosen: Sequence[Anomaly], slowdown: Slowdown, pace: Pace) -> bool:
+    """Whether what these hosts show can be why the steps are slower: their own time, or a link of theirs."""
+    if slowdown.ratio == float("inf") or any({"link", "congestion"} & families(anomaly) for anomaly in chosen):
+        return True
+    growth_seconds = slowdown.step_seconds - slowdown.before_seconds
+    excess_seconds = own_excess_of(chosen, pace)
+    return excess_seconds is None or excess_seconds >= OWN_SHARE_RATIO * growth_seconds

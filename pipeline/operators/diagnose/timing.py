@@ -1,0 +1,98 @@
+"""Whether what a machine shows and what the job suffers from began together: else the one is not why of the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tocsin.models.pace import Slowdown
+from tocsin.pipeline.operators.diagnose.deviations import only_cpu
+from tocsin.pipeline.operators.diagnose.pace import Pace
+from tocsin.pipeline.operators.findings import Finding
+from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.verdicts import Anomaly
+
+_LATE_NS, _LATE_STEP_COUNT = 15 * NS_PER_SECOND, 2.5
+"""Whatever makes a job slower shows on its machine by then; windows and sums take a while."""
+_STRONG_LATE_FACTOR = 1.5
+_EARLY_SHARE_RATIO = 0.2
+"""A job that was slower by no more than this share of how much it is now was not slower yet."""
+_BEFORE_SHARE_RATIO = 0.6
+"""And one that was slower by this share of it already was."""
+
+OWN_SHARE_RATIO = 0.3
+"""From this share of the steps' growth on, a machine's own time explains it."""
+
+
+def own_excess_of(chosen: Sequence[Anomaly], pace: Pace) -> float | None:
+    """How much longer than its peers the slowest of these computes in a step, in seconds; None: not measured."""
+    excesses = [pace.own_excess_seconds(anomaly.component.name) for anomaly in chosen]
+    return max((excess for excess in excesses if excess is not None), default=None)
+
+
+def why_not(
+    graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, slowdown: Slowdown | None, pace: Pace
+) -> Reason | None:
+    """Why these cannot be the cause of that slowdown; None: they can, or there is none."""
+    if slowdown is None or not slowdown.is_certain:
+        return None
+    if slowdown.ratio == float("inf") and pace.work_goes_on:
+        return Reason.OTHER_WORK  # own levels were learned while it trained: they say nothing of this
+    growth_seconds = slowdown.step_seconds - slowdown.before_seconds
+    if (own_excess_of(chosen, pace) or 0.0) > max(0.0, OWN_SHARE_RATIO * growth_seconds):
+        return None
+    if _came_before(graph, chosen, onset_ns, slowdown, pace):
+        return Reason.SLOWER_BEFORE
+    # Other programs use a CPU for minutes and hurt nobody; what else ails may take minutes until it hurts.
+    later = only_cpu(chosen) and _came_later(graph, chosen, onset_ns, slowdown, pace)
+    return Reason.SLOWER_LATER if later else None
+
+
+def _came_later(graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, slowdown: Slowdown, pace: Pace) -> bool:
+    """Whether the job was as fast as ever when these had differed for a while: they are not why it is slow now."""
+    late_ns = _late_ns(graph, [anomaly.component.name for anomaly in chosen], pace)
+    if max(anomaly.end_ns for anomaly in chosen) - onset_ns < 3 * late_ns:
+        return False
+    early = pace.slowdown_since(onset_ns + late_ns // 2, onset_ns + 2 * late_ns)
+    return early is not None and early.is_known and early.ratio < _EARLY_SHARE_RATIO * min(1.0, slowdown.ratio)
+
+
+def _came_before(graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, slowdown: Slowdown, pace: Pace) -> bool:
+    """Whether the job was about as slow as now for a while when these began to differ."""
+    late_ns = _late_ns(graph, [anomaly.component.name for anomaly in chosen], pace)
+    if not only_cpu(chosen):
+        late_ns = round(_STRONG_LATE_FACTOR * late_ns)  # what else differs seldom does for no reason
+    then = pace.slowdown_since(onset_ns - 3 * late_ns // 2, onset_ns - late_ns // 2)
+    since = pace.slowdown_since(onset_ns - late_ns // 2, onset_ns)
+    return all(_is_as_slow(before, slowdown) for before in (then, since))
+
+
+def _is_as_slow(before: Slowdown | None, slowdown: Slowdown) -> bool:
+    """Whether several steps were about as slow, or the work as little: a checkpoint makes one step long."""
+    if before is None or not before.is_certain or before.ratio == float("inf"):
+        return False
+    return before.step_count not in (1, 2) and before.ratio >= _BEFORE_SHARE_RATIO * slowdown.ratio
+
+
+def began_later(graph: JobGraph, slow: Sequence[Finding], machine: Sequence[Finding], pace: Pace) -> list[Finding]:
+    """What the metrics name, less whoever began to differ when the job had been slower for a while: that is not why.
+
+    Of a hundred machines one or the other always differs for half a minute in a job with long steps.
+    """
+    if not slow or any(finding.suspects for finding in slow):
+        return list(machine)
+    slower_ns = min(finding.onset_ns for finding in slow)
+    found = []
+    for finding in machine:
+        late_ns = _late_ns(graph, [suspect.component.name for suspect in finding.suspects], pace)
+        is_late = finding.onset_ns > slower_ns + late_ns
+        if not is_late or finding.reason is not Reason.METRICS_DIFFER_STEPS_SLOWER:
+            found.append(finding)
+    return found
+
+
+def _late_ns(graph: JobGraph, hosts: Sequence[str], pace: Pace) -> int:
+    """How much later than what makes the job slower, or earlier than that, something is that has not to do with it."""
+    windows = [graph.hosts[host].beat_ns for host in hosts if host in graph.hosts]
+    return max(_LATE_NS, round(_LATE_STEP_COUNT * pace.median_step_ns), 2 * max(windows, default=0))
