@@ -159,6 +159,7 @@ def transform(values: FloatArray, scales: Sequence[Scale]) -> FloatArray:
 
 
 _NEARLY_NOTHING_FLOORS = 3.0
+_SHARED_FACTOR = 2.0
 _NOTHING = 1e-9
 """A level that is nothing: no ratio can be taken (an error counter of a healthy machine)."""
 
@@ -198,7 +199,9 @@ def compare(
     expected = np.where(np.isfinite(expected), expected, level + shift)
     expected = np.clip(expected, [scale.low for scale in scales], _highest(values, level, scales)).astype(np.float32)
     rest = values - expected
-    sigma = _sigma(rest, expected, groups, (state, floors, additive), config)
+    # Where a group is jammed as a whole, one is jammed several times as much as another.
+    shared = np.where(counted, _SHARED_FACTOR * np.maximum(np.nan_to_num(shift), 0), 0).astype(np.float32)
+    sigma = _sigma(rest, expected, groups, (state, floors, shared, additive), config)
     ready = state.seen_count >= config.warmup_count
     judged = ready & (groups >= 0)[:, None]
     sigmas = np.where(judged, rest / sigma, np.nan).astype(np.float32)
@@ -267,11 +270,11 @@ def _sigma(
     rest: FloatArray,
     expected: FloatArray,
     groups: IntArray,
-    known: tuple[PeerState, FloatArray, NDArray[np.bool_]],
+    known: tuple[PeerState, FloatArray, FloatArray, NDArray[np.bool_]],
     config: PeerConfig,
 ) -> FloatArray:
     """The largest of the spreads, shape (rows, metrics)."""
-    state, floors, additive = known
+    state, floors, shared, additive = known
     now = np.zeros_like(rest)
     every = []
     for group in np.unique(groups[groups >= 0]):
@@ -290,7 +293,9 @@ def _sigma(
         ).astype(np.float32)
     floor = np.maximum(floors, np.where(additive, 0.0, config.relative_floor_ratio * np.abs(expected)))
     own = 1.25 * state.own_spread
-    found: FloatArray = np.maximum.reduce([now, np.nan_to_num(np.broadcast_to(state.spread, rest.shape)), own, floor])
+    found: FloatArray = np.maximum.reduce(
+        [now, np.nan_to_num(np.broadcast_to(state.spread, rest.shape)), own, floor, shared]
+    )
     return np.maximum(found, 1e-9).astype(np.float32)
 
 

@@ -134,6 +134,20 @@ class TestLimits:
         assert np.abs(window.sigmas).max() < CONFIG.suspicious_sigmas
 
 
+class TestJams:
+    """Packets of a job whose network is jammed as a whole, and of one whose is not."""
+
+    @pytest.mark.parametrize(("others", "is_beyond"), [(30.0, False), (10.0, True)])
+    def test_where_all_are_jammed_one_is_so_several_times_as_much(self, others: float, is_beyond: bool) -> None:
+        scales = (scale_of(Metric("pfc_tx_packets_per_second", "host")),)
+        rows = Rows([10.0] * 24, scales, noise_ratio=0.05).learn()
+        factors = np.full((24, 1), others / 10.0)
+        factors[5] = 40.0
+        sigmas = [rows.window(factors).sigmas[5, 0] for _ in range(6)]
+
+        assert (min(sigmas) > 6) == (max(sigmas) > 6) == is_beyond
+
+
 class TestNextToNothing:
     def test_a_large_deviation_of_what_is_nearly_nothing_is_not_unlearned(self) -> None:
         """Its level creeps over the floor: it must still be measured as its peers are, not by itself."""
