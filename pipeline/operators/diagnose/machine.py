@@ -39,7 +39,13 @@ from tocsin.pipeline.operators.diagnose.harm import (
 )
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.patterns import cause_of_metrics
-from tocsin.pipeline.operators.diagnose.standing import find_stopped_alone, jammed, since_standing, steps_go_on
+from tocsin.pipeline.operators.diagnose.standing import (
+    find_stopped_alone,
+    idle_beside_spinning,
+    jammed,
+    since_standing,
+    steps_go_on,
+)
 from tocsin.pipeline.operators.diagnose.timing import why_not
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
@@ -110,10 +116,11 @@ def find_machine(  # what is known, and what is remembered
     graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules, cleared: Cleared
 ) -> tuple[list[Finding], list[Reason]]:
     """Explain the peer anomalies that hold now; reasons where one is not worth a verdict."""
-    if pace.standing_since_ns and steps_go_on(graph, pace) and (ports := jammed(anomalies)):
-        anomalies = ports
-    elif pace.standing_since_ns:
-        return find_stopped_alone(graph, now_ns, since_standing(anomalies, pace, rules), pace, rules)
+    if pace.standing_since_ns:
+        slow = steps_go_on(graph, pace) and (jammed(anomalies) or idle_beside_spinning(anomalies, rules))
+        if not slow:
+            return find_stopped_alone(graph, now_ns, since_standing(anomalies, pace, rules), pace, rules)
+        anomalies = slow
     return _find_working(graph, now_ns, anomalies, pace, rules, cleared)
 
 

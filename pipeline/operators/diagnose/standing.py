@@ -35,6 +35,7 @@ _ILL_FAMILY_COUNT = 2
 _STEPS_AFTER_COUNT = 2
 """Steps that end no later than this were under way as the job came to stand; windows and clocks are not exact."""
 _LATE_HOST_COUNT = 2
+_UTIL, _FAR_SIGMAS, _FAR_BELOW_RATIO = "gpu_util_ratio", 8.0, 0.7
 _PFC = "pfc_tx_packets_per_second"
 _BUSY_FAMILIES = frozenset({"cpu", "memory", "congestion", "link"})
 
@@ -164,6 +165,30 @@ def jammed(anomalies: Sequence[Anomaly]) -> list[Anomaly]:
             detail = {key: value for key, value in anomaly.detail.items() if key != "standing"}
             found.append(replace(anomaly, metric=_PFC, detail={**detail, "metrics": told}))
     return found
+
+
+def idle_beside_spinning(anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomaly]:
+    """The one machine whose GPUs do nothing while those of all others spin, all the time: they wait for it.
+
+    In a job so slow that its machines seem to stand; where all wait for data, all are idle.
+    """
+    found = []
+    for anomaly in anomalies:
+        told = [one for one in anomaly.detail["metrics"] if one["metric"] == _UTIL and _is_far_below(one, rules)]
+        if told and anomaly.detail.get("standing") and anomaly.end_ns - told[0]["since_ns"] >= rules.standing_ns:
+            detail = {key: value for key, value in anomaly.detail.items() if key != "standing"}
+            found.append(replace(anomaly, metric=_UTIL, detail={**detail, "metrics": told}))
+    return found if len(found) == 1 else []
+
+
+def _is_far_below(metric: Mapping[str, Any], rules: MachineRules) -> bool:
+    return bool(
+        metric["direction"] == "low"
+        and metric["score"] >= 1.0
+        and metric["sigmas"] >= _FAR_SIGMAS
+        and metric["present_ratio"] >= rules.steady_ratio
+        and (metric.get("value") or 0.0) <= _FAR_BELOW_RATIO * (metric.get("expected") or 0.0)
+    )
 
 
 def find_stopped_alone(

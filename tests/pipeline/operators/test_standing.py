@@ -434,3 +434,33 @@ def test_a_burst_of_packets_that_is_over_is_not_why(metric: str, now_sigmas: flo
     found, _ = find_machine(_graph(), _ns(60), [anomaly], Pace(SLOWER), MachineRules(), Cleared())
 
     assert [finding.fault for finding in found] == [fault]
+
+
+def _idle(host: str, value: float, present_ratio: float = 1.0) -> Anomaly:
+    anomaly = _differs(host, (0, 85), "gpu_util_ratio", "low", standing=True, holds_memory=True)
+    anomaly.detail["metrics"][0].update(value=value, expected=0.95, present_ratio=present_ratio)
+    return anomaly
+
+
+@pytest.mark.parametrize(
+    ("anomalies", "last_step", "named"),
+    [
+        ([_idle("n3", 0.2)], 80, ["n3"]),
+        ([_idle("n3", 0.2)], 1, []),
+        ([_idle("n3", 0.9)], 80, []),
+        ([_idle("n3", 0.2, present_ratio=0.4)], 80, []),
+        ([_idle("n3", 0.2), _idle("n5", 0.2)], 80, []),
+    ],
+    ids=["its-gpus-are-idle", "no-step-ends", "a-little-less", "now-and-then", "two"],
+)
+def test_the_one_whose_gpus_are_idle_while_all_others_spin_is_named_in_a_job_that_seems_to_stand(
+    anomalies: list[Anomaly], last_step: float, named: list[str]
+) -> None:
+    """Its loader takes three steps' time: the others wait for it in a collective, which keeps their GPUs busy."""
+    graph = _graph()
+    graph.take([StepBatch(JOB, "n0", _ns(last_step), (StepRecord(_ns(last_step), 0, 7, 3.0),))])
+    pace = Pace(SLOWER, standing_since_ns=_ns(0), standing_known_ns=_ns(10))
+    found, _ = find_machine(graph, _ns(90), anomalies, pace, MachineRules(), Cleared())
+
+    slow = [finding for finding in found if finding.fault is FaultKind.FAIL_SLOW]
+    assert [suspect.component.name for finding in slow for suspect in finding.suspects] == named
