@@ -192,6 +192,12 @@ def only_cpu(chosen: Sequence[Anomaly]) -> bool:
     return all(families(anomaly) - SILENT_FAMILIES == {"cpu"} for anomaly in chosen)
 
 
+def other_program(chosen: Sequence[Anomaly]) -> bool:
+    """Whether all that speaks for it is that more of a CPU is used: other programs do that every day."""
+    told = [metric for anomaly in chosen for metric in anomaly.detail["metrics"] if metric["score"] >= 1.0]
+    return only_cpu(chosen) and all(metric["direction"] == "high" for metric in told if family_of(metric) == "cpu")
+
+
 def present_ratio(anomaly: Anomaly) -> float:
     """Share of the time since it began in which the most steady of its metrics deviated."""
     return max(float(metric["present_ratio"]) for metric in anomaly.detail["metrics"])

@@ -13,6 +13,7 @@ from tocsin.pipeline.operators.diagnose.deviations import (
     families,
     family_of,
     only_cpu,
+    other_program,
 )
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.timing import OWN_SHARE_RATIO, own_excess_of
@@ -33,15 +34,14 @@ _STEADY_METRICS = frozenset(
 _STEADY_SIGMAS = 4.0
 _FAR_SIGMAS, _FAR_METRIC_COUNT = 8.0, 2
 _PACKETS = frozenset({"pfc_tx_packets_per_second", "ecn_packets_per_second", "cnp_packets_per_second"})
-_BUSY_FAMILIES = frozenset({"activity", "power"})
-_LEAST_SHARE_RATIO = 0.2
+_LEAST_SHARE_RATIO = 1 / 12
 
 
 def hurts_job(
     chosen: Sequence[Anomaly], slowdown: Slowdown | None, pace: Pace, lasted_ns: int, rules: MachineRules
 ) -> bool:
     """Whether the job suffers from it: for sure, or likely where something tells of it all the time."""
-    if only_cpu(chosen) and not pace.median_step_ns:
+    if other_program(chosen) and not pace.median_step_ns:
         # Other programs use CPUs every day, and jobs do less work for many reasons: without steps to tell since when,
         # the one does not explain the other. A machine that is slow for want of CPU shows it on its GPUs as well.
         return False
@@ -62,12 +62,13 @@ def _window_ns(graph: JobGraph, chosen: Sequence[Anomaly]) -> int:
 
 
 def _is_too_small(chosen: Sequence[Anomaly], slowdown: Slowdown) -> bool:
-    """Whether all that differs is how hard their GPUs work, and by much less than what the job lost.
+    """Whether all that differs is how busy their GPUs are, and by much less than what the job lost.
 
-    The others wait for a slow machine: beside it they are less busy by as much as the job became slower.
+    The others wait for a slow machine, and are less busy than it by what the job lost; where one GPU of its eight is
+    slow, its mean is above theirs by an eighth of that.
     """
     told = [m for a in chosen for m in a.detail["metrics"] if m["score"] >= 1.0 and family_of(m) not in SILENT_FAMILIES]
-    if slowdown.ratio == float("inf") or not {family_of(metric) for metric in told} <= _BUSY_FAMILIES:
+    if slowdown.ratio == float("inf") or {family_of(metric) for metric in told} != {"activity"}:
         return False
     shares = [abs(m["value"] - m["expected"]) / m["expected"] for m in told if m.get("value") and m.get("expected")]
     return max(shares, default=math.inf) < _LEAST_SHARE_RATIO * slowdown.ratio

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tocsin.models.pace import Slowdown
-from tocsin.pipeline.operators.diagnose.deviations import only_cpu
+from tocsin.pipeline.operators.diagnose.deviations import other_program
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
@@ -45,7 +45,7 @@ def why_not(
     if _came_before(graph, chosen, onset_ns, slowdown, pace):
         return Reason.SLOWER_BEFORE
     # Other programs use a CPU for minutes and hurt nobody; what else ails may take minutes until it hurts.
-    later = only_cpu(chosen) and _came_later(graph, chosen, onset_ns, slowdown, pace)
+    later = other_program(chosen) and _came_later(graph, chosen, onset_ns, slowdown, pace)
     return Reason.SLOWER_LATER if later else None
 
 
@@ -61,7 +61,7 @@ def _came_later(graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, slowd
 def _came_before(graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, slowdown: Slowdown, pace: Pace) -> bool:
     """Whether the job was about as slow as now for a while when these began to differ."""
     late_ns = _late_ns(graph, [anomaly.component.name for anomaly in chosen], pace)
-    if not only_cpu(chosen):
+    if not other_program(chosen):
         late_ns = round(_STRONG_LATE_FACTOR * late_ns)  # what else differs seldom does for no reason
     then = pace.slowdown_since(onset_ns - 3 * late_ns // 2, onset_ns - late_ns // 2)
     since = pace.slowdown_since(onset_ns - late_ns // 2, onset_ns)
