@@ -283,7 +283,7 @@ def join(slow: Sequence[Finding], machine: Sequence[Finding]) -> list[Finding]:
         explained = [finding for finding in slow if finding.cause != "unknown"]
         return explained or list(machine)
     joined = []
-    for finding in named:
+    for finding in (_narrowed(finding, machine) for finding in named):
         same = [m for m in machine if m.suspects and m.suspects[0].component == finding.suspects[0].component]
         if same and finding.fault is FaultKind.FAIL_SLOW:
             # A loader that is slow because the host's storage is: the metric says more than the phase.
@@ -295,3 +295,10 @@ def join(slow: Sequence[Finding], machine: Sequence[Finding]) -> list[Finding]:
         else:
             joined.append(finding)
     return joined
+
+
+def _narrowed(finding: Finding, machine: Sequence[Finding]) -> Finding:
+    """Of several machines that few or uneven steps name alike, the one whose metrics tell why, where it is one."""
+    told = {m.suspects[0].component for m in machine if m.fault is FaultKind.FAIL_SLOW and len(m.suspects) == 1}
+    both = [suspect for suspect in finding.suspects if suspect.component in told]
+    return replace(finding, suspects=tuple(both), common=None) if len(both) == 1 else finding

@@ -26,7 +26,7 @@ from tocsin.schemas.records import (
     StepRecord,
     Topology,
 )
-from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind, FaultKind
+from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind, FaultKind, Suspect
 
 JOB = JobKey("c", "j")
 T0 = 1_800_000_000 * NS_PER_SECOND
@@ -466,3 +466,20 @@ def test_the_one_whose_gpus_are_idle_while_all_others_spin_is_named_in_a_job_tha
 
     slow = [finding for finding in found if finding.fault is FaultKind.FAIL_SLOW]
     assert [suspect.component.name for finding in slow for suspect in finding.suspects] == named
+
+
+def _named_by_steps(*hosts: str) -> Finding:
+    suspects = tuple(Suspect(Component(ComponentKind.HOST, host)) for host in hosts)
+    return Finding(FaultKind.FAIL_SLOW, "unknown", suspects, _ns(0), 0.8, Reason.SAME_RANK_SLOWEST, ())
+
+
+@pytest.mark.parametrize(
+    ("by_metrics", "named"), [(("n3",), ["n3"]), (("n3", "n4"), ["n2", "n3", "n4"]), (("n6",), ["n2", "n3", "n4"])]
+)
+def test_of_several_that_steps_name_alike_the_one_whose_metrics_tell_why_is_named(
+    by_metrics: tuple[str, ...], named: list[str]
+) -> None:
+    told = [replace(_named_by_steps(host), reason=Reason.METRICS_DIFFER_STEPS_SLOWER) for host in by_metrics]
+    [found] = join([_named_by_steps("n2", "n3", "n4")], told)
+
+    assert [suspect.component.name for suspect in found.suspects] == named
