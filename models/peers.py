@@ -159,7 +159,7 @@ def transform(values: FloatArray, scales: Sequence[Scale]) -> FloatArray:
 
 
 _NEARLY_NOTHING_FLOORS = 3.0
-_SHARED_FACTOR = 2.0
+_JAM_FACTOR = math.e
 _NOTHING = 1e-9
 """A level that is nothing: no ratio can be taken (an error counter of a healthy machine)."""
 
@@ -199,8 +199,7 @@ def compare(
     expected = np.where(np.isfinite(expected), expected, level + shift)
     expected = np.clip(expected, [scale.low for scale in scales], _highest(values, level, scales)).astype(np.float32)
     rest = values - expected
-    # Where a group is jammed as a whole, one is jammed several times as much as another.
-    shared = np.where(counted, _SHARED_FACTOR * np.maximum(np.nan_to_num(shift), 0), 0).astype(np.float32)
+    shared = _spread_of_jam(shifts, counted)
     sigma = _sigma(rest, expected, groups, (state, floors, shared, additive), config)
     ready = state.seen_count >= config.warmup_count
     judged = ready & (groups >= 0)[:, None]
@@ -230,6 +229,20 @@ def _beyond_others(rest: FloatArray, shift: FloatArray, shifts: FloatArray) -> F
     allowed = np.maximum(np.where(rest > 0, high - shift, shift - low), 0)
     found: FloatArray = np.sign(rest) * np.maximum(np.abs(rest) - allowed, 0)
     return found
+
+
+def _spread_of_jam(shifts: FloatArray, counted: NDArray[np.bool_]) -> FloatArray:
+    """By how much packets differ between machines where a whole group of them is jammed, shape (metrics,).
+
+    One has several times as many as another: a constant of the logarithm where they are many, a share where few.
+
+    Args:
+        shifts: how far each group moved, transformed, shape (groups, metrics).
+        counted: which metrics are packets.
+    """
+    moved = np.maximum(np.nan_to_num(shifts).max(0, initial=0), 0)
+    # log1p(factor * jam) - log1p(jam), where log1p(jam) is what they moved by
+    return np.where(counted, np.log(_JAM_FACTOR - (_JAM_FACTOR - 1) * np.exp(-moved)), 0).astype(np.float32)
 
 
 def _highest(values: FloatArray, level: FloatArray, scales: Sequence[Scale]) -> FloatArray:
@@ -293,9 +306,8 @@ def _sigma(
         ).astype(np.float32)
     floor = np.maximum(floors, np.where(additive, 0.0, config.relative_floor_ratio * np.abs(expected)))
     own = 1.25 * state.own_spread
-    found: FloatArray = np.maximum.reduce(
-        [now, np.nan_to_num(np.broadcast_to(state.spread, rest.shape)), own, floor, shared]
-    )
+    least = np.maximum(floor, shared)
+    found: FloatArray = np.maximum.reduce([now, np.nan_to_num(np.broadcast_to(state.spread, rest.shape)), own, least])
     return np.maximum(found, 1e-9).astype(np.float32)
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tocsin.models.peers import PeerConfig
 from tocsin.pipeline.operators.arrays import array_from, array_state
 from tocsin.pipeline.operators.peer_rows import Block, directed
-from tocsin.pipeline.operators.peer_sums import SumConfig, Sums
+from tocsin.pipeline.operators.peer_sums import SumConfig, Sums, shared_columns
 from tocsin.schemas.metrics import MetricTable
 from tocsin.schemas.records import NS_PER_SECOND
 
@@ -83,7 +83,7 @@ class Patience:
         self._config, self._table = config, table
         self._blocks = {"host": Block(table.host), "mean": Block(table.gpu)}
         self.set_floors({})
-        self.sums = Sums(config.sums, len(table.host) + len(table.gpu) + 1)
+        self.sums = Sums(config.sums, len(table.host) + len(table.gpu) + 1, 0, shared_columns(table.host))
         """Columns as of the windows' sums; the last one, samples that are missing, needs no patience."""
         self._since_ns = 0
         self._count = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.pipeline.operators.arrays import array_from, array_state
+from tocsin.schemas.metrics import Metric
 
 FloatArray = NDArray[np.float32]
 HIGH, LOW = 0, 1
@@ -32,6 +33,7 @@ class SumConfig:
         crowd_ratio: where more hosts than this share deviate alike in a window, the metric tells nobody apart in it: a
             change of all shows in some hosts' windows before the others'. A few are alarmed by chance then ...
         crowd_count: ... or by two faults: so many are no crowd.
+        shared_ratio: the same of what a network marks on many machines at once (``shared``).
     """
 
     max_sigmas: float = 9.0
@@ -44,14 +46,25 @@ class SumConfig:
     max_window_factor: float = 2.5
     crowd_ratio: float = 0.125
     crowd_count: int = 2
+    shared_ratio: float = 0.05
+
+
+_MARKS = frozenset({"ecn_packets_per_second", "cnp_packets_per_second"})
+"""A congested switch marks the packets of all machines behind it. (Pause frames of one machine are its own.)"""
+
+
+def shared_columns(metrics: Sequence[Metric]) -> list[int]:
+    """Which of these a network marks on many machines at once."""
+    return [column for column, metric in enumerate(metrics) if metric.name in _MARKS]
 
 
 class Sums:
     """Sums of hosts x metrics, for values that are too high and too low."""
 
-    def __init__(self, config: SumConfig, metric_count: int, host_count: int = 0) -> None:
-        """Nothing deviates yet."""
+    def __init__(self, config: SumConfig, metric_count: int, host_count: int = 0, shared: Collection[int] = ()) -> None:
+        """Nothing deviates yet; ``shared``: columns of what a network marks on many machines at once."""
         self._config = config
+        self._shared: NDArray[np.bool_] = np.isin(np.arange(metric_count), list(shared))
         self._total: FloatArray = np.zeros((2, host_count, metric_count), np.float32)
         self._since_ns: NDArray[np.int64] = np.zeros((2, host_count, metric_count), np.int64)
         self._last_ns: NDArray[np.int64] = np.zeros((2, host_count, metric_count), np.int64)
@@ -131,7 +144,8 @@ class Sums:
         """Which metrics tell nobody apart in a window, shape (2: high, low; metrics): too many deviate alike."""
         config = self._config
         count = (sigmas > config.drift_sigmas).sum(axis=1)
-        crowd: NDArray[np.bool_] = count > max(config.crowd_count, config.crowd_ratio * sigmas.shape[1])
+        ratio = np.where(self._shared, config.shared_ratio, config.crowd_ratio)
+        crowd: NDArray[np.bool_] = count > np.maximum(config.crowd_count, ratio * sigmas.shape[1])
         return crowd
 
     def skip(self, start_ns: int, end_ns: int) -> None:

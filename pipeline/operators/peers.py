@@ -42,7 +42,7 @@ from tocsin.pipeline.operators.peer_rows import (
     table_state,
 )
 from tocsin.pipeline.operators.peer_standing import LOST_SIGMAS, Known, Seen, holds_memory, standing_sigmas
-from tocsin.pipeline.operators.peer_sums import SumConfig, Sums
+from tocsin.pipeline.operators.peer_sums import SumConfig, Sums, shared_columns
 from tocsin.pipeline.operators.peer_words import Words, joined
 from tocsin.pipeline.operators.peer_work import WorkConfig, WorkTracker
 from tocsin.schemas.metrics import BUILTIN_TABLE, MetricTable
@@ -126,7 +126,8 @@ class PeerDetector:
         self._blocks = {"host": Block(table.host), "mean": Block(table.gpu), "gpu": Block(table.gpu)}
         self._set_floors()
         self._metrics = (*table.host, *table.gpu, GPU_SAMPLES)
-        self._working = Sums(self._config.sums, len(self._metrics), len(self._hosts))
+        shared = shared_columns(self._metrics)
+        self._working = Sums(self._config.sums, len(self._metrics), len(self._hosts), shared)
         self._standing = Sums(self._config.standing, len(self._metrics), len(self._hosts))
 
     def on_model(self, model: Model | None) -> None:

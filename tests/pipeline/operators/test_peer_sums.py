@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.pipeline.operators.states import through_bytes
-from tocsin.pipeline.operators.peer_sums import HIGH, LOW, SumConfig, Sums
+from tocsin.pipeline.operators.peer_sums import HIGH, LOW, SumConfig, Sums, shared_columns
+from tocsin.schemas.metrics import HOST_METRICS
 
 SECOND = 1_000_000_000
 HOSTS, METRICS = 4, 2
@@ -67,6 +68,25 @@ def test_a_crowd_that_deviates_alike_adds_nothing_in_that_metric(host_count: int
         sums.add(together, 5 * SECOND, 10 * SECOND)
 
         assert sums.alarms() == ([0] if names_it else [])
+
+
+@pytest.mark.parametrize(("host_count", "crowd"), [(4, 3), (40, 3), (152, 8), (1024, 52)])
+def test_of_what_a_network_marks_on_many_a_twentieth_is_a_crowd(host_count: int, crowd: int) -> None:
+    """A congested switch marks the packets of all machines behind it."""
+    for count, names_it in ((crowd, False), (crowd - 1, True)):
+        sums = Sums(SumConfig(), METRICS, host_count, shared=[1])
+        values = np.zeros((2, host_count, METRICS), np.float32)
+        values[HIGH, :count, 1] = STRONG
+        for window in range(4):
+            sums.add(values, window * 5 * SECOND, (window + 1) * 5 * SECOND)
+
+        assert bool(sums.alarms()) == names_it
+
+
+def test_the_columns_of_marks_are_known_by_name() -> None:
+    names = [HOST_METRICS[column].name for column in shared_columns(HOST_METRICS)]
+
+    assert sorted(names) == ["cnp_packets_per_second", "ecn_packets_per_second"]
 
 
 def test_a_crowd_in_one_metric_hides_nobody_in_another() -> None:
