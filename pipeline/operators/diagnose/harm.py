@@ -14,6 +14,7 @@ from tocsin.pipeline.operators.diagnose.deviations import (
     family_of,
     only_cpu,
     other_program,
+    present_ratio,
 )
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.timing import OWN_SHARE_RATIO, own_excess_of
@@ -35,6 +36,7 @@ _STEADY_SIGMAS = 4.0
 _FAR_SIGMAS, _FAR_METRIC_COUNT = 8.0, 2
 _PACKETS = frozenset({"pfc_tx_packets_per_second", "ecn_packets_per_second", "cnp_packets_per_second"})
 _LEAST_SHARE_RATIO = 1 / 12
+_ALL_THE_TIME_RATIO = 0.8
 
 
 def hurts_job(
@@ -97,10 +99,14 @@ def is_loud(chosen: Sequence[Anomaly]) -> bool:
 
 
 def lasts(chosen: Sequence[Anomaly], lasted_ns: int, graph: JobGraph, pace: Pace, rules: MachineRules) -> bool:
-    """Whether it has gone on for longer than a daemon runs, which may lie on both sides of a window's end."""
+    """Whether it has gone on for longer than a daemon runs, which may lie on both sides of a window's end.
+
+    Where no rank's own time shows that it matters, for twice as long, and all the time: a daemon comes again.
+    """
     shown = pace.own_excess_seconds(chosen[0].component.name) is not None
     cpu_lasting_ns = rules.cpu_lasting_ns if shown else 2 * rules.cpu_lasting_ns
-    return lasted_ns >= cpu_lasting_ns and lasted_ns > 2 * _window_ns(graph, chosen)
+    all_the_time = shown or present_ratio(chosen[0]) >= _ALL_THE_TIME_RATIO
+    return all_the_time and lasted_ns >= cpu_lasting_ns and lasted_ns > 2 * _window_ns(graph, chosen)
 
 
 def is_undecided(slowdown: Slowdown | None, pace: Pace) -> bool:

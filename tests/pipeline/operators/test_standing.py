@@ -483,3 +483,12 @@ def test_of_several_that_steps_name_alike_the_one_whose_metrics_tell_why_is_name
     [found] = join([_named_by_steps("n2", "n3", "n4")], told)
 
     assert [suspect.component.name for suspect in found.suspects] == named
+
+
+@pytest.mark.parametrize(("present_ratio", "named"), [(0.75, []), (0.9, ["n3"])])
+def test_a_daemon_that_comes_again_is_not_why_all_became_slower(present_ratio: float, named: list[str]) -> None:
+    anomaly = _differs("n3", (0, 40), "cpu_util_ratio", "high")
+    anomaly.detail["metrics"][0].update(present_ratio=present_ratio)
+    found, _ = find_machine(_graph(), _ns(41), [anomaly], Pace(SLOWER), MachineRules(), Cleared())
+
+    assert [suspect.component.name for finding in found for suspect in finding.suspects] == named
