@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tocsin.models.pace import Slowdown
 from tocsin.pipeline.operators.diagnose.deviations import (
     SILENT_FAMILIES,
     MachineRules,
-    differs_now,
     families,
     family_of,
     only_cpu,
@@ -32,9 +32,10 @@ _STEADY_METRICS = frozenset(
         "rdma_bytes_per_second",
     }
 )
-_STEADY_SIGMAS = 4.0
+_STEADY_SIGMAS, _DOWN_SIGMAS = 4.0, 20.0
 _FAR_SIGMAS, _FAR_METRIC_COUNT = 8.0, 2
 _PACKETS = frozenset({"pfc_tx_packets_per_second", "ecn_packets_per_second", "cnp_packets_per_second"})
+_NOTHING_SIGMAS = 0.5
 _LEAST_SHARE_RATIO = 1 / 12
 _ALL_THE_TIME_RATIO = 0.8
 
@@ -79,7 +80,7 @@ def _is_too_small(chosen: Sequence[Anomaly], slowdown: Slowdown) -> bool:
 def _is_over(chosen: Sequence[Anomaly]) -> bool:
     """Whether all that speaks for it are packets, and there are none now: a burst may lie in two half minutes."""
     told = [metric for anomaly in chosen for metric in anomaly.detail["metrics"] if metric["score"] >= 1.0]
-    return all(str(metric["metric"]) in _PACKETS for metric in told) and not any(map(differs_now, chosen))
+    return all(str(m["metric"]) in _PACKETS and m.get("sigmas", 0.0) < _NOTHING_SIGMAS for m in told)
 
 
 def one_stall_ns(graph: JobGraph, chosen: Sequence[Anomaly], pace: Pace) -> int:
@@ -132,16 +133,22 @@ def is_steady(chosen: Sequence[Anomaly], rules: MachineRules) -> bool:
     """Whether something differs most of the time that does not follow the phases of a step.
 
     Steps longer than a window show in most metrics as ups and downs, at other times on other machines; a burst of
-    packets or of a daemon's CPU in the midst of them is nothing steady.
+    packets or of a daemon's CPU in the midst of them is nothing steady. GPUs that idle while all others spin in a
+    collective are beyond any phase.
     """
     return any(
-        metric["metric"] in _STEADY_METRICS
+        (metric["metric"] in _STEADY_METRICS or _is_far_down(metric))
         and metric["present_ratio"] >= rules.steady_ratio
         and metric.get("sigmas", 0.0) >= _STEADY_SIGMAS
         and anomaly.end_ns - metric["since_ns"] >= rules.lasting_ns
         for anomaly in chosen
         for metric in anomaly.detail["metrics"]
     )
+
+
+def _is_far_down(metric: Mapping[str, Any]) -> bool:
+    is_down = (metric["metric"], metric["direction"]) == ("gpu_util_ratio", "low")
+    return is_down and float(metric.get("sigmas", 0.0)) >= _DOWN_SIGMAS
 
 
 def _explains(chosen: Sequence[Anomaly], slowdown: Slowdown, pace: Pace) -> bool:

@@ -426,7 +426,7 @@ def test_whoever_is_busy_while_no_step_ends_may_write_a_checkpoint_that_nobody_a
     ("metric", "now_sigmas", "fault"),
     [
         ("pfc_tx_packets_per_second", 0.0, FaultKind.DEGRADED),
-        ("pfc_tx_packets_per_second", 9.0, FaultKind.FAIL_SLOW),
+        ("pfc_tx_packets_per_second", 1.5, FaultKind.FAIL_SLOW),
         ("rdma_bytes_per_second", 0.0, FaultKind.FAIL_SLOW),
     ],
 )
