@@ -63,7 +63,7 @@ def since_standing(anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules
         elif anomaly.detail.get("leaning"):
             if 0 <= since_ns - anomaly.start_ns <= rules.leaning_ns:
                 leaning.append(anomaly)
-        elif near and families(anomaly) - SILENT_FAMILIES:
+        elif near and families(anomaly) - SILENT_FAMILIES and not _was_over(anomaly, since_ns):
             working.append(anomaly)
         elif _differed_until(anomaly, since_ns, rules):
             before.append(replace(anomaly, detail={**anomaly.detail, "leaning": True}))
@@ -75,6 +75,11 @@ def since_standing(anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules
     if before:  # who was ill until the job stopped tells more than who fell first
         return [*named.values(), *before]
     return [*named.values(), *(anomaly for anomaly in leaning if anomaly.component.name not in named)]
+
+
+def _was_over(anomaly: Anomaly, since_ns: int) -> bool:
+    """Whether a machine differed in one way and no more when the job came to stand: a hiccup shortly before it."""
+    return anomaly.end_ns <= since_ns and not differs_now(anomaly) and not _is_ill(anomaly)
 
 
 def _differs_as_late_ones(anomaly: Anomaly, late: Sequence[Anomaly], rules: MachineRules) -> bool:

@@ -135,6 +135,13 @@ class TestStanding:
             Reason.AMBIGUOUS
         ]
 
+    @pytest.mark.parametrize(("end", "now_sigmas", "named"), [(-1, 0.5, False), (-1, 9.0, True), (6, 0.5, True)])
+    def test_a_hiccup_in_one_way_shortly_before_says_nothing(self, end: float, now_sigmas: float, named: bool) -> None:
+        hiccup = _differs("n4", (-10, end), "gpu_util_ratio", "low", now_sigmas)
+
+        assert _named_while_standing(40, hiccup) == (["n4"] if named else [Reason.AMBIGUOUS])
+        assert _named_while_standing(40, _ill((-10, end))) == ["n4"]
+
     def test_how_slow_the_job_was_before_does_not_matter(self) -> None:
         idle = _differs("n5", (0, 35), "gpu_util_ratio", "low", standing=True)
         pace = Pace(standing_since_ns=_ns(0), standing_known_ns=_ns(10))
