@@ -33,11 +33,15 @@ _STEADY_METRICS = frozenset(
     }
 )
 _STEADY_SIGMAS, _DOWN_SIGMAS = 4.0, 20.0
+"""GPUs that idle beside spinning ones were 34 to 50 sigmas down; phases of a step gave up to 15."""
 _FAR_SIGMAS, _FAR_METRIC_COUNT = 8.0, 2
 _PACKETS = frozenset({"pfc_tx_packets_per_second", "ecn_packets_per_second", "cnp_packets_per_second"})
 _NOTHING_SIGMAS = 0.5
+"""The weakest jams that half minutes tell show as one to two sigmas in each window; a burst that is over as none."""
 _LEAST_SHARE_RATIO = 1 / 12
+"""Of what the job lost: two thirds of what one slow GPU of eight shows in its machine's mean."""
 _ALL_THE_TIME_RATIO = 0.8
+"""Two bursts of a daemon in forty seconds are three of four windows."""
 
 
 def hurts_job(

@@ -16,6 +16,7 @@ from tocsin.schemas.verdicts import Anomaly
 _LATE_NS, _LATE_STEP_COUNT = 15 * NS_PER_SECOND, 2.5
 """Whatever makes a job slower shows on its machine by then; windows and sums take a while."""
 _STRONG_LATE_FACTOR = 1.5
+"""What is more than another program's CPU may begin to show so much later: of a loader it was 21 s."""
 _EARLY_SHARE_RATIO = 0.2
 """A job that was slower by no more than this share of how much it is now was not slower yet."""
 _BEFORE_SHARE_RATIO = 0.6
