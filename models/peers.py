@@ -159,7 +159,8 @@ def transform(values: FloatArray, scales: Sequence[Scale]) -> FloatArray:
 
 
 _NEARLY_NOTHING_FLOORS = 3.0
-_JAM_FACTOR = math.e
+_SHARED_JAM_FACTOR = math.e
+"""One had 16 times what its peers had, in a job that was jammed as a whole, and nothing ailed it."""
 _NOTHING = 1e-9
 """A level that is nothing: no ratio can be taken (an error counter of a healthy machine)."""
 
@@ -242,7 +243,9 @@ def _spread_of_jam(shifts: FloatArray, counted: NDArray[np.bool_]) -> FloatArray
     """
     moved = np.maximum(np.nan_to_num(shifts).max(0, initial=0), 0)
     # log1p(factor * jam) - log1p(jam), where log1p(jam) is what they moved by
-    return np.where(counted, np.log(_JAM_FACTOR - (_JAM_FACTOR - 1) * np.exp(-moved)), 0).astype(np.float32)
+    return np.where(counted, np.log(_SHARED_JAM_FACTOR - (_SHARED_JAM_FACTOR - 1) * np.exp(-moved)), 0).astype(
+        np.float32
+    )
 
 
 def _highest(values: FloatArray, level: FloatArray, scales: Sequence[Scale]) -> FloatArray:

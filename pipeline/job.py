@@ -102,7 +102,7 @@ class JobPace:
 
     @property
     def longest_pause_ns(self) -> int:
-        """The longest time between two steps that ended, beyond a usual step."""
+        """The longest time between two steps that ended, beyond a usual step; not where the job announced a pause."""
         return self.steps.longest_pause_ns
 
     @property

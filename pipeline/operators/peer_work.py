@@ -24,6 +24,8 @@ FALLBACK_WORK = ("gpu_power_watts", "gpu_util_ratio", "cpu_util_ratio")
 """Asked where there is none of them."""
 _PCIE, _BURST_RATIO = WORK.index("pcie_bytes_per_second"), 1.5
 """Nvidia-smi alone shows no other work. Steps stay within 1.35 times the usual of it; a checkpoint is 2 to 45."""
+_LONGEST_BURST_NS = 300 * NS_PER_SECOND
+"""What is so for longer is how the job works now."""
 _KEPT_FACTORS = 180
 """A quarter of an hour: what was before a deviation is asked for as long as it lasts."""
 _MOVE_COUNT = 24
@@ -63,11 +65,6 @@ def work_row(shares: Mapping[str, float]) -> tuple[list[float], bool]:
     return [shares.get(name, np.nan) for name in FALLBACK_WORK] + [np.nan] * (len(WORK) - len(FALLBACK_WORK)), False
 
 
-def _is_storage(row: list[float]) -> bool:
-    """Whether all that is known is a burst over PCIe: a checkpoint goes over it, and its end is no slowdown."""
-    return sum(map(np.isfinite, row)) == 1 and row[_PCIE] > _BURST_RATIO
-
-
 class WorkTracker:
     """Follows the work of one job's machines."""
 
@@ -78,6 +75,7 @@ class WorkTracker:
         """Per window [start_ns, end_ns, the job's factor of each metric of ``WORK``], newest last."""
         self._usual_move = 0.0
         self._idle_since_ns = 0
+        self._burst_since_ns = 0
         self._shows_work = False
         """Whether the last window was judged by metrics of ``WORK``: spinning machines draw power, too."""
         self.work_ratio = 1.0
@@ -109,7 +107,10 @@ class WorkTracker:
             announced: the job announced a pause.
         """
         row, self._shows_work = work_row(shares)
-        if not np.isfinite(row).any() or _is_storage(row):
+        if not np.isfinite(row).any():
+            return False
+        if self._is_storage(row, span_ns):
+            self._end_standstill(span_ns[0])
             return False
         before, self.work_ratio = self.work_ratio, float(np.nanmedian(row))
         start_ns, end_ns = span_ns
@@ -122,10 +123,22 @@ class WorkTracker:
                 self.standing_known_ns = self.standing_known_ns if self.standing_since_ns else end_ns
                 self.standing_since_ns = self._idle_since_ns
             return not self.standing_since_ns  # the first windows show the clocks' offsets, or a pause within a step
-        if self.standing_since_ns:
-            self.longest_standing_ns = max(self.longest_standing_ns, start_ns - self.standing_since_ns)
-        was_idle, self._idle_since_ns, self.standing_since_ns = bool(self._idle_since_ns), 0, 0
+        was_idle = bool(self._idle_since_ns)
+        self._end_standstill(start_ns)
         return was_idle or self._jumped(abs(self.work_ratio - before))
+
+    def _is_storage(self, row: list[float], span_ns: tuple[int, int]) -> bool:
+        """Whether all that is known is a burst over PCIe: a checkpoint goes over it, and its end is no slowdown."""
+        if sum(map(np.isfinite, row)) != 1 or not row[_PCIE] > _BURST_RATIO:
+            self._burst_since_ns = 0
+            return False
+        self._burst_since_ns = self._burst_since_ns or span_ns[0]
+        return span_ns[1] - self._burst_since_ns <= _LONGEST_BURST_NS
+
+    def _end_standstill(self, now_ns: int) -> None:
+        if self.standing_since_ns:
+            self.longest_standing_ns = max(self.longest_standing_ns, now_ns - self.standing_since_ns)
+        self._idle_since_ns = self.standing_since_ns = 0
 
     @property
     def is_rising(self) -> bool:
@@ -177,6 +190,7 @@ class WorkTracker:
             "factors": self._factors,
             "usual_move": self._usual_move,
             "idle_since_ns": self._idle_since_ns,
+            "burst_since_ns": self._burst_since_ns,
             "shows_work": self._shows_work,
             "work_ratio": self.work_ratio,
             "standing_since_ns": self.standing_since_ns,
@@ -188,6 +202,6 @@ class WorkTracker:
         """Take back what ``to_state`` gave."""
         self._factors, self._usual_move = state["factors"], state["usual_move"]
         self._idle_since_ns, self.work_ratio = state["idle_since_ns"], state["work_ratio"]
-        self._shows_work = state["shows_work"]
+        self._shows_work, self._burst_since_ns = state["shows_work"], state["burst_since_ns"]
         self.standing_since_ns, self.standing_known_ns = state["standing_since_ns"], state["standing_known_ns"]
         self.longest_standing_ns = state["longest_standing_ns"]

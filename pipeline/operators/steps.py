@@ -121,7 +121,7 @@ class StepDetector:
         self._history: list[list[float]] = []
         self._history_ns: list[int] = []
         self.longest_pause_ns = 0
-        """The longest time between two steps that ended, beyond a usual step."""
+        """The longest time between two steps that ended, beyond a usual step; not where the job announced a pause."""
         self._judged_count = 0
         self._early: dict[int, float] = {}
         """rank -> its excess over its peers' own time in the job's first judged steps, seconds."""
@@ -250,6 +250,8 @@ class StepDetector:
         return count
 
     def _remember(self, told: StepRows) -> None:
+        if self._history_ns and told.end_ns < self._history_ns[-1]:
+            return  # what came late of a step that was judged without it: the history is in order of time
         table = told.values
         own = table[:, 0] - table[:, 1]
         data = np.nan_to_num(table[:, 2])
@@ -261,7 +263,7 @@ class StepDetector:
                 float(np.median(table[:, 1])),
             ]
         )
-        if self._history_ns:
+        if self._history_ns and not self._graph.in_announced_phase(self._history_ns[-1], told.end_ns):
             pause_ns = told.end_ns - self._history_ns[-1] - self.median_step_ns
             self.longest_pause_ns = max(self.longest_pause_ns, pause_ns)
         self._history_ns.append(told.end_ns)

@@ -52,3 +52,15 @@ def test_a_line_of_json_carries_the_callers_fields_and_the_exception(monkeypatch
     assert (line["level"], line["logger"], line["message"]) == ("error", "tocsin.engine", "operators failed")
     assert line["key"] == "t/j"
     assert line["exception"].endswith("ValueError: bad")
+
+
+@pytest.mark.parametrize("stderr", [io.StringIO(), None])
+def test_what_cannot_be_logged_does_not_end_who_logs_it(monkeypatch: pytest.MonkeyPatch, stderr: object) -> None:
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    set_up_logs(argparse.Namespace(log_json=False, log_level="info"))
+
+    logging.getLogger("tocsin.engine").info("%(x)s", {"y": 1})
+    logging.getLogger("tocsin.engine").info("after")
+
+    assert stderr is None or str(getattr(stderr, "getvalue")()).endswith("after\n")  # noqa: B009  # a union

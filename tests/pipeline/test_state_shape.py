@@ -15,7 +15,7 @@ from tocsin.pipeline.operators.base import STATE_VERSION
 from tocsin.pipeline.testing import JobShape, MetricsScenario
 from tocsin.schemas.errors import SnapshotError
 
-SHAPE_OF_VERSION = (7, "0750bd46fc1ef7c0")
+SHAPE_OF_VERSION = (7, "b3778d8b3e61a6a3")
 _JOB = re.compile(r"^pipeline/[^/]*/[^/]*/[^/]*/")
 
 

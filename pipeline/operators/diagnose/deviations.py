@@ -43,6 +43,7 @@ class MachineRules:
         sure_ns: what the metrics alone say is confirmed when they have said it for so long.
         learned_factor: patience is at least this many times the longest such time that ended.
         max_patience_ns: learned patience ends here.
+        max_pause_ns: and here where no step ends, and the machines seem to work: few checkpoints take longer.
     """
 
     present_ratio: float = 0.4
@@ -66,6 +67,7 @@ class MachineRules:
     sure_ns: int = 40 * NS_PER_SECOND
     learned_factor: float = 1.5
     max_patience_ns: int = 600 * NS_PER_SECOND
+    max_pause_ns: int = 180 * NS_PER_SECOND
 
 
 FAMILIES: dict[str, str] = {

@@ -29,7 +29,15 @@ _WEAK_CAUSES = frozenset({"unknown", "process_exit", "process_frozen", "machine_
 """Causes that say what was seen, not why: an event on the same machine explains them."""
 
 
-_BY_PATTERN = frozenset({Reason.METRICS_DIFFER, Reason.METRICS_DIFFER_STEPS_SLOWER, Reason.NO_IMPACT})
+_BY_PATTERN = frozenset(
+    {
+        Reason.METRICS_DIFFER,
+        Reason.METRICS_DIFFER_STEPS_SLOWER,
+        Reason.NO_IMPACT,
+        Reason.SLOWER_BEFORE,
+        Reason.SLOWER_LATER,
+    }
+)
 VAGUE_CAUSES = frozenset({"cuda_execution_error", "gpu_execution_error"})
 """What a program sees of a part that broke: the part itself knows better."""
 

@@ -14,7 +14,6 @@ from tocsin.pipeline.operators.diagnose.deviations import (
     family_of,
     only_cpu,
     other_program,
-    present_ratio,
 )
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.timing import OWN_SHARE_RATIO, own_excess_of
@@ -77,14 +76,15 @@ def _is_too_small(chosen: Sequence[Anomaly], slowdown: Slowdown) -> bool:
     told = [m for a in chosen for m in a.detail["metrics"] if m["score"] >= 1.0 and family_of(m) not in SILENT_FAMILIES]
     if slowdown.ratio == float("inf") or {family_of(metric) for metric in told} != {"activity"}:
         return False
-    shares = [abs(m["value"] - m["expected"]) / m["expected"] for m in told if m.get("value") and m.get("expected")]
-    return max(shares, default=math.inf) < _LEAST_SHARE_RATIO * slowdown.ratio
+    known = [m for m in told if m.get("value") is not None and m.get("expected")]
+    shares = [abs(m["value"] - m["expected"]) / m["expected"] for m in known]
+    return max(shares, default=math.inf) < _LEAST_SHARE_RATIO * slowdown.ratio / (1 + slowdown.ratio)
 
 
 def _is_over(chosen: Sequence[Anomaly]) -> bool:
     """Whether all that speaks for it are packets, and there are none now: a burst may lie in two half minutes."""
     told = [metric for anomaly in chosen for metric in anomaly.detail["metrics"] if metric["score"] >= 1.0]
-    return all(str(m["metric"]) in _PACKETS and m.get("sigmas", 0.0) < _NOTHING_SIGMAS for m in told)
+    return all(str(m["metric"]) in _PACKETS and m.get("sigmas", math.inf) < _NOTHING_SIGMAS for m in told)
 
 
 def one_stall_ns(graph: JobGraph, chosen: Sequence[Anomaly], pace: Pace) -> int:
@@ -110,7 +110,8 @@ def lasts(chosen: Sequence[Anomaly], lasted_ns: int, graph: JobGraph, pace: Pace
     """
     shown = pace.own_excess_seconds(chosen[0].component.name) is not None
     cpu_lasting_ns = rules.cpu_lasting_ns if shown else 2 * rules.cpu_lasting_ns
-    all_the_time = shown or present_ratio(chosen[0]) >= _ALL_THE_TIME_RATIO
+    ratios = [m["present_ratio"] for m in chosen[0].detail["metrics"] if family_of(m) == "cpu" and m["score"] >= 1.0]
+    all_the_time = shown or max(ratios, default=0.0) >= _ALL_THE_TIME_RATIO
     return all_the_time and lasted_ns >= cpu_lasting_ns and lasted_ns > 2 * _window_ns(graph, chosen)
 
 

@@ -56,6 +56,7 @@ from tocsin.schemas.verdicts import Anomaly, Evidence, FaultKind, Suspect
 
 _SEEN_WITHIN_NS = 30 * NS_PER_SECOND
 """A deviation is known so long after it began."""
+_CONFIDENCE = {Reason.METRICS_DIFFER: 0.7, Reason.METRICS_DIFFER_STEPS_SLOWER: 0.85}
 _FADED_SCORE = 0.5
 """Of the alarm line: two windows without a sign of it."""
 
@@ -90,12 +91,19 @@ class Cleared:
                 self.since_ns[anomaly.component.name] = since_ns
         return [anomaly for anomaly in anomalies if anomaly.component.name not in self.since_ns]
 
-    def learn(self, anomalies: Sequence[Anomaly], reason: Reason | None, now_ns: int, pace: Pace) -> None:
-        """Remember what ``why_not`` said of these."""
+    def learn(
+        self,
+        anomalies: Sequence[Anomaly],
+        chosen: Sequence[Anomaly],
+        reason: Reason | None,
+        now_ns: int,
+        pace: Pace,
+    ) -> None:
+        """Remember what ``why_not`` said of the chosen ones: what the others show may still be why."""
         if reason is Reason.OTHER_WORK:
             self._forgive(anomalies, now_ns, pace)
         elif reason is Reason.SLOWER_LATER:
-            self.since_ns.update({anomaly.component.name: begin_ns(anomaly) for anomaly in anomalies})
+            self.since_ns.update({anomaly.component.name: begin_ns(anomaly) for anomaly in chosen})
 
     def _forgive(self, anomalies: Sequence[Anomaly], now_ns: int, pace: Pace) -> None:
         """Remember what began as the job went over to other work: it is not why the steps stopped.
@@ -141,7 +149,7 @@ def _find_working(  # as above
     lasted_ns = max(anomaly.end_ns for anomaly in chosen) - onset_ns
     slowdown = pace.slowdown_since(onset_ns - rules.before_onset_ns, now_ns)
     reason = why_not(graph, chosen, onset_ns, slowdown, pace)
-    cleared.learn(open_ones, reason, now_ns, pace)
+    cleared.learn(open_ones, chosen, reason, now_ns, pace)
     if reason is Reason.OTHER_WORK:
         return [], [reason]
     paused_ns, patience_ns = _pause_ns(graph, slowdown, now_ns, pace, rules)
@@ -165,11 +173,11 @@ def _find_working(  # as above
     if hurts and only_cpu(chosen) and not lasts(chosen, lasted_ns, graph, pace, rules):
         return [], [Reason.NOT_CONTINUOUS]
     holding = [_still_differs(anomaly) for anomaly in open_ones if anomaly not in chosen]
-    reasons: list[Reason] = [reason] if reason is not None else []
-    finding = _finding(graph, chosen, onset_ns, slowdown, hurts=hurts, sure_ns=rules.sure_ns)
-    if patience_ns and paused_ns < max(rules.sure_standing_ns, 2 * patience_ns):
-        finding = replace(finding, tentative=True)
-    return [finding, *holding], reasons
+    reason = _reason_of(slowdown, reason, hurts=hurts)
+    finding = _finding(graph, chosen, onset_ns, slowdown, reason, hurts=hurts)
+    is_pause = paused_ns < max(rules.sure_standing_ns, 2 * patience_ns) if patience_ns else False
+    finding = replace(finding, tentative=is_pause or lasted_ns < rules.sure_ns)
+    return [finding, *holding], []
 
 
 def _pause_ns(
@@ -179,7 +187,7 @@ def _pause_ns(
     if slowdown is None or slowdown.ratio != float("inf"):
         return 0, 0
     patience_ns = max(rules.standing_ns, int(rules.learned_factor * pace.longest_pause_ns))
-    return now_ns - graph.progress_ns, min(patience_ns, rules.max_patience_ns)
+    return now_ns - graph.progress_ns, min(patience_ns, rules.max_pause_ns)
 
 
 def _fades(anomaly: Anomaly) -> bool:
@@ -218,31 +226,38 @@ def explain_by_metrics(findings: Sequence[Finding], anomalies: Sequence[Anomaly]
     ]
 
 
-def _finding(
-    graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, slowdown: Slowdown | None, *, hurts: bool, sure_ns: int
+def _reason_of(slowdown: Slowdown | None, unrelated: Reason | None, *, hurts: bool) -> Reason:
+    if unrelated is not None:
+        return unrelated
+    if slowdown is None:
+        return Reason.METRICS_DIFFER
+    return Reason.METRICS_DIFFER_STEPS_SLOWER if hurts else Reason.NO_IMPACT
+
+
+def _finding(  # what is known of it
+    graph: JobGraph,
+    chosen: Sequence[Anomaly],
+    onset_ns: int,
+    slowdown: Slowdown | None,
+    reason: Reason,
+    *,
+    hurts: bool,
 ) -> Finding:
     metrics = [metric for anomaly in chosen for metric in anomaly.detail["metrics"]]
     suspects = [Suspect(anomaly.component) for anomaly in chosen]
     evidence = [evidence_of(anomaly, metric) for anomaly in chosen for metric in anomaly.detail["metrics"]]
     if slowdown is not None:
         evidence.append(_pace_evidence(slowdown, onset_ns, chosen[0].end_ns))
-    if slowdown is None:
-        reason, confidence = Reason.METRICS_DIFFER, 0.7
-    elif hurts:
-        reason, confidence = Reason.METRICS_DIFFER_STEPS_SLOWER, 0.85
-    else:
-        reason, confidence = Reason.NO_IMPACT, 0.6
     return Finding(
         FaultKind.FAIL_SLOW if hurts else FaultKind.DEGRADED,
         cause_of_metrics(metrics),
         tuple(suspects),
         onset_ns,
-        confidence,
+        _CONFIDENCE.get(reason, 0.6),
         reason,
         tuple(evidence[:SHOWN_METRICS] + evidence[-1:] if len(evidence) > SHOWN_METRICS else evidence),
         common=common_component(graph, {anomaly.component.name for anomaly in chosen}),
         seen_ns=max(anomaly.end_ns for anomaly in chosen),
-        tentative=max(anomaly.end_ns for anomaly in chosen) - onset_ns < sure_ns,
         is_harmless=slowdown is not None and slowdown.is_gone,
     )
 
@@ -298,7 +313,12 @@ def join(slow: Sequence[Finding], machine: Sequence[Finding]) -> list[Finding]:
 
 
 def _narrowed(finding: Finding, machine: Sequence[Finding]) -> Finding:
-    """Of several machines that few or uneven steps name alike, the one whose metrics tell why, where it is one."""
+    """Of several machines that steps name alike, the one whose metrics tell why, where it is one.
+
+    Few or uneven steps name others beside it by chance. Not where all hang on one switch: that may be why.
+    """
+    if finding.common is not None:
+        return finding
     told = {m.suspects[0].component for m in machine if m.fault is FaultKind.FAIL_SLOW and len(m.suspects) == 1}
     both = [suspect for suspect in finding.suspects if suspect.component in told]
-    return replace(finding, suspects=tuple(both), common=None) if len(both) == 1 else finding
+    return replace(finding, suspects=tuple(both)) if len(both) == 1 else finding

@@ -45,7 +45,7 @@ class Pace(Protocol):
 
     @property
     def longest_pause_ns(self) -> int:
-        """The longest time between two steps that ended, beyond a usual step."""
+        """The longest time between two steps that ended, beyond a usual step; not where the job announced a pause."""
         ...
 
     @property

@@ -35,7 +35,9 @@ _ILL_FAMILY_COUNT = 2
 _STEPS_AFTER_COUNT = 2
 """Steps that end no later than this were under way as the job came to stand; windows and clocks are not exact."""
 _LATE_HOST_COUNT = 2
-_UTIL, _FAR_SIGMAS, _FAR_BELOW_RATIO = "gpu_util_ratio", 8.0, 0.7
+"""One more that begins late may be chance."""
+_UTIL, _FAR_SIGMAS, _FAR_BELOW_RATIO, _SPINNING_RATIO = "gpu_util_ratio", 8.0, 0.7, 0.7
+"""Kernels that wait in a collective keep a GPU busy (.9 and more); where all wait for data, all are idle."""
 _PFC = "pfc_tx_packets_per_second"
 _BUSY_FAMILIES = frozenset({"cpu", "memory", "congestion", "link"})
 
@@ -190,9 +192,10 @@ def _is_far_below(metric: Mapping[str, Any], rules: MachineRules) -> bool:
     return bool(
         metric["direction"] == "low"
         and metric["score"] >= 1.0
-        and metric["sigmas"] >= _FAR_SIGMAS
+        and metric.get("sigmas", 0.0) >= _FAR_SIGMAS
         and metric["present_ratio"] >= rules.steady_ratio
-        and (metric.get("value") or 0.0) <= _FAR_BELOW_RATIO * (metric.get("expected") or 0.0)
+        and metric.get("expected", 0.0) >= _SPINNING_RATIO
+        and metric.get("value", 1.0) <= _FAR_BELOW_RATIO * metric.get("expected", 0.0)
     )
 
 

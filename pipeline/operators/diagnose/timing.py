@@ -15,6 +15,8 @@ from tocsin.schemas.verdicts import Anomaly
 
 _LATE_NS, _LATE_STEP_COUNT = 15 * NS_PER_SECOND, 2.5
 """Whatever makes a job slower shows on its machine by then; windows and sums take a while."""
+_TOLD_COUNT = 4.5
+"""Three steps begin and end in a span of so many, wherever it begins; of three the median is not the one long one's."""
 _STRONG_LATE_FACTOR = 1.5
 """What is more than another program's CPU may begin to show so much later: of a loader it was 21 s."""
 _EARLY_SHARE_RATIO = 0.2
@@ -61,16 +63,20 @@ def _came_later(graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, slowd
 
 def _came_before(graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, slowdown: Slowdown, pace: Pace) -> bool:
     """Whether the job was about as slow as now for a while when these began to differ."""
-    late_ns = _late_ns(graph, [anomaly.component.name for anomaly in chosen], pace)
+    hosts = [anomaly.component.name for anomaly in chosen]
+    late_ns = _late_ns(graph, hosts, pace)
     if not other_program(chosen):
         late_ns = round(_STRONG_LATE_FACTOR * late_ns)  # what else differs seldom does for no reason
-    then = pace.slowdown_since(onset_ns - 3 * late_ns // 2, onset_ns - late_ns // 2)
-    since = pace.slowdown_since(onset_ns - late_ns // 2, onset_ns)
+    # Several steps tell of each of the two spans, or several windows where there are no steps.
+    unit_ns = pace.median_step_ns or _window_ns(graph, hosts)
+    span_ns = max(late_ns // 2, round(_TOLD_COUNT * unit_ns))
+    then = pace.slowdown_since(onset_ns - max(3 * span_ns, late_ns + span_ns), onset_ns - span_ns)
+    since = pace.slowdown_since(onset_ns - span_ns, onset_ns)
     return all(_is_as_slow(before, slowdown) for before in (then, since))
 
 
 def _is_as_slow(before: Slowdown | None, slowdown: Slowdown) -> bool:
-    """Whether several steps were about as slow, or the work as little: a checkpoint makes one step long."""
+    """Whether so many steps were about as slow, or the work as little: a checkpoint makes one step long."""
     if before is None or not before.is_certain or before.ratio == float("inf"):
         return False
     return before.step_count not in (1, 2) and before.ratio >= _BEFORE_SHARE_RATIO * slowdown.ratio
@@ -95,5 +101,8 @@ def began_later(graph: JobGraph, slow: Sequence[Finding], machine: Sequence[Find
 
 def _late_ns(graph: JobGraph, hosts: Sequence[str], pace: Pace) -> int:
     """How much later than what makes the job slower, or earlier than that, something is that has not to do with it."""
-    windows = [graph.hosts[host].beat_ns for host in hosts if host in graph.hosts]
-    return max(_LATE_NS, round(_LATE_STEP_COUNT * pace.median_step_ns), 2 * max(windows, default=0))
+    return max(_LATE_NS, round(_LATE_STEP_COUNT * pace.median_step_ns), 2 * _window_ns(graph, hosts))
+
+
+def _window_ns(graph: JobGraph, hosts: Sequence[str]) -> int:
+    return max((graph.hosts[host].beat_ns for host in hosts if host in graph.hosts), default=0)

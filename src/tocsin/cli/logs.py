@@ -41,7 +41,7 @@ class StderrHandler(logging.Handler):
             line = self.format(record) + "\n"
             sys.stderr.write(line)
             sys.stderr.flush()
-        except (OSError, ValueError, TypeError):
+        except Exception:  # noqa: BLE001  # supervising: what cannot be logged must not end who logs it
             self.handleError(record)
 
 

@@ -35,7 +35,7 @@ def test_nobody_begins_again_where_nobody_stood() -> None:
 
 
 def _pcie() -> WorkTracker:
-    """A minute of work, half a minute of a checkpoint, and work again; of the metrics of work only PCIe is sampled."""
+    """A minute of work, 90 s of a checkpoint, and work again; of the metrics of work only PCIe is sampled."""
     tracker = WorkTracker(WorkConfig())
     for number, ratio in enumerate([1.0] * 12 + [3.0] * 18 + [1.0] * 12):
         span = (number * WINDOW_NS, (number + 1) * WINDOW_NS)
@@ -60,3 +60,24 @@ def test_a_slowdown_is_told_as_it_was_seen_by_a_time() -> None:
     assert late is not None
     assert (early.is_certain, late.is_certain) == (False, True)
     assert tracker.slowdown_since(0, 0) is None
+
+
+def _with_pcie(*ratios: float) -> WorkTracker:
+    tracker = WorkTracker(WorkConfig())
+    for number, ratio in enumerate(ratios):
+        span = (number * WINDOW_NS, (number + 1) * WINDOW_NS)
+        tracker.take(span, {"pcie_bytes_per_second": ratio}, step_ns=0, announced=False)
+    return tracker
+
+
+def test_a_burst_over_pcie_ends_a_standstill() -> None:
+    tracker = _with_pcie(*[1.0] * 12, *[0.0] * 12, 1.6)
+
+    assert (tracker.standing_since_ns, tracker.is_idle) == (0, False)
+    assert tracker.longest_standing_ns == 12 * WINDOW_NS
+
+
+def test_what_pcie_does_for_minutes_is_how_the_job_works_now() -> None:
+    tracker = _with_pcie(*[1.0] * 12, *[1.6] * 80, *[0.0] * 12)
+
+    assert tracker.standing_since_ns == 92 * WINDOW_NS

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 
-from tocsin.models.pace import Slowdown
+from tocsin.models.pace import Slowdown, find_slowdown
 from tocsin.pipeline.operators.diagnose.deviations import MachineRules
 from tocsin.pipeline.operators.diagnose.machine import Cleared, find_machine, join
 from tocsin.pipeline.operators.diagnose.stop import StopConfig, stood_before_deaths_ns
@@ -317,8 +318,8 @@ def test_a_machine_that_only_still_differs_hides_not_that_the_job_is_slow() -> N
 def _told(pace: Pace, until: float, cleared: Cleared, metric: str = "cpu_util_ratio") -> list[tuple[str, Reason]]:
     busy = _differs("n3", (0, until), metric, "high")
     busy.detail["metrics"][0].update(value=4.0)
-    found, reasons = find_machine(_graph(), _ns(until), [busy], pace, MachineRules(), cleared)
-    return [(finding.fault.value, (*reasons, finding.reason)[0]) for finding in found]
+    found, _ = find_machine(_graph(), _ns(until), [busy], pace, MachineRules(), cleared)
+    return [(finding.fault.value, finding.reason) for finding in found]
 
 
 def test_whose_cpu_another_program_used_when_the_job_became_slower_is_not_why() -> None:
@@ -332,6 +333,53 @@ def test_whose_cpu_another_program_used_when_the_job_became_slower_is_not_why() 
     assert _told(later, 120, cleared) == [("degraded", Reason.SLOWER_LATER)]
     assert _told(at_once, 125, cleared) == [("degraded", Reason.NO_IMPACT)]
     assert _told(later, 120, Cleared(), "pfc_tx_packets_per_second") == hurts
+
+
+def test_only_whom_it_was_said_of_is_cleared() -> None:
+    """A daemon since a minute, and a link that fails as the steps become longer: the latter is why."""
+    pace, cleared = Pace(SLOWER, slower_ns=_ns(45)), Cleared()
+    daemon = _differs("n3", (0, 110), "cpu_util_ratio", "high")
+    link = _differs("n5", (45, 110), "rdma_bytes_per_second", "low")
+    first, _ = find_machine(_graph(), _ns(110), [daemon, link], pace, MachineRules(), cleared)
+    then, _ = find_machine(_graph(), _ns(115), [daemon, link], pace, MachineRules(), cleared)
+
+    assert [(f.suspects[0].component.name, f.reason) for f in first][:1] == [("n3", Reason.SLOWER_LATER)]
+    assert [(f.suspects[0].component.name, f.fault) for f in then][:1] == [("n5", FaultKind.FAIL_SLOW)]
+
+
+@dataclass
+class RealSteps(Pace):
+    """Steps of some seconds that take a third longer from some time on."""
+
+    seconds: float = 1.0
+
+    def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
+        lengths: list[float] = []
+        ends: list[int] = []
+        at_ns = _ns(-2000)
+        while at_ns < now_ns:
+            length = self.seconds * (1.3 if at_ns >= self.slower_ns else 1.0) * (1 + 0.001 * (len(ends) % 3))
+            at_ns += int(length * NS_PER_SECOND)
+            lengths.append(length)
+            ends.append(at_ns)
+        done = np.array(ends) <= now_ns
+        return find_slowdown(np.array(lengths)[done], np.array(ends, np.int64)[done], onset_ns, now_ns)
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.0, 3.0, 4.0, 10.0, 30.0])
+@pytest.mark.parametrize("metric", ["cpu_util_ratio", "gpu_sm_clock_hertz"])
+def test_however_long_steps_are_who_differs_in_a_slow_job_is_not_why(seconds: float, metric: str) -> None:
+    began = 30 + 10 * seconds
+    slow = RealSteps(slower_ns=_ns(0), median_step_ns=int(seconds * NS_PER_SECOND), seconds=seconds)
+    anomaly = _differs("n3", (began, began + 60 + 6 * seconds), metric, "low" if "clock" in metric else "high")
+    now_ns = anomaly.end_ns
+    late, _ = find_machine(_graph(), now_ns, [anomaly], slow, MachineRules(), Cleared())
+    at_once, _ = find_machine(
+        _graph(), now_ns, [anomaly], replace(slow, slower_ns=_ns(began)), MachineRules(), Cleared()
+    )
+
+    assert [finding.reason for finding in late] == [Reason.SLOWER_BEFORE]
+    assert [finding.reason for finding in at_once] == [Reason.METRICS_DIFFER_STEPS_SLOWER]
 
 
 @pytest.mark.parametrize("slowdown", [SLOWER, None])
@@ -416,13 +464,13 @@ def test_gpus_that_work_one_percent_harder_are_not_why_a_job_lost_a_third(
     ("stopped", "longest_pause_seconds", "fault", "is_tentative"),
     [(15, 0, "degraded", False), (30, 0, "fail_slow", True), (30, 40, "degraded", False), (95, 0, "fail_slow", False)],
 )
-def test_whoever_is_busy_while_no_step_ends_may_write_a_checkpoint_that_nobody_announced(
+def test_whoever_differs_while_no_step_ends_may_write_a_checkpoint_that_nobody_announced(
     stopped: float, longest_pause_seconds: int, fault: str, is_tentative: bool
 ) -> None:
     """As long as one and a half of the longest that was seen; and is not drained before twice of that."""
     graph = _graph()
     graph.take([StepBatch(JOB, "n1", _ns(0), (StepRecord(_ns(0), 1, 7, 1.0),))])
-    anomaly = _differs("n3", (0, stopped), "gpu_util_ratio", "low")
+    anomaly = _differs("n3", (0, stopped), "rdma_bytes_per_second", "low")
     pace = Pace(NO_STEP, longest_pause_ns=longest_pause_seconds * NS_PER_SECOND)
     [found], _ = find_machine(graph, _ns(stopped), [anomaly], pace, MachineRules(), Cleared())
 
@@ -445,10 +493,34 @@ def test_a_burst_of_packets_that_is_over_is_not_why(metric: str, now_sigmas: flo
     assert [finding.fault for finding in found] == [fault]
 
 
-def _idle(host: str, value: float, present_ratio: float = 1.0) -> Anomaly:
+def _idle(host: str, value: float, present_ratio: float = 1.0, expected: float = 0.95) -> Anomaly:
     anomaly = _differs(host, (0, 85), "gpu_util_ratio", "low", standing=True, holds_memory=True)
-    anomaly.detail["metrics"][0].update(value=value, expected=0.95, present_ratio=present_ratio)
+    anomaly.detail["metrics"][0].update(value=value, expected=expected, present_ratio=present_ratio)
     return anomaly
+
+
+def _unseen(anomaly: Anomaly) -> Anomaly:
+    """There was no sample in the last window."""
+    for name in ("sigmas", "value", "expected"):
+        del anomaly.detail["metrics"][0][name]
+    return anomaly
+
+
+def test_what_was_not_sampled_in_the_last_window_is_not_over() -> None:
+    anomaly = _unseen(_differs("n3", (0, 60), "pfc_tx_packets_per_second", "high"))
+    found, _ = find_machine(_graph(), _ns(60), [anomaly], Pace(SLOWER), MachineRules(), Cleared())
+
+    assert [finding.fault for finding in found] == [FaultKind.FAIL_SLOW]
+
+
+@pytest.mark.parametrize("ratio", [0.3, 4.0, 13.0])
+@pytest.mark.parametrize("value", [0.2, 0.0])
+def test_idle_gpus_are_never_too_little_however_much_the_job_lost(ratio: float, value: float) -> None:
+    anomaly = _differs("n3", (0, 60), "gpu_util_ratio", "low")
+    anomaly.detail["metrics"][0].update(value=value, expected=0.95)
+    found, _ = find_machine(_graph(), _ns(60), [anomaly], Pace(replace(SLOWER, ratio=ratio)), MachineRules(), Cleared())
+
+    assert [finding.fault for finding in found] == [FaultKind.FAIL_SLOW]
 
 
 @pytest.mark.parametrize(
@@ -459,8 +531,18 @@ def _idle(host: str, value: float, present_ratio: float = 1.0) -> Anomaly:
         ([_idle("n3", 0.9)], 80, []),
         ([_idle("n3", 0.2, present_ratio=0.4)], 80, []),
         ([_idle("n3", 0.2), _idle("n5", 0.2)], 80, []),
+        ([_idle("n3", 0.05, expected=0.3)], 80, []),
+        ([_unseen(_idle("n3", 0.2))], 80, []),
     ],
-    ids=["its-gpus-are-idle", "no-step-ends", "a-little-less", "now-and-then", "two"],
+    ids=[
+        "its-gpus-are-idle",
+        "no-step-ends",
+        "a-little-less",
+        "now-and-then",
+        "two",
+        "all-wait-for-data",
+        "no-sample-now",
+    ],
 )
 def test_the_one_whose_gpus_are_idle_while_all_others_spin_is_named_in_a_job_that_seems_to_stand(
     anomalies: list[Anomaly], last_step: float, named: list[str]
@@ -492,10 +574,23 @@ def test_of_several_that_steps_name_alike_the_one_whose_metrics_tell_why_is_name
     assert [suspect.component.name for suspect in found.suspects] == named
 
 
+def test_of_those_behind_one_switch_none_is_singled_out_by_its_metrics() -> None:
+    leaf = Component(ComponentKind.LEAF, "leaf-3")
+    told = replace(_named_by_steps("n3"), reason=Reason.METRICS_DIFFER_STEPS_SLOWER)
+    [found] = join([replace(_named_by_steps("n2", "n3"), common=leaf)], [told])
+
+    assert [suspect.component.name for suspect in found.suspects] == ["n2", "n3"]
+    assert found.common == leaf
+
+
+WARM = {"metric": "gpu_temperature_celsius", "score": 0.6, "present_ratio": 1.0}
+
+
 @pytest.mark.parametrize(("present_ratio", "named"), [(0.75, []), (0.9, ["n3"])])
 def test_a_daemon_that_comes_again_is_not_why_all_became_slower(present_ratio: float, named: list[str]) -> None:
     anomaly = _differs("n3", (0, 40), "cpu_util_ratio", "high")
     anomaly.detail["metrics"][0].update(present_ratio=present_ratio)
+    anomaly.detail["metrics"].append({**anomaly.detail["metrics"][0], **WARM})
     found, _ = find_machine(_graph(), _ns(41), [anomaly], Pace(SLOWER), MachineRules(), Cleared())
 
     assert [suspect.component.name for finding in found for suspect in finding.suspects] == named
