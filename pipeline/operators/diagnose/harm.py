@@ -14,6 +14,7 @@ from tocsin.pipeline.operators.diagnose.deviations import (
     family_of,
     only_cpu,
     other_program,
+    present_ratio,
 )
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.timing import OWN_SHARE_RATIO, own_excess_of
@@ -39,6 +40,8 @@ _NOTHING_SIGMAS = 0.5
 """The weakest jams that half minutes tell show as one to two sigmas in each window; a burst that is over as none."""
 _LEAST_SHARE_RATIO = 1 / 12
 """Of what the job lost: two thirds of what one slow GPU of eight shows in its machine's mean."""
+_STEADY_RATIO = 0.6
+"""Without steps: of windows that stalls of uneven steps fall into, every other one may show the same machine."""
 _ALL_THE_TIME_RATIO = 0.8
 """Two bursts of a daemon in forty seconds are three of four windows."""
 
@@ -53,6 +56,8 @@ def hurts_job(
         return False
     if slowdown is None:
         return is_loud(chosen)
+    if not pace.median_step_ns and max(map(present_ratio, chosen)) < _STEADY_RATIO:
+        return False
     if _is_too_small(chosen, slowdown) or _is_over(chosen):
         return False
     steady = not only_cpu(chosen) and is_loud(chosen) and lasted_ns >= rules.undecided_ns and is_steady(chosen, rules)
