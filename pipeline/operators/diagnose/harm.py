@@ -14,7 +14,6 @@ from tocsin.pipeline.operators.diagnose.deviations import (
     family_of,
     only_cpu,
     other_program,
-    present_ratio,
 )
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.timing import OWN_SHARE_RATIO, own_excess_of
@@ -56,7 +55,7 @@ def hurts_job(
         return False
     if slowdown is None:
         return is_loud(chosen)
-    if not pace.median_step_ns and max(map(present_ratio, chosen)) < _STEADY_RATIO:
+    if not pace.median_step_ns and _present_ratio(chosen) < _STEADY_RATIO:
         return False
     if _is_too_small(chosen, slowdown) or _is_over(chosen):
         return False
@@ -115,9 +114,14 @@ def lasts(chosen: Sequence[Anomaly], lasted_ns: int, graph: JobGraph, pace: Pace
     """
     shown = pace.own_excess_seconds(chosen[0].component.name) is not None
     cpu_lasting_ns = rules.cpu_lasting_ns if shown else 2 * rules.cpu_lasting_ns
-    ratios = [m["present_ratio"] for m in chosen[0].detail["metrics"] if family_of(m) == "cpu" and m["score"] >= 1.0]
-    all_the_time = shown or max(ratios, default=0.0) >= _ALL_THE_TIME_RATIO
+    all_the_time = shown or _present_ratio(chosen) >= _ALL_THE_TIME_RATIO
     return all_the_time and lasted_ns >= cpu_lasting_ns and lasted_ns > 2 * _window_ns(graph, chosen)
+
+
+def _present_ratio(chosen: Sequence[Anomaly]) -> float:
+    """Share of the time in which the most steady of what speaks against them deviated, not of what hardly does."""
+    told = [metric for anomaly in chosen for metric in anomaly.detail["metrics"] if metric["score"] >= 1.0]
+    return max((m["present_ratio"] for m in told if family_of(m) not in SILENT_FAMILIES), default=0.0)
 
 
 def is_undecided(slowdown: Slowdown | None, pace: Pace) -> bool:

@@ -605,6 +605,8 @@ def test_without_steps_what_every_other_window_shows_is_a_row_of_stalls(
 ) -> None:
     anomaly = _differs("n3", (0, 100), "gpu_util_ratio", "low")
     anomaly.detail["metrics"][0].update(present_ratio=present_ratio, value=0.5, expected=0.9)
+    young = {"metric": "gpu_sm_active_ratio", "score": 0.5, "present_ratio": 1.0}
+    anomaly.detail["metrics"].append({**anomaly.detail["metrics"][0], **young})
     pace = Pace(SLOWER, median_step_ns=step_seconds * NS_PER_SECOND)
     found, _ = find_machine(_graph(), _ns(100), [anomaly], pace, MachineRules(), Cleared())
 
