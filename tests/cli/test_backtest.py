@@ -160,10 +160,12 @@ def test_a_model_out_of_the_registry_by_version_and_the_current_one(
 
 
 def busy(folder: Path) -> Path:
-    """Six machines, one of which has a busy CPU from the first minute on."""
-    columns = np.full((300, 6), 0.5) + 0.005 * np.random.default_rng(1).standard_normal((300, 6))
-    columns[60:, 2] = 0.95
-    table = metric_table([f"n{index}" for index in range(6)], {"cpu_util_ratio": columns})
+    """Six machines, one of which has a busy CPU and a link that carries half from the second minute on."""
+    noise = 1 + 0.01 * np.random.default_rng(1).standard_normal((300, 6))
+    cpu, link = 0.5 * noise, 2e10 * noise
+    cpu[60:, 2], link[60:, 2] = 0.95, 1e10
+    columns = {"cpu_util_ratio": cpu, "rdma_bytes_per_second": link}
+    table = metric_table([f"n{index}" for index in range(6)], columns)
     write_recording(folder, Recording(kit.manifest(300), {"host_metrics": table}))
     return folder
 
