@@ -223,18 +223,19 @@ class Stream:
 
 
 def _page_of(port: int, attempts: int = 5) -> str:
-    """One reporter's page; empty where nobody listens, as JobManager and TaskManagers take some ports of the range."""
-    for left in reversed(range(attempts)):
+    """One reporter's page; empty where nobody listens, or one who is no reporter.
+
+    JobManager and TaskManagers take some ports of the range, and others of the machine may have some of them.
+    """
+    for _ in range(attempts):
         try:
             with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
                 return str(page.read().decode())
         except URLError:
             return ""
         except (HTTPException, OSError):  # a busy reporter hangs up before its answer
-            if not left:
-                raise
             time.sleep(0.5)
-    raise AssertionError(f"attempts = {attempts}: must be at least 1")
+    return ""
 
 
 def _identity(record: Any) -> tuple[bytes, bytes]:

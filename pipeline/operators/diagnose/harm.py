@@ -39,14 +39,19 @@ _NOTHING_SIGMAS = 0.5
 """The weakest jams that half minutes tell show as one to two sigmas in each window; a burst that is over as none."""
 _LEAST_SHARE_RATIO = 1 / 12
 """Of what the job lost: two thirds of what one slow GPU of eight shows in its machine's mean."""
-_STEADY_RATIO = 0.6
-"""Without steps: of windows that stalls of uneven steps fall into, every other one may show the same machine."""
+_SHORT_WINDOW_NS, _STEADY_RATIO = 10 * NS_PER_SECOND, 0.6
+"""Without steps: of windows so long that a stall or two fall into each, every other one may show the same machine."""
 _ALL_THE_TIME_RATIO = 0.8
 """Two bursts of a daemon in forty seconds are three of four windows."""
 
 
-def hurts_job(
-    chosen: Sequence[Anomaly], slowdown: Slowdown | None, pace: Pace, lasted_ns: int, rules: MachineRules
+def hurts_job(  # what is known of it
+    graph: JobGraph,
+    chosen: Sequence[Anomaly],
+    slowdown: Slowdown | None,
+    pace: Pace,
+    lasted_ns: int,
+    rules: MachineRules,
 ) -> bool:
     """Whether the job suffers from it: for sure, or likely where something tells of it all the time."""
     if other_program(chosen) and not pace.median_step_ns:
@@ -55,8 +60,10 @@ def hurts_job(
         return False
     if slowdown is None:
         return is_loud(chosen)
-    if not pace.median_step_ns and _present_ratio(chosen) < _STEADY_RATIO:
-        return False
+    if not pace.median_step_ns and _window_ns(graph, chosen) > _SHORT_WINDOW_NS:
+        told = [metric["present_ratio"] for metric in _told(chosen)]
+        if max(told, default=0.0) < _STEADY_RATIO:
+            return False
     if _is_too_small(chosen, slowdown) or _is_over(chosen):
         return False
     steady = not only_cpu(chosen) and is_loud(chosen) and lasted_ns >= rules.undecided_ns and is_steady(chosen, rules)
@@ -77,7 +84,7 @@ def _is_too_small(chosen: Sequence[Anomaly], slowdown: Slowdown) -> bool:
     The others wait for a slow machine, and are less busy than it by what the job lost; where one GPU of its eight is
     slow, its mean is above theirs by an eighth of that.
     """
-    told = [m for a in chosen for m in a.detail["metrics"] if m["score"] >= 1.0 and family_of(m) not in SILENT_FAMILIES]
+    told = [metric for metric in _told(chosen) if family_of(metric) not in SILENT_FAMILIES]
     if slowdown.ratio == float("inf") or {family_of(metric) for metric in told} != {"activity"}:
         return False
     known = [m for m in told if m.get("value") is not None and m.get("expected")]
@@ -87,8 +94,7 @@ def _is_too_small(chosen: Sequence[Anomaly], slowdown: Slowdown) -> bool:
 
 def _is_over(chosen: Sequence[Anomaly]) -> bool:
     """Whether all that speaks for it are packets, and there are none now: a burst may lie in two half minutes."""
-    told = [metric for anomaly in chosen for metric in anomaly.detail["metrics"] if metric["score"] >= 1.0]
-    return all(str(m["metric"]) in _PACKETS and m.get("sigmas", math.inf) < _NOTHING_SIGMAS for m in told)
+    return all(str(m["metric"]) in _PACKETS and m.get("sigmas", math.inf) < _NOTHING_SIGMAS for m in _told(chosen))
 
 
 def one_stall_ns(graph: JobGraph, chosen: Sequence[Anomaly], pace: Pace) -> int:
@@ -114,14 +120,14 @@ def lasts(chosen: Sequence[Anomaly], lasted_ns: int, graph: JobGraph, pace: Pace
     """
     shown = pace.own_excess_seconds(chosen[0].component.name) is not None
     cpu_lasting_ns = rules.cpu_lasting_ns if shown else 2 * rules.cpu_lasting_ns
-    all_the_time = shown or _present_ratio(chosen) >= _ALL_THE_TIME_RATIO
+    ratios = [metric["present_ratio"] for metric in _told(chosen) if family_of(metric) == "cpu"]
+    all_the_time = shown or max(ratios, default=0.0) >= _ALL_THE_TIME_RATIO
     return all_the_time and lasted_ns >= cpu_lasting_ns and lasted_ns > 2 * _window_ns(graph, chosen)
 
 
-def _present_ratio(chosen: Sequence[Anomaly]) -> float:
-    """Share of the time in which the most steady of what speaks against them deviated, not of what hardly does."""
-    told = [metric for anomaly in chosen for metric in anomaly.detail["metrics"] if metric["score"] >= 1.0]
-    return max((m["present_ratio"] for m in told if family_of(m) not in SILENT_FAMILIES), default=0.0)
+def _told(chosen: Sequence[Anomaly]) -> list[dict[str, Any]]:
+    """What speaks against them, not what hardly does."""
+    return [metric for anomaly in chosen for metric in anomaly.detail["metrics"] if metric["score"] >= 1.0]
 
 
 def is_undecided(slowdown: Slowdown | None, pace: Pace) -> bool:

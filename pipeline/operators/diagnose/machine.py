@@ -166,7 +166,7 @@ def _find_working(  # as above
         bool(open_ones)
         and reason is None
         and lasted_ns > max(one_stall_ns(graph, chosen, pace), one_step_ns(slowdown))
-        and hurts_job(chosen, slowdown, pace, lasted_ns, rules)
+        and hurts_job(graph, chosen, slowdown, pace, lasted_ns, rules)
     )
     if not hurts and not is_loud(chosen):
         return [], [Reason.NO_IMPACT]

@@ -597,17 +597,24 @@ def test_a_daemon_that_comes_again_is_not_why_all_became_slower(present_ratio: f
 
 
 @pytest.mark.parametrize(
-    ("present_ratio", "step_seconds", "fault"),
-    [(0.5, 0, FaultKind.DEGRADED), (0.7, 0, FaultKind.FAIL_SLOW), (0.5, 1, FaultKind.FAIL_SLOW)],
+    ("present_ratio", "step_seconds", "window_seconds", "fault"),
+    [
+        (0.5, 0, 25, FaultKind.DEGRADED),
+        (0.7, 0, 25, FaultKind.FAIL_SLOW),
+        (0.5, 1, 25, FaultKind.FAIL_SLOW),
+        (0.5, 0, 5, FaultKind.FAIL_SLOW),
+    ],
 )
-def test_without_steps_what_every_other_window_shows_is_a_row_of_stalls(
-    present_ratio: float, step_seconds: int, fault: FaultKind
+def test_without_steps_what_every_other_long_window_shows_is_a_row_of_stalls(
+    present_ratio: float, step_seconds: int, window_seconds: int, fault: FaultKind
 ) -> None:
     anomaly = _differs("n3", (0, 100), "gpu_util_ratio", "low")
     anomaly.detail["metrics"][0].update(present_ratio=present_ratio, value=0.5, expected=0.9)
     young = {"metric": "gpu_sm_active_ratio", "score": 0.5, "present_ratio": 1.0}
     anomaly.detail["metrics"].append({**anomaly.detail["metrics"][0], **young})
     pace = Pace(SLOWER, median_step_ns=step_seconds * NS_PER_SECOND)
-    found, _ = find_machine(_graph(), _ns(100), [anomaly], pace, MachineRules(), Cleared())
+    graph = _graph()
+    graph.hosts["n3"].beat_ns = window_seconds * NS_PER_SECOND
+    found, _ = find_machine(graph, _ns(100), [anomaly], pace, MachineRules(), Cleared())
 
     assert [finding.fault for finding in found] == [fault]
