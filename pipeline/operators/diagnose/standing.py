@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -165,13 +165,7 @@ def jammed(anomalies: Sequence[Anomaly]) -> list[Anomaly]:
 
     What else differs among machines that wait most of the time may be how they wait.
     """
-    found = []
-    for anomaly in anomalies:
-        told = [one for one in anomaly.detail["metrics"] if one["metric"] == _PFC and one["score"] >= 1.0]
-        if told and anomaly.detail.get("standing"):
-            detail = {key: value for key, value in anomaly.detail.items() if key != "standing"}
-            found.append(replace(anomaly, metric=_PFC, detail={**detail, "metrics": told}))
-    return found
+    return _only(anomalies, lambda _, metric: metric["metric"] == _PFC and metric["score"] >= 1.0)
 
 
 def idle_beside_spinning(anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomaly]:
@@ -179,18 +173,30 @@ def idle_beside_spinning(anomalies: Sequence[Anomaly], rules: MachineRules) -> l
 
     In a job so slow that its machines seem to stand; where all wait for data, all are idle.
     """
+    found = _only(
+        anomalies,
+        lambda anomaly, metric: (
+            _is_far_below(metric, rules) and anomaly.end_ns - metric["since_ns"] >= rules.standing_ns
+        ),
+    )
+    return found if len(found) == 1 else []
+
+
+def _only(anomalies: Sequence[Anomaly], tells: Callable[[Anomaly, Mapping[str, Any]], bool]) -> list[Anomaly]:
+    """Of what differs among standing machines, what tells in a job that works."""
     found = []
     for anomaly in anomalies:
-        told = [one for one in anomaly.detail["metrics"] if one["metric"] == _UTIL and _is_far_below(one, rules)]
-        if told and anomaly.detail.get("standing") and anomaly.end_ns - told[0]["since_ns"] >= rules.standing_ns:
+        told = [metric for metric in anomaly.detail["metrics"] if tells(anomaly, metric)]
+        if told and anomaly.detail.get("standing"):
             detail = {key: value for key, value in anomaly.detail.items() if key != "standing"}
-            found.append(replace(anomaly, metric=_UTIL, detail={**detail, "metrics": told}))
-    return found if len(found) == 1 else []
+            found.append(replace(anomaly, metric=told[0]["metric"], detail={**detail, "metrics": told}))
+    return found
 
 
 def _is_far_below(metric: Mapping[str, Any], rules: MachineRules) -> bool:
     return bool(
-        metric["direction"] == "low"
+        metric["metric"] == _UTIL
+        and metric["direction"] == "low"
         and metric["score"] >= 1.0
         and metric.get("sigmas", 0.0) >= _FAR_SIGMAS
         and metric["present_ratio"] >= rules.steady_ratio
