@@ -131,7 +131,9 @@ def test_who_may_not_write_is_told_and_is_let_in_when_it_may(
     sink = start(secure, topic_prefix, PLAIN.replace("alice", "carol"), "secret-of-carol")
     wait_until(lambda: any(record.getMessage() == "broker away" for record in caplog.records), 90)
     grant(secure[0], topic_prefix, ACLOperation.DESCRIBE)
-    wait_until(lambda: len({record.__dict__.get("error") for record in caplog.records}) > 2, 90)
+    wait_until(
+        lambda: len({record.__dict__["error"] for record in caplog.records if "error" in record.__dict__}) > 1, 90
+    )
     grant(secure[0], topic_prefix, ACLOperation.WRITE)
 
     assert len(read_count(secure[0].address, [f"{topic_prefix}.events"], 1)) == 1
