@@ -1,6 +1,8 @@
 """Fixtures for all tests."""
 
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,16 @@ ROOT = Path(__file__).resolve().parents[1]
 # deadline: this machine may be shared. derandomize: CI must say the same of the same commit twice.
 settings.register_profile("tocsin", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True)
 settings.load_profile("tocsin")
+
+
+@pytest.fixture(autouse=True)
+def logs_as_they_were() -> Iterator[None]:
+    """Commands set the package's logger up; the next test finds it as it was."""
+    logger = logging.getLogger("tocsin")
+    handlers, level, propagate = logger.handlers[:], logger.level, logger.propagate
+    yield
+    logger.handlers[:], logger.propagate = handlers, propagate
+    logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -7,21 +7,10 @@ import io
 import json
 import logging
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from tocsin.cli.logs import set_up_logs
-
-
-@pytest.fixture(autouse=True)
-def own_logs() -> Iterator[None]:
-    """Gives the package's logger back as it was."""
-    root = logging.getLogger("tocsin")
-    before = root.handlers[:], root.level, root.propagate
-    yield
-    root.handlers[:], root.propagate = before[0], before[2]
-    root.setLevel(before[1])
 
 
 def test_whoever_redirects_stderr_later_gets_the_lines(monkeypatch: pytest.MonkeyPatch) -> None:
