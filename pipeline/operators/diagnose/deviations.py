@@ -117,9 +117,14 @@ def family_of(metric: Mapping[str, Any]) -> str:
     return FAMILIES.get(name, "activity" if name.startswith("gpu_") else name)
 
 
+def told_by(*anomalies: Anomaly) -> list[dict[str, Any]]:
+    """The metrics that are beyond their alarm line: what speaks against a machine, not what hardly does."""
+    return [metric for anomaly in anomalies for metric in anomaly.detail["metrics"] if metric["score"] >= 1.0]
+
+
 def families(anomaly: Anomaly) -> set[str]:
     """Families of the metrics that are beyond their alarm line."""
-    return {family_of(metric) for metric in anomaly.detail["metrics"] if metric["score"] >= 1.0}
+    return {family_of(metric) for metric in told_by(anomaly)}
 
 
 def begin_ns(anomaly: Anomaly) -> int:
@@ -149,8 +154,7 @@ def telling_of(anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomal
 
 def _is_only_jammed(anomaly: Anomaly) -> bool:
     """Whether nothing but its port speaks against it."""
-    told = [metric for metric in anomaly.detail["metrics"] if metric["score"] >= 1.0]
-    loud = [metric for metric in told if family_of(metric) not in SILENT_FAMILIES]
+    loud = [metric for metric in told_by(anomaly) if family_of(metric) not in SILENT_FAMILIES]
     return all(metric["metric"] == "pfc_tx_packets_per_second" for metric in loud)
 
 
@@ -196,8 +200,8 @@ def only_cpu(chosen: Sequence[Anomaly]) -> bool:
 
 def other_program(chosen: Sequence[Anomaly]) -> bool:
     """Whether all that speaks for it is that more of a CPU is used: other programs do that every day."""
-    told = [metric for anomaly in chosen for metric in anomaly.detail["metrics"] if metric["score"] >= 1.0]
-    return only_cpu(chosen) and all(metric["direction"] == "high" for metric in told if family_of(metric) == "cpu")
+    used = [metric for metric in told_by(*chosen) if family_of(metric) == "cpu"]
+    return only_cpu(chosen) and all(metric["direction"] == "high" for metric in used)
 
 
 def present_ratio(anomaly: Anomaly) -> float:

@@ -14,9 +14,10 @@ from tocsin.pipeline.operators.diagnose.deviations import (
     family_of,
     only_cpu,
     other_program,
+    told_by,
 )
 from tocsin.pipeline.operators.diagnose.pace import Pace
-from tocsin.pipeline.operators.diagnose.timing import OWN_SHARE_RATIO, own_excess_of
+from tocsin.pipeline.operators.diagnose.timing import OWN_SHARE_RATIO, own_excess_of, window_ns
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Anomaly
@@ -60,8 +61,8 @@ def hurts_job(  # what is known of it
         return False
     if slowdown is None:
         return is_loud(chosen)
-    if not pace.median_step_ns and _window_ns(graph, chosen) > _SHORT_WINDOW_NS:
-        told = [metric["present_ratio"] for metric in _told(chosen)]
+    if not pace.median_step_ns and window_ns(graph, chosen) > _SHORT_WINDOW_NS:
+        told = [metric["present_ratio"] for metric in told_by(*chosen)]
         if max(told, default=0.0) < _STEADY_RATIO:
             return False
     if _is_too_small(chosen, slowdown) or _is_over(chosen):
@@ -70,21 +71,13 @@ def hurts_job(  # what is known of it
     return (slowdown.is_certain or (steady and slowdown.is_likely)) and _explains(chosen, slowdown, pace)
 
 
-def _window_ns(graph: JobGraph, chosen: Sequence[Anomaly]) -> int:
-    """The length of a metric window of theirs: one alone accuses nobody, however long it is.
-
-    Of thousands of machines whose steps end at other places in a window of 25 s some lie far out in one of them.
-    """
-    return max((graph.hosts[a.component.name].beat_ns for a in chosen if a.component.name in graph.hosts), default=0)
-
-
 def _is_too_small(chosen: Sequence[Anomaly], slowdown: Slowdown) -> bool:
     """Whether all that differs is how busy their GPUs are, and by much less than what the job lost.
 
     The others wait for a slow machine, and are less busy than it by what the job lost; where one GPU of its eight is
     slow, its mean is above theirs by an eighth of that.
     """
-    told = [metric for metric in _told(chosen) if family_of(metric) not in SILENT_FAMILIES]
+    told = [metric for metric in told_by(*chosen) if family_of(metric) not in SILENT_FAMILIES]
     if slowdown.ratio == float("inf") or {family_of(metric) for metric in told} != {"activity"}:
         return False
     known = [m for m in told if m.get("value") is not None and m.get("expected")]
@@ -94,18 +87,19 @@ def _is_too_small(chosen: Sequence[Anomaly], slowdown: Slowdown) -> bool:
 
 def _is_over(chosen: Sequence[Anomaly]) -> bool:
     """Whether all that speaks for it are packets, and there are none now: a burst may lie in two half minutes."""
-    return all(str(m["metric"]) in _PACKETS and m.get("sigmas", math.inf) < _NOTHING_SIGMAS for m in _told(chosen))
+    return all(str(m["metric"]) in _PACKETS and m.get("sigmas", math.inf) < _NOTHING_SIGMAS for m in told_by(*chosen))
 
 
 def one_stall_ns(graph: JobGraph, chosen: Sequence[Anomaly], pace: Pace) -> int:
     """How long one hiccup of theirs may show: in two windows, without step records to tell that it was one step."""
-    return (1 if pace.median_step_ns else 2) * _window_ns(graph, chosen)
+    return (1 if pace.median_step_ns else 2) * window_ns(graph, chosen)
 
 
 def one_step_ns(slowdown: Slowdown | None) -> int:
     """How long one late start may show: no longer than its step. Of two steps one is enough to raise the median."""
-    is_told = slowdown is not None and 0 < slowdown.step_count <= 2
-    return round(slowdown.step_seconds * NS_PER_SECOND) if slowdown is not None and is_told else 0
+    if slowdown is None or not 0 < slowdown.step_count <= 2:
+        return 0
+    return round(slowdown.step_seconds * NS_PER_SECOND)
 
 
 def is_loud(chosen: Sequence[Anomaly]) -> bool:
@@ -120,14 +114,9 @@ def lasts(chosen: Sequence[Anomaly], lasted_ns: int, graph: JobGraph, pace: Pace
     """
     shown = pace.own_excess_seconds(chosen[0].component.name) is not None
     cpu_lasting_ns = rules.cpu_lasting_ns if shown else 2 * rules.cpu_lasting_ns
-    ratios = [metric["present_ratio"] for metric in _told(chosen) if family_of(metric) == "cpu"]
+    ratios = [metric["present_ratio"] for metric in told_by(*chosen) if family_of(metric) == "cpu"]
     all_the_time = shown or max(ratios, default=0.0) >= _ALL_THE_TIME_RATIO
-    return all_the_time and lasted_ns >= cpu_lasting_ns and lasted_ns > 2 * _window_ns(graph, chosen)
-
-
-def _told(chosen: Sequence[Anomaly]) -> list[dict[str, Any]]:
-    """What speaks against them, not what hardly does."""
-    return [metric for anomaly in chosen for metric in anomaly.detail["metrics"] if metric["score"] >= 1.0]
+    return all_the_time and lasted_ns >= cpu_lasting_ns and lasted_ns > 2 * window_ns(graph, chosen)
 
 
 def is_undecided(slowdown: Slowdown | None, pace: Pace) -> bool:

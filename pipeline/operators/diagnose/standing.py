@@ -17,6 +17,7 @@ from tocsin.pipeline.operators.diagnose.deviations import (
     lost_gpu,
     present_ratio,
     single_out,
+    told_by,
 )
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.patterns import cause_of_metrics
@@ -92,7 +93,7 @@ def _differs_as_late_ones(anomaly: Anomaly, late: Sequence[Anomaly], rules: Mach
 
 
 def _ways_of(anomaly: Anomaly) -> set[tuple[str, str]]:
-    return {(metric["metric"], metric["direction"]) for metric in anomaly.detail["metrics"] if metric["score"] >= 1.0}
+    return {(metric["metric"], metric["direction"]) for metric in told_by(anomaly)}
 
 
 def _differed_until(anomaly: Anomaly, since_ns: int, rules: MachineRules) -> bool:
@@ -165,7 +166,7 @@ def jammed(anomalies: Sequence[Anomaly]) -> list[Anomaly]:
 
     What else differs among machines that wait most of the time may be how they wait.
     """
-    return _only(anomalies, lambda _, metric: metric["metric"] == _PFC and metric["score"] >= 1.0)
+    return _only(anomalies, lambda _, metric: metric["metric"] == _PFC)
 
 
 def idle_beside_spinning(anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomaly]:
@@ -186,7 +187,7 @@ def _only(anomalies: Sequence[Anomaly], tells: Callable[[Anomaly, Mapping[str, A
     """Of what differs among standing machines, what tells in a job that works."""
     found = []
     for anomaly in anomalies:
-        told = [metric for metric in anomaly.detail["metrics"] if tells(anomaly, metric)]
+        told = [metric for metric in told_by(anomaly) if tells(anomaly, metric)]
         if told and anomaly.detail.get("standing"):
             detail = {key: value for key, value in anomaly.detail.items() if key != "standing"}
             found.append(replace(anomaly, metric=told[0]["metric"], detail={**detail, "metrics": told}))
@@ -197,7 +198,6 @@ def _is_far_below(metric: Mapping[str, Any], rules: MachineRules) -> bool:
     return bool(
         metric["metric"] == _UTIL
         and metric["direction"] == "low"
-        and metric["score"] >= 1.0
         and metric.get("sigmas", 0.0) >= _FAR_SIGMAS
         and metric["present_ratio"] >= rules.steady_ratio
         and metric.get("expected", 0.0) >= _SPINNING_RATIO

@@ -34,6 +34,14 @@ def own_excess_of(chosen: Sequence[Anomaly], pace: Pace) -> float | None:
     return max((excess for excess in excesses if excess is not None), default=None)
 
 
+def window_ns(graph: JobGraph, chosen: Sequence[Anomaly]) -> int:
+    """The length of a metric window of theirs: one alone accuses nobody, however long it is.
+
+    Of thousands of machines whose steps end at other places in a window of 25 s some lie far out in one of them.
+    """
+    return _longest_window_ns(graph, [anomaly.component.name for anomaly in chosen])
+
+
 def why_not(
     graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, slowdown: Slowdown | None, pace: Pace
 ) -> Reason | None:
@@ -68,9 +76,9 @@ def _came_before(graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, slow
     if not other_program(chosen):
         late_ns = round(_STRONG_LATE_FACTOR * late_ns)  # what else differs seldom does for no reason
     # Several steps tell of each of the two spans, or several windows where there are no steps.
-    unit_ns = pace.median_step_ns or _window_ns(graph, hosts)
+    unit_ns = pace.median_step_ns or _longest_window_ns(graph, hosts)
     span_ns = max(late_ns // 2, round(_TOLD_COUNT * unit_ns))
-    then = pace.slowdown_since(onset_ns - max(3 * span_ns, late_ns + span_ns), onset_ns - span_ns)
+    then = pace.slowdown_since(onset_ns - 3 * span_ns, onset_ns - span_ns)
     since = pace.slowdown_since(onset_ns - span_ns, onset_ns)
     return all(_is_as_slow(before, slowdown) for before in (then, since))
 
@@ -101,8 +109,8 @@ def began_later(graph: JobGraph, slow: Sequence[Finding], machine: Sequence[Find
 
 def _late_ns(graph: JobGraph, hosts: Sequence[str], pace: Pace) -> int:
     """How much later than what makes the job slower, or earlier than that, something is that has not to do with it."""
-    return max(_LATE_NS, round(_LATE_STEP_COUNT * pace.median_step_ns), 2 * _window_ns(graph, hosts))
+    return max(_LATE_NS, round(_LATE_STEP_COUNT * pace.median_step_ns), 2 * _longest_window_ns(graph, hosts))
 
 
-def _window_ns(graph: JobGraph, hosts: Sequence[str]) -> int:
+def _longest_window_ns(graph: JobGraph, hosts: Sequence[str]) -> int:
     return max((graph.hosts[host].beat_ns for host in hosts if host in graph.hosts), default=0)
