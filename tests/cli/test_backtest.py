@@ -141,6 +141,13 @@ def test_a_model_from_a_file_judges_from_the_begin(tmp_path: Path, capsys: pytes
     assert said_of(capsys) == []
 
 
+def test_a_file_that_is_no_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "other").write_text("no model")
+
+    assert main(["backtest", str(busy(tmp_path / "busy")), "--model", f"peers={tmp_path / 'other'}"]) == 2
+    assert f"peers={tmp_path / 'other'}" in capsys.readouterr().err
+
+
 def test_a_model_out_of_the_registry_by_version_and_the_current_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

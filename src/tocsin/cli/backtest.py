@@ -19,7 +19,7 @@ from tocsin.cli.main import EXIT_ERROR
 from tocsin.cli.registry import add_registry_argument, registry_of
 from tocsin.cli.score import rows_of
 from tocsin.cli.workers import Work, bar_of, in_turn, interrupt, side_by_side
-from tocsin.schemas.errors import ConfigError, TocsinError
+from tocsin.schemas.errors import ConfigError, ModelRefusedError, TocsinError
 
 if TYPE_CHECKING:
     from tocsin.pipeline.backtest.summary import Case
@@ -82,7 +82,10 @@ def run(args: argparse.Namespace) -> int:
     sets = checked_sets(args.detectors.split(","))
     models = _models(args)
     for name in sets:
-        runner_of(name, models)  # a model that cannot be used is known before the work
+        try:
+            runner_of(name, models)  # a model that cannot be used is known before the work
+        except ModelRefusedError as error:
+            raise ConfigError("--model", ", ".join(args.model), f"models that can be used: {error}") from error
     if args.out is not None:
         _claim(args.out)
     folders, failed = _folders(args.recordings)
