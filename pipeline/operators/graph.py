@@ -7,8 +7,10 @@ that events state. It only keeps facts; it judges nothing.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -48,6 +50,7 @@ from tocsin.schemas.records import (
 _KEPT_STOP_EDGES = 32
 _MOST_OFFSET_NS = 3600 * NS_PER_SECOND
 _KEPT_PHASES = 64
+_END_OF = itemgetter(1)
 _MUTE_AFTER_NS = 8 * NS_PER_SECOND
 """A host speaks at least every metric slice (5 s)."""
 
@@ -150,7 +153,8 @@ class JobGraph:
         if any(begin <= to_ns for opened in self.phases.values() for _, begin in opened):
             return True
         spans = self.phase_spans
-        return bool(spans) and spans[-1][1] >= from_ns and any(b <= to_ns and e >= from_ns for b, e in spans)
+        place = bisect_left(spans, from_ns, key=_END_OF)
+        return place < len(spans) and spans[place][0] <= to_ns
 
     def ended(self) -> bool:
         """Whether the job is over: its ranks left in order, and those that did not say so could not."""

@@ -147,9 +147,9 @@ class Telemetry:
             own = slice(stage * stage_ranks, (stage + 1) * stage_ranks)
             machines = slice(stage * stage_hosts, (stage + 1) * stage_hosts)
             levels = shape.levels.gpu.T * shape.stage_gpu_factor[stage][:, None]
-            gpu[:, :, own] = np.tensordot(levels, shares[:, :, own], axes=(1, 0))
+            gpu[:, :, own] = _weighed(levels, shares[:, :, own])
             levels = shape.levels.host.T * shape.stage_host_factor[stage][:, None]
-            host[:, :, machines] = np.tensordot(levels, by_host[:, :, machines], axes=(1, 0))
+            host[:, :, machines] = _weighed(levels, by_host[:, :, machines])
         return gpu, host
 
     # -- slowness ------------------------------------------------------------------------
@@ -292,6 +292,16 @@ class Telemetry:
                 rows = slice(None) if gap.gpu < 0 else slice(gap.gpu + 1, gap.gpu + 2)
                 kept[within, gap.host_index, rows] = False
         return kept
+
+
+def _weighed(levels: Floats, shares: Singles) -> Singles:
+    """(metrics, ticks, columns) of levels (metrics, phases) and shares (phases, ticks, columns).
+
+    Not ``tensordot``: BLAS gives other last digits with another number of threads, and a seed has to give the same
+    recording on all machines. With so few phases it is slower, too.
+    """
+    found: Singles = np.einsum("mp,ptc->mtc", levels, shares)
+    return found
 
 
 def _lost_share(envelope: Envelope, factor: float, ticks: Floats) -> Singles | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas.records import (
@@ -25,6 +27,8 @@ from tocsin.schemas.records import (
 
 JOB = JobKey("c", "j")
 T0 = 1_800_000_000 * NS_PER_SECOND
+SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=12)
+"""Begin and length, both in seconds."""
 
 
 def frame(host: str, tick_ns: int, ts_ns: int = T0) -> Frame:
@@ -177,6 +181,21 @@ class TestWithoutRank:
             graph.take([end])
             assert not graph.in_announced_phase(T0 + 40 * NS_PER_SECOND, T0 + 50 * NS_PER_SECOND)
             assert graph.in_announced_phase(T0 + 15 * NS_PER_SECOND, T0 + 20 * NS_PER_SECOND)
+
+    @given(SPANS, st.integers(0, 90), st.integers(0, 9))
+    def test_whether_a_span_overlaps_is_the_same_as_asking_each(
+        self, spans: list[tuple[int, int]], from_second: int, seconds: int
+    ) -> None:
+        graph = JobGraph()
+        for begin, length in sorted(spans):
+            for second, edge in ((begin, "begin"), (begin + length, "end")):
+                graph.take([event("phase", second, -1, phase="checkpoint", edge=edge)])
+        from_ns = T0 + from_second * NS_PER_SECOND
+        to_ns = from_ns + seconds * NS_PER_SECOND
+
+        assert graph.in_announced_phase(from_ns, to_ns) is any(
+            begin <= to_ns and end >= from_ns for begin, end in graph.phase_spans
+        )
 
     def test_each_rank_ends_its_own_phases_and_what_all_had_announced_is_one_span(self) -> None:
         graph = JobGraph()

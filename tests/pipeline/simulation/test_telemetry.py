@@ -1,8 +1,12 @@
+import hashlib
+
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from tests.pipeline.simulation.quiet import quiet_case
 from tocsin.pipeline.recording.tables import Recording, Text
+from tocsin.pipeline.simulation.case import HEALTHY, draw_case
 from tocsin.pipeline.simulation.plan import Break, Envelope, Gap, Part, Shift, Slowdown, Stop
 
 ONSET_SECONDS = 60.0
@@ -93,3 +97,13 @@ def test_in_a_checkpoint_everybody_is_idle() -> None:
 
     for host in range(6):
         assert series(recording, "gpu_tensor_active_ratio", host, 0)[66:76].max() < 0.01
+
+
+def test_the_number_of_blas_threads_changes_no_sample() -> None:
+    digests = set()
+    for threads in (1, 2, 4):
+        with threadpool_limits(threads, "blas"):
+            part = next(iter(draw_case(11, 512, HEALTHY, "fit", duration_seconds=60.0).parts()))
+        digests.add(hashlib.sha256(part.matrices.gpu.tobytes() + part.matrices.host.tobytes()).hexdigest())
+
+    assert len(digests) == 1
