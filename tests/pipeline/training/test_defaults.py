@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tocsin.cli.main import main
 from tocsin.models.minder import PRIORITY
 from tocsin.models.minder_file import decode_minder, encode_minder
+from tocsin.pipeline.backtest.series import series_of
 from tocsin.pipeline.registry import BUILTIN, Registry
+from tocsin.pipeline.training.simulated import DEFAULT_COUNT, DEFAULT_HOSTS, FIRST_SEEDS, long_cases, metrics_only
 from tocsin.schemas.model_announcement import content_hash
 
 VARIANTS = {"vae", "raw", "concatenated", "integrated", "mahalanobis"}
+OPEN_METRICS = ("gpu_power_watts", "nvlink_bytes_per_second", "pfc_tx_packets_per_second")
+"""Those without an upper limit of their own: the largest sample of the training."""
 
 
 def test_the_shipped_model_is_whole_and_what_its_card_says(tmp_path: Path) -> None:
@@ -29,6 +34,24 @@ def test_the_shipped_model_is_whole_and_what_its_card_says(tmp_path: Path) -> No
     assert card.training["faults"] == card.metrics["training"]["faults"] > 0
     assert len(payload) < 64 * 1024
     assert encode_minder(model) == payload
+
+
+def test_the_simulation_gives_what_the_shipped_model_was_trained_on(tmp_path: Path) -> None:
+    """Who changes the simulation runs ``make models`` again. Training is a slow test; its largest samples tell, too."""
+    registry = Registry.open(str(tmp_path / "registry"))
+    training = registry.card("minder", BUILTIN).training
+    limits = decode_minder(registry.payload("minder", BUILTIN)).limits
+    cases = list(long_cases(DEFAULT_COUNT, "fit", DEFAULT_HOSTS, FIRST_SEEDS["fit"]))
+    highest = dict.fromkeys(OPEN_METRICS, 0.0)
+    for case in cases:
+        series = series_of(metrics_only(case), OPEN_METRICS)
+        assert series is not None
+        for name, values in zip(OPEN_METRICS, np.moveaxis(series.values, 1, 0), strict=True):
+            highest[name] = max(highest[name], float(values[np.isfinite(values)].max(initial=0.0)))
+
+    assert training["recordings"] == len(cases)
+    assert training["faults"] == sum(len(case.truth()["faults"]) for case in cases)
+    assert highest == pytest.approx({name: limits[name].high for name in OPEN_METRICS}, rel=1e-3)
 
 
 @pytest.mark.slow
