@@ -104,8 +104,17 @@ class Decide:
         return lines
 
     def close_all(self, now_ns: int, reason: Reason) -> list[Verdict]:
-        """Resolve everything: the job ended, or a new attempt began."""
-        return [self._close(incident, now_ns, VerdictState.RESOLVED, reason) for incident in list(self._incidents)]
+        """Close everything: the job ended, or a new attempt began.
+
+        Who was said to be slow, for too short a time to be sure of it, in a job that then came to its end is not slow.
+        """
+        lines = []
+        for incident in list(self._incidents):
+            unsure = not incident.was_confirmed and incident.verdict.fault is FaultKind.FAIL_SLOW
+            taken_back = unsure and incident.verdict.state is VerdictState.OPEN and reason is Reason.JOB_ENDED
+            state = VerdictState.CANCELLED if taken_back else VerdictState.RESOLVED
+            lines.append(self._close(incident, now_ns, state, reason))
+        return lines
 
     def _match(self, finding: Finding) -> Incident | None:
         for incident in self._incidents:

@@ -165,7 +165,7 @@ def _find_working(  # as above
     hurts = (
         bool(open_ones)
         and reason is None
-        and lasted_ns > max(one_stall_ns(graph, chosen, pace), one_step_ns(slowdown))
+        and lasted_ns > max(one_stall_ns(graph, chosen, pace), one_step_ns(graph, chosen, slowdown))
         and hurts_job(graph, chosen, slowdown, pace, lasted_ns, rules)
     )
     if not hurts and not is_loud(chosen):

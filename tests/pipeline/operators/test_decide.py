@@ -156,8 +156,29 @@ class TestEnd:
         life.see(finding(SLOW, "n3"), finding(DEGRADED, "n4"))
         lines = life.decide.close_all(T0 + 60 * NS_PER_SECOND, Reason.JOB_ENDED)
 
-        assert [(line.state.value, line.reason) for line in lines] == [("resolved", "job_ended")] * 2
+        assert [(line.state.value, line.reason) for line in lines] == [
+            ("cancelled", "job_ended"),
+            ("resolved", "job_ended"),
+        ]
         assert life.decide.live == ()
+
+    @pytest.mark.parametrize(
+        ("seconds", "fault", "reason", "state"),
+        [
+            (10, SLOW, Reason.JOB_ENDED, "cancelled"),
+            (60, SLOW, Reason.JOB_ENDED, "resolved"),
+            (10, SLOW, Reason.NEW_ATTEMPT, "resolved"),
+            (10, HANG, Reason.JOB_ENDED, "resolved"),
+        ],
+    )
+    def test_who_was_said_to_be_slow_shortly_before_the_job_came_to_its_end_is_not(
+        self, seconds: int, fault: FaultKind, reason: Reason, state: str
+    ) -> None:
+        life = Life()
+        life.see(finding(fault, "n3"), seconds=seconds)
+        lines = life.decide.close_all(T0 + (seconds + 1) * NS_PER_SECOND, reason)
+
+        assert [line.state.value for line in lines] == [state]
 
 
 class TestStory:

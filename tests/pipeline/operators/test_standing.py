@@ -440,6 +440,39 @@ def test_what_lasts_no_longer_than_one_long_step_is_one_late_start(step_count: i
     assert (("fail_slow", Reason.METRICS_DIFFER_STEPS_SLOWER) in found) == hurts
 
 
+@pytest.mark.parametrize(("until", "hurts"), [(20, False), (25, False), (30, True)])
+def test_of_two_steps_the_longer_one_may_be_all_that_is_late(until: float, hurts: bool) -> None:
+    """Their median is 20 s, so one of them took 25 s: all windows of 5 s that it touches show it."""
+    slower = Slowdown(0.3, True, False, step_seconds=20.0, before_seconds=15.0, step_count=2)
+    graph = _graph()
+    graph.hosts["n3"].beat_ns = 5 * NS_PER_SECOND
+    pace = Pace(slower, median_step_ns=15 * NS_PER_SECOND)
+    anomaly = _differs("n3", (-5, until), "gpu_sm_active_ratio", "low")
+    found, _ = find_machine(graph, _ns(until), [anomaly], pace, MachineRules(), Cleared())
+
+    assert [finding.fault for finding in found] == [FaultKind.FAIL_SLOW if hurts else FaultKind.DEGRADED]
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "hurts"),
+    [
+        ("pcie_bytes_per_second", 0.9 * 0.98, False),
+        ("gpu_power_watts", 0.9 * 0.98, False),
+        ("gpu_sm_clock_hertz", 0.9 * 0.98, True),
+        ("pcie_bytes_per_second", 0.9 * 0.95, True),
+        ("a_users_own", None, True),
+    ],
+)
+def test_one_percent_less_however_surely_is_nothing_where_nobody_knows_what_it_costs(
+    metric: str, value: float | None, hurts: bool
+) -> None:
+    anomaly = _differs("n3", (0, 100), metric, "low")
+    anomaly.detail["metrics"][0].update(value=value, expected=0.9)
+    found, _ = find_machine(_graph(), _ns(100), [anomaly], Pace(None, median_step_ns=0), MachineRules(), Cleared())
+
+    assert [finding.fault for finding in found] == [FaultKind.FAIL_SLOW if hurts else FaultKind.DEGRADED]
+
+
 @pytest.mark.parametrize(
     ("metric", "value", "hurts"),
     [
