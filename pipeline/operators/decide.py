@@ -106,11 +106,11 @@ class Decide:
     def close_all(self, now_ns: int, reason: Reason) -> list[Verdict]:
         """Close everything: the job ended, or a new attempt began.
 
-        Who was said to be slow, for too short a time to be sure of it, in a job that then came to its end is not slow.
+        Who was said to be slow or to hold up all, for too short a time to be sure, is not: the job came to its end.
         """
         lines = []
         for incident in list(self._incidents):
-            unsure = not incident.was_confirmed and incident.verdict.fault is FaultKind.FAIL_SLOW
+            unsure = not incident.was_confirmed and incident.verdict.fault in (FaultKind.FAIL_SLOW, FaultKind.HANG)
             taken_back = unsure and incident.verdict.state is VerdictState.OPEN and reason is Reason.JOB_ENDED
             state = VerdictState.CANCELLED if taken_back else VerdictState.RESOLVED
             lines.append(self._close(incident, now_ns, state, reason))

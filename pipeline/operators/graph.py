@@ -63,6 +63,8 @@ class JobGraph:
         self.places: dict[int, RankPlace] = {}
         self._roles: dict[str, tuple[int, ...]] | None = None
         """``roles_of_hosts``, None: to be made again."""
+        self._behind: dict[str, frozenset[str]] | None = None
+        """Host -> all hosts behind its switch; None: to be made again."""
         self._places_part: bytes | None = None
         """The places' part of a snapshot, None: to be made again; announced each 30 s, they nearly never move."""
         self.groups: dict[str, CommGroup] = {}
@@ -124,6 +126,17 @@ class JobGraph:
                 stages.setdefault(place.host, set()).add(place.pp)
             self._roles = {host: tuple(sorted(found)) for host, found in stages.items()}
         return self._roles
+
+    def neighbours_of(self, host: str) -> frozenset[str]:
+        """The other hosts behind its leaf switch, else of its minipod; none where nobody said who hangs on what."""
+        if self._behind is None:
+            behind: dict[tuple[str, str], set[str]] = {}
+            keys = {place.host: (place.leaf, "" if place.leaf else place.minipod) for place in self.places.values()}
+            for name, key in keys.items():
+                behind.setdefault(key, set()).add(name)
+            known = {key: frozenset(names) for key, names in behind.items() if any(key)}
+            self._behind = {name: known.get(key, frozenset()) for name, key in keys.items()}
+        return self._behind.get(host, frozenset()) - {host}
 
     def spare_hosts(self) -> frozenset[str]:
         """Hosts that report and carry no rank, while most others do: replaced, or not yet needed."""
@@ -224,7 +237,7 @@ class JobGraph:
             before = self.places.get(place.rank)
             moved = moved or (before is not None and before.host != place.host)
             if before is not place and before != place:
-                self._roles = self._places_part = None
+                self._roles = self._behind = self._places_part = None
             self.places[place.rank] = place
             self._rank(place.rank, place.host, topology.ts_ns).host = place.host
         if moved:
@@ -359,7 +372,7 @@ class JobGraph:
         }
 
     def _load_state(self, state: dict[str, Any]) -> None:
-        self._roles = None
+        self._roles = self._behind = None
         self.groups = {
             comm_id: CommGroup(comm_id, GroupKind(kind), tuple(ranks)) for comm_id, kind, ranks in state["groups"]
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,8 @@ from tocsin.schemas.records import Slice
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
 DETECTOR = "peers"
+JAM_METRICS = frozenset({"pfc_tx_packets_per_second", "ecn_packets_per_second", "cnp_packets_per_second"})
+_FEWEST_NEIGHBOURS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class Words:
         host_metric_count: so many of them are the hosts' own.
         blocks: levels by ``host`` and ``mean``.
         model_version: of the numbers that judged.
+        neighbours_of: the other hosts behind a host's switch.
     """
 
     hosts: Sequence[str]
@@ -36,6 +39,7 @@ class Words:
     host_metric_count: int
     blocks: Mapping[str, Block]
     model_version: str
+    neighbours_of: Callable[[str], Collection[str]]
 
     def anomaly(self, data: Slice, row: int, sums: Sums, seen: Seen) -> Anomaly:
         """What has added up against the host of one row."""
@@ -60,6 +64,7 @@ class Words:
             "sigmas": float(seen.sigmas[entry.side, row, entry.column]),
             "value": value,
             "expected": expected,
+            "neighbours_ratio": self._neighbours_ratio(entry, row, seen),
         }
         return {
             "metric": self.metrics[entry.column].name,
@@ -69,6 +74,19 @@ class Words:
             "present_ratio": round(entry.present_ratio, 4),
             **{key: float(f"{value:.5g}") for key, value in numbers.items() if np.isfinite(value)},
         }
+
+    def _neighbours_ratio(self, entry: Entry, row: int, seen: Seen) -> float:
+        """How jammed the hosts behind the same switch are (their median) as a share of how jammed this one is."""
+        if self.metrics[entry.column].name not in JAM_METRICS or entry.side == LOW:
+            return float("nan")
+        behind = self.neighbours_of(self.hosts[row])
+        excess = [value - expected for value, expected in
+                  (self._value_of(entry.column, index, seen) for index, host in enumerate(self.hosts) if host in behind)
+                  if np.isfinite(value - expected)]  # fmt: skip
+        value, expected = self._value_of(entry.column, row, seen)
+        if len(excess) < _FEWEST_NEIGHBOURS or not value > expected:
+            return float("nan")
+        return float(np.median(excess)) / (value - expected)
 
     def _value_of(self, column: int, row: int, seen: Seen) -> tuple[float, float]:
         """A host's value of one metric, and what was expected."""

@@ -387,7 +387,8 @@ class PeerDetector:
 
     def _anomaly(self, data: Slice, row: int, sums: Sums, seen: Seen) -> Anomaly:
         version = version_of(self._model)
-        words = Words(self._hosts, self._metrics, len(self._table.host), self._blocks, version)
+        of_host, neighbours_of = len(self._table.host), self._graph.neighbours_of
+        words = Words(self._hosts, self._metrics, of_host, self._blocks, version, neighbours_of)
         return words.anomaly(data, row, sums, seen)
 
     def _abstain(self, reason: Reason, count: int = 1) -> None:

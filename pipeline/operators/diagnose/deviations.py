@@ -8,6 +8,7 @@ from typing import Any
 
 from tocsin.pipeline.operators.diagnose.common import common_component, few_hosts
 from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.pipeline.operators.peer_words import JAM_METRICS
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Anomaly, ComponentKind, Evidence
 
@@ -141,21 +142,32 @@ _JAM_FACTOR = 10.0
 """A port of its own is marked by an order of magnitude more packets than its peers'; hosts of a congested minipod lie
 within one of each other."""
 
+_NEIGHBOURS_RATIO = 0.15
+"""Behind a congested switch the median of the others had a third to a half of the most jammed one's packets, behind
+that of a port that jams alone nothing (levels drift by some percent of a burst)."""
+
 
 def telling_of(anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomaly]:
     """The deviations that may accuse; where there are none, lasting marks of congestion (its neighbours show them)."""
     steady = [a for a in anomalies if not a.detail.get("leaning") and present_ratio(a) >= rules.present_ratio]
     loud = [anomaly for anomaly in steady if families(anomaly) - SILENT_FAMILIES]
     quiet = [anomaly for anomaly in steady if anomaly not in loud and _jams(anomaly, rules)]
-    if len(loud) == 1 and len(quiet) > 1 and _is_only_jammed(loud[0]):
+    alone = loud or quiet
+    if len(alone) == 1 and _is_only_jammed(alone[0]) and (len(quiet) > 1 or _neighbours_are_jammed(alone[0])):
         return []  # one of several that are jammed together: by a switch, or a job beside this one
-    return loud or quiet
+    return alone
 
 
 def _is_only_jammed(anomaly: Anomaly) -> bool:
     """Whether nothing but its port speaks against it."""
     loud = [metric for metric in told_by(anomaly) if family_of(metric) not in SILENT_FAMILIES]
     return all(metric["metric"] == "pfc_tx_packets_per_second" for metric in loud)
+
+
+def _neighbours_are_jammed(anomaly: Anomaly) -> bool:
+    """Whether the hosts behind its switch are jammed too, if less: one port that jams leaves theirs as they were."""
+    jams = [metric for metric in told_by(anomaly) if metric["metric"] in JAM_METRICS]
+    return max((metric.get("neighbours_ratio", 0.0) for metric in jams), default=0.0) >= _NEIGHBOURS_RATIO
 
 
 def _jams(anomaly: Anomaly, rules: MachineRules) -> bool:

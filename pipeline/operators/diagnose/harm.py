@@ -19,6 +19,7 @@ from tocsin.pipeline.operators.diagnose.deviations import (
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.timing import OWN_SHARE_RATIO, own_excess_of, window_ns
 from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.pipeline.operators.peer_words import JAM_METRICS
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Anomaly
 
@@ -36,7 +37,6 @@ _STEADY_METRICS = frozenset(
 _STEADY_SIGMAS, _DOWN_SIGMAS = 4.0, 20.0
 """GPUs that idle beside spinning ones were 34 to 50 sigmas down; phases of a step gave up to 15."""
 _FAR_SIGMAS, _FAR_METRIC_COUNT = 8.0, 2
-_PACKETS = frozenset({"pfc_tx_packets_per_second", "ecn_packets_per_second", "cnp_packets_per_second"})
 _NOTHING_SIGMAS = 0.5
 """The weakest jams that half minutes tell show as one to two sigmas in each window; a burst that is over as none."""
 _LEAST_SHARE_RATIO = 1 / 12
@@ -100,7 +100,9 @@ def _is_slight(chosen: Sequence[Anomaly]) -> bool:
 
 def _is_over(chosen: Sequence[Anomaly]) -> bool:
     """Whether all that speaks for it are packets, and there are none now: a burst may lie in two half minutes."""
-    return all(str(m["metric"]) in _PACKETS and m.get("sigmas", math.inf) < _NOTHING_SIGMAS for m in told_by(*chosen))
+    return all(
+        str(m["metric"]) in JAM_METRICS and m.get("sigmas", math.inf) < _NOTHING_SIGMAS for m in told_by(*chosen)
+    )
 
 
 def one_stall_ns(graph: JobGraph, chosen: Sequence[Anomaly], pace: Pace) -> int:

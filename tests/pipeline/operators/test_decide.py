@@ -168,7 +168,8 @@ class TestEnd:
             (10, SLOW, Reason.JOB_ENDED, "cancelled"),
             (60, SLOW, Reason.JOB_ENDED, "resolved"),
             (10, SLOW, Reason.NEW_ATTEMPT, "resolved"),
-            (10, HANG, Reason.JOB_ENDED, "resolved"),
+            (2, HANG, Reason.JOB_ENDED, "cancelled"),
+            (10, STOP, Reason.JOB_ENDED, "resolved"),
         ],
     )
     def test_who_was_said_to_be_slow_shortly_before_the_job_came_to_its_end_is_not(

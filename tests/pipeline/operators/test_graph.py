@@ -255,3 +255,17 @@ def test_an_offset_that_no_clock_has_corrects_nothing(offset_ns: int, corrected_
     graph.take([Topology(JOB, "a", T0, (RankPlace(0, "a"),)), replace(status("a"), clock_offset_ns=offset_ns)])
 
     assert graph.corrected_ns(0, T0) == corrected_ns
+
+
+def test_neighbours_hang_on_the_same_leaf_else_on_the_same_minipod() -> None:
+    graph = JobGraph()
+    behind = {"a": ("l1", "p1"), "b": ("l1", "p1"), "c": ("l2", "p1"), "d": ("", "p1"), "e": ("", "p1"), "f": ("", "")}
+    places = [RankPlace(r, name, leaf=leaf, minipod=pod) for r, (name, (leaf, pod)) in enumerate(behind.items())]
+    graph.take([Topology(JOB, place.host, T0, (place,)) for place in places])
+
+    assert {name: sorted(graph.neighbours_of(name)) for name in "abcdefg"} == {
+        "a": ["b"], "b": ["a"], "c": [], "d": ["e"], "e": ["d"], "f": [], "g": [],
+    }  # fmt: skip
+
+    graph.take([Topology(JOB, "c", T0, (replace(places[2], leaf="l1"),))])
+    assert sorted(graph.neighbours_of("a")) == ["b", "c"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -13,51 +13,85 @@ from tocsin.pipeline.operators.peer_exits import EXITS
 from tocsin.pipeline.operators.peer_work import WORK
 from tocsin.pipeline.operators.peers import PeerDetector, PeersConfig
 from tocsin.schemas.metrics import GPU_METRICS, HOST_METRICS
-from tocsin.schemas.records import NS_PER_SECOND, JobKey, Slice
+from tocsin.schemas.records import NS_PER_SECOND, JobKey, RankPlace, Slice, Topology
+from tocsin.schemas.verdicts import Anomaly
 
+JOB = JobKey("c", "j")
 T0 = 1_700_000_000 * NS_PER_SECOND
 HOSTS, GPUS = 8, 8
 POWER = [metric.name for metric in GPU_METRICS].index("gpu_power_watts")
 UTIL = [metric.name for metric in GPU_METRICS].index("gpu_util_ratio")
 NVLINK = [metric.name for metric in GPU_METRICS].index("nvlink_bytes_per_second")
 PCIE = [metric.name for metric in GPU_METRICS].index("pcie_bytes_per_second")
+PFC = [metric.name for metric in HOST_METRICS].index("pfc_tx_packets_per_second")
 CPU = [metric.name for metric in HOST_METRICS].index("cpu_util_ratio")
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 Change = Callable[[int, Floats, Floats], None]
 """Changes one window's values: (window, hosts x metrics, hosts x GPUs x metrics)."""
 
 
-def told(
-    change: Change, windows: int, warmup_noise: float = 0.01, *, while_standing: bool = False
-) -> dict[str, list[int]]:
-    """Host -> the windows of five seconds in which it is named, in a job of eight hosts of eight GPUs.
-
-    For its work; or for what it does while the job stands, or did as it came to stand.
-    """
+def anomalies(
+    change: Change, windows: int, warmup_noise: float = 0.01, graph: JobGraph | None = None, hosts: int = HOSTS
+) -> Iterator[tuple[int, Anomaly]]:
+    """What the detector says after each window of five seconds of a job of hosts of eight GPUs."""
     draw = np.random.default_rng(3)
-    detector = PeerDetector(PeersConfig(), JobGraph())
-    names = tuple(f"n{row:02d}" for row in range(HOSTS))
+    detector = PeerDetector(PeersConfig(), graph or JobGraph())
+    names = tuple(f"n{row:02d}" for row in range(hosts))
     gpus = tuple((name, f"GPU-{name}-{gpu}") for name in names for gpu in range(GPUS))
-    found: dict[str, list[int]] = {}
     for window in range(windows):
-        own = 0.5 * (1 + warmup_noise * draw.standard_normal((HOSTS, len(HOST_METRICS))))
-        each = 0.5 * (1 + warmup_noise * draw.standard_normal((HOSTS, GPUS, len(GPU_METRICS))))
+        own = 0.5 * (1 + warmup_noise * draw.standard_normal((hosts, len(HOST_METRICS))))
+        each = 0.5 * (1 + warmup_noise * draw.standard_normal((hosts, GPUS, len(GPU_METRICS))))
         each[:, :, POWER] *= 900
         host, gpu = own.astype(np.float32), each.astype(np.float32)
         change(window, host, gpu)
-        flat = gpu.reshape(HOSTS * GPUS, -1)
+        flat = gpu.reshape(hosts * GPUS, -1)
         end_ns = T0 + 5 * (window + 1) * NS_PER_SECOND
-        stamps = np.full(HOSTS, end_ns - 1, np.int64)
+        stamps = np.full(hosts, end_ns - 1, np.int64)
         counts = [(5 * np.isfinite(values)).astype(np.uint16) for values in (host, flat)]
-        fives = np.full(HOSTS, 5, np.int64)
-        seconds = np.full(HOSTS, NS_PER_SECOND, np.int64)
+        fives = np.full(hosts, 5, np.int64)
+        seconds = np.full(hosts, NS_PER_SECOND, np.int64)
         means = MetricMeans(names, stamps, seconds, fives, gpus, host, counts[0], flat, counts[1])
-        for anomaly in detector.on_means(Slice(JobKey("c", "j"), end_ns - 5 * NS_PER_SECOND, end_ns, ()), means):
-            if anomaly.detector == EXITS:
-                continue  # all of a GPU's metrics move together here, its memory too
-            if bool(anomaly.detail.keys() & {"standing", "leaning"}) is while_standing:
-                found.setdefault(anomaly.component.name, []).append(window)
+        for anomaly in detector.on_means(Slice(JOB, end_ns - 5 * NS_PER_SECOND, end_ns, ()), means):
+            yield window, anomaly
+
+
+def told(
+    change: Change, windows: int, warmup_noise: float = 0.01, *, while_standing: bool = False
+) -> dict[str, list[int]]:
+    """Host -> the windows in which it is named.
+
+    For its work; or for what it does while the job stands, or did as it came to stand.
+    """
+    found: dict[str, list[int]] = {}
+    for window, anomaly in anomalies(change, windows, warmup_noise):
+        if anomaly.detector == EXITS:
+            continue  # all of a GPU's metrics move together here, its memory too
+        if bool(anomaly.detail.keys() & {"standing", "leaning"}) is while_standing:
+            found.setdefault(anomaly.component.name, []).append(window)
     return found
+
+
+@pytest.mark.parametrize(("leaf_hosts", "jam", "told_ratio"), [(4, 0.4, 0.4), (4, 0.0, 0.0), (2, 0.4, None)])
+def test_beside_a_jammed_port_stands_how_jammed_its_neighbours_are(
+    leaf_hosts: int, jam: float, told_ratio: float | None
+) -> None:
+    """By the median of the hosts behind the same switch; a single one tells nothing."""
+    graph = JobGraph()
+    places = [RankPlace(row, f"n{row:02d}", leaf=f"leaf{row // leaf_hosts}") for row in range(64)]
+    graph.take([Topology(JOB, place.host, T0, (place,)) for place in places])
+
+    def congest(window: int, host: Floats, gpu: Floats) -> None:
+        host[:, PFC] = 100.0
+        if window >= 60:
+            host[1, PFC] += 5000
+            host[[0, *range(2, leaf_hosts)], PFC] += 5000 * jam
+
+    [*_, last] = [
+        anomaly for _, anomaly in anomalies(congest, 70, graph=graph, hosts=64) if anomaly.component.name == "n01"
+    ]
+    [pfc] = [metric for metric in last.detail["metrics"] if metric["metric"] == HOST_METRICS[PFC].name]
+
+    assert pfc.get("neighbours_ratio") == (told_ratio if told_ratio is None else pytest.approx(told_ratio, abs=0.02))
 
 
 def test_a_slow_drift_of_one_machine_is_learned_and_named_by_nobody() -> None:

@@ -440,6 +440,39 @@ def test_what_lasts_no_longer_than_one_long_step_is_one_late_start(step_count: i
     assert (("fail_slow", Reason.METRICS_DIFFER_STEPS_SLOWER) in found) == hurts
 
 
+@pytest.mark.parametrize(
+    ("metric", "neighbours_ratio", "named"),
+    [
+        ("pfc_tx_packets_per_second", 0.4, False),
+        ("pfc_tx_packets_per_second", 0.05, True),
+        ("pfc_tx_packets_per_second", None, True),
+        ("ecn_packets_per_second", 0.4, False),
+        ("ecn_packets_per_second", 0.05, True),
+    ],
+)
+def test_the_most_jammed_one_behind_a_congested_switch_is_not_why(
+    metric: str, neighbours_ratio: float | None, named: bool
+) -> None:
+    anomaly = _differs("n3", (0, 60), metric, "high")
+    told = {"value": 4000.0, "expected": 100.0}
+    anomaly.detail["metrics"][0].update(
+        told if neighbours_ratio is None else told | {"neighbours_ratio": neighbours_ratio}
+    )
+    found, _ = find_machine(_graph(), _ns(60), [anomaly], Pace(SLOWER), MachineRules(), Cleared())
+
+    assert [finding.fault for finding in found if not finding.only_holds] == [FaultKind.FAIL_SLOW] * named
+
+
+def test_what_else_speaks_against_the_most_jammed_one_still_does() -> None:
+    """Its clock is down, or it moves half of the bytes."""
+    jam = _differs("n3", (0, 60), "pfc_tx_packets_per_second", "high")
+    jam.detail["metrics"][0].update(value=4000.0, expected=100.0, neighbours_ratio=0.4)
+    jam.detail["metrics"].append(_differs("n3", (0, 60), "gpu_sm_clock_hertz", "low").detail["metrics"][0])
+    found, _ = find_machine(_graph(), _ns(60), [jam], Pace(SLOWER), MachineRules(), Cleared())
+
+    assert [finding.fault for finding in found] == [FaultKind.FAIL_SLOW]
+
+
 @pytest.mark.parametrize(("until", "hurts"), [(20, False), (25, False), (30, True)])
 def test_of_two_steps_the_longer_one_may_be_all_that_is_late(until: float, hurts: bool) -> None:
     """Their median is 20 s, so one of them took 25 s: all windows of 5 s that it touches show it."""
