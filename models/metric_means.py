@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.models.frames import FloatArray, GpuRow, Grid, stack_frames
-from tocsin.schemas.metrics import Metric, MetricTable
+from tocsin.schemas.metrics import Metric, MetricTable, possible_range
 from tocsin.schemas.records import Frame
 
 LongArray = NDArray[np.int64]
@@ -102,14 +102,14 @@ def _samples(frames: Sequence[Frame], metric_count: int) -> LongArray:
 
 
 def possible(values: FloatArray, metrics: Sequence[Metric]) -> FloatArray:
-    """Without what cannot be: below a metric's own lower limit (a counter that wrapped) is no sample.
+    """Without what cannot be: a counter that wrapped, or a driver's error number, is no sample.
 
     Args:
         values: shape (rows, metrics, ticks).
         metrics: of the second axis.
     """
-    low = np.array([-np.inf if metric.low is None else metric.low for metric in metrics], np.float32)
-    wrong = values < low[:, None]
+    low, high = np.array([possible_range(metric) for metric in metrics], np.float32).reshape(-1, 2).T[:, :, None]
+    wrong = (values < low) | (values > high)
     return np.where(wrong, np.float32(np.nan), values) if wrong.any() else values
 
 

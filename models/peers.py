@@ -161,6 +161,8 @@ def transform(values: FloatArray, scales: Sequence[Scale]) -> FloatArray:
 _NEARLY_NOTHING_FLOORS = 3.0
 _SHARED_JAM_FACTOR = math.e
 """One had 16 times what its peers had, in a job that was jammed as a whole, and nothing ailed it."""
+_MOST_FLOORS = 20.0
+"""A level that is nearly nothing may move by so much in a window; others by themselves."""
 _NOTHING = 1e-9
 """A level that is nothing: no ratio can be taken (an error counter of a healthy machine)."""
 
@@ -210,7 +212,8 @@ def compare(
         said = np.where(judged, own / sigma, np.nan).astype(np.float32)
     else:
         said = sigmas
-    _learn(values, rest, sigmas, factor, state, config)
+    most = np.where(counted | ~ready, np.inf, np.maximum(np.abs(level), _MOST_FLOORS * floors))
+    _learn(values, rest, sigmas, (factor, most), state, config)
     return PeerWindow(said, expected, factor)
 
 
@@ -318,10 +321,12 @@ def _learn(
     values: FloatArray,
     rest: FloatArray,
     sigmas: FloatArray,
-    factor: FloatArray,
+    limits: tuple[FloatArray, FloatArray],
     state: PeerState,
     config: PeerConfig,
 ) -> None:
+    """Learn from one window; by the common factor, and by no more than the most: one absurd sample is not usual."""
+    factor, most = limits
     fresh = np.isfinite(values)
     idle = np.isfinite(factor) & (factor < config.idle_ratio)
     first = fresh & ~np.isfinite(state.level)
@@ -331,6 +336,7 @@ def _learn(
     rate = np.where(odd, rate * config.suspicious_rate_ratio, rate)
     rate = np.where(fresh & ~first & ~idle, rate, 0.0)
     scaled = np.where(np.isfinite(factor), rest / np.clip(factor, 0.3, 3.0), rest)
+    scaled = np.clip(scaled, -most, most)
     state.level += np.nan_to_num(rate * scaled).astype(np.float32)
     limit = np.where(state.seen_count >= config.warmup_count, 4 * state.own_spread + 1e-9, np.inf)
     size = np.minimum(np.abs(np.nan_to_num(rest)), np.maximum(limit, 1e-6 * np.abs(np.nan_to_num(state.level))))

@@ -62,6 +62,33 @@ HOST_METRICS: tuple[Metric, ...] = (
 )
 """The 8 metrics of a machine, in the order of table 1."""
 
+_MOST = 1e18
+"""Of a users' metric: a counter that wrapped is 1.8e19, and float32 can still multiply two such numbers."""
+_CEILINGS: dict[str, float] = {
+    "_ratio": 2.0,
+    "_watts": 4e3,
+    "_celsius": 200.0,
+    "_hertz": 1e10,
+    "_bytes": 1e14,
+    "_bytes_per_second": 1e14,
+    "_packets_per_second": 1e11,
+}
+"""By unit, of the built-in metrics: several times what the largest accelerator, port or host of today can do.
+
+A reading above is none: a driver's error number, or a counter that wrapped. Ratios of nominal values may be a little
+above 1.
+"""
+_BUILTIN_NAMES = frozenset(metric.name for metric in (*GPU_METRICS, *HOST_METRICS))
+
+
+def possible_range(metric: Metric) -> tuple[float, float]:
+    """Least and largest number, in base units, that a sample of it can be: what lies outside is no sample."""
+    low = -_MOST if metric.low is None else metric.low
+    if metric.name not in _BUILTIN_NAMES:
+        return low, _MOST
+    return low, max(ceiling for suffix, ceiling in _CEILINGS.items() if metric.name.endswith(suffix))
+
+
 BUILTIN_TABLE_ID = 1
 FIRST_CUSTOM_TABLE_ID = 16
 

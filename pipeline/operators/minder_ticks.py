@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.models.frames import FloatArray, Grid, fits, stack_frames
-from tocsin.models.metric_means import MetricMeans
+from tocsin.models.metric_means import MetricMeans, possible
 from tocsin.pipeline.operators.peer_rows import mean_by_host
 from tocsin.schemas.metrics import Metric, MetricTable
 from tocsin.schemas.records import Frame, Slice
@@ -52,8 +52,8 @@ def ticks_of_frames(data: Slice, tables: Mapping[int, MetricTable], metrics: Seq
         stack = stack_frames(list(members), table, grid, hosts=hosts)
         host_row = {host: row for row, host in enumerate(hosts)}
         of_host = np.array([host_row[host] for host, _ in stack.gpu_rows], np.intp)
-        means = _gpu_means(stack.gpu_values, of_host, len(hosts))
-        for scope, found in ((table.host, stack.host_values), (table.gpu, means)):
+        means = _gpu_means(possible(stack.gpu_values, table.gpu), of_host, len(hosts))
+        for scope, found in ((table.host, possible(stack.host_values, table.host)), (table.gpu, means)):
             _lay(values, found, scope, metrics)
     return Ticks(hosts, values, data.start_ns, tick_ns)
 
@@ -79,9 +79,8 @@ def _gpu_means(values: FloatArray, of_host: NDArray[np.intp], host_count: int) -
 
 
 def _lay(out: FloatArray, values: FloatArray, scope: Sequence[Metric], metrics: Sequence[str]) -> None:
-    """Write the wanted columns; what lies below the metric's own lower limit is no sample (a counter that wrapped)."""
+    """Write the wanted columns."""
     for index, metric in enumerate(scope):
         if metric.name in metrics:
             column, found = metrics.index(metric.name), values[:, index]
-            known = np.isfinite(found) & (found >= (-np.inf if metric.low is None else metric.low))
-            out[:, column] = np.where(known, found, out[:, column])
+            out[:, column] = np.where(np.isfinite(found), found, out[:, column])

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tocsin.pipeline.recording.frames import metric_table_of
 from tocsin.pipeline.recording.tables import TABLES, Recording, Text
+from tocsin.schemas.metrics import possible_range
 from tocsin.schemas.records import NS_PER_SECOND
 
 BEFORE_START_NS = 60 * NS_PER_SECOND
@@ -19,7 +20,7 @@ _SHARED_TICKS_RATIO = 0.01
 
 def notes_of(recording: Recording) -> tuple[str, ...]:
     """What was passed over when it was read, rows out of time, samples that do not fit ``tick_seconds``."""
-    checks = (_out_of_time, _off_tick, _out_of_scope, _without_duration, _unplaced)
+    checks = (_out_of_time, _off_tick, _out_of_scope, _impossible, _without_duration, _unplaced)
     return (*recording.notes, *(note for check in checks for note in check(recording)))
 
 
@@ -80,6 +81,23 @@ def _out_of_scope(recording: Recording) -> Iterator[str]:
                 if count:
                     place = f"host_metrics.parquet, column {metric.name}"
                     yield f"{place}: {count} values stand in rows whose gpu is not {must}, and are left out"
+
+
+def _impossible(recording: Recording) -> Iterator[str]:
+    """Samples that cannot be: error numbers of drivers, counters that wrapped, percents where ratios are asked for."""
+    columns = recording.tables.get("host_metrics")
+    if columns is None:
+        return
+    table = metric_table_of(recording)
+    for metric in (*table.gpu, *table.host):
+        if metric.name not in columns:
+            continue
+        values, (low, high) = cast(NDArray[Any], columns[metric.name]), possible_range(metric)
+        wrong = np.flatnonzero((values < low) | (values > high))
+        if wrong.size:
+            place = f"host_metrics.parquet, column {metric.name}, row {wrong[0]}: {values[wrong[0]]:g}"
+            known = int((~np.isnan(values)).sum())
+            yield f"{place} cannot be ({low:g} to {high:g}); {wrong.size} of {known} samples cannot and are left out"
 
 
 def _without_duration(recording: Recording) -> Iterator[str]:

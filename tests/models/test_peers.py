@@ -94,6 +94,16 @@ class TestLevels:
 
         assert max(sigmas) < -5
 
+    @pytest.mark.parametrize("seen", [2, LEARNED_COUNT])
+    @pytest.mark.parametrize("absurd", [30.0, 1e5, 1e12])
+    def test_one_absurd_sample_is_not_what_is_usual(self, seen: int, absurd: float) -> None:
+        """A counter that jumped; neither the machine itself nor its peers differ from it afterwards."""
+        rows = Rows([450.0] * 8).learn(seen)
+        rows.window(one_of(8, 2, absurd))
+        later = [np.nan_to_num(rows.window().sigmas) for _ in range(60)]
+
+        assert np.abs(later).max() < 5
+
     def test_a_checkpoint_of_all_leaves_no_residual(self) -> None:
         rows = Rows(np.linspace(400, 500, 8)).learn()
         for share in (0.25, 0.02, 0.25, 1.0):

@@ -168,7 +168,7 @@ class DetectorConformance(DetectorCase):
     def test_the_unit_of_a_metric_does_not_matter_where_its_limits_have_it_too(self) -> None:
         self.skip_if_exempt("units")
         plain = self.play(self.slices(8, faulty=True))[1]
-        case = self.rescaled(1000.0)
+        case = self.rescaled(0.001)
         scaled = case.play(case.slices(8, faulty=True))[1]
 
         assert accused(plain) == {FAULTY_HOST}

@@ -15,7 +15,15 @@ from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import Frame, Slice
 
 CASES = {"peers": PeersCase, "users": UsersCase, "minder": MinderCase}
-WRONG = {"nan": float("nan"), "inf": float("inf"), "minus_inf": float("-inf"), "negative": -1e9, "wrapped": -1.8e19}
+WRONG = {
+    "nan": float("nan"),
+    "inf": float("inf"),
+    "minus_inf": float("-inf"),
+    "negative": -1e9,
+    "wrapped": -1.8e19,
+    "unsigned": 1.8446744e19,
+    "largest": 3e38,
+}
 BROKEN = "n05"
 
 pytestmark = pytest.mark.parametrize("name", CASES)

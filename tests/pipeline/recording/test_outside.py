@@ -482,6 +482,25 @@ class TestNotes:
         assert f"column gpu_util_ratio: {of_host.sum()} values stand in rows whose gpu is not from 0 on" in found
         assert f"column cpu_util_ratio: {(~of_host).sum()} values stand in rows whose gpu is not -1" in found
 
+    def test_samples_that_cannot_be(self, tmp_path: Path) -> None:
+        """A driver's error number, a counter that wrapped: no sample, and nobody is accused of them."""
+        tables = drawn("none")
+        metrics = tables["host_metrics"]
+        of_host = np.flatnonzero(metrics["gpu"] < 0)
+        metrics["rdma_bytes_per_second"] = metrics["rdma_bytes_per_second"].copy()
+        metrics["rdma_bytes_per_second"][of_host[300]] = 1.8446744e19
+        metrics["cpu_util_ratio"] = metrics["cpu_util_ratio"].copy()
+        metrics["cpu_util_ratio"][of_host[[200, 400]]] = 255.0
+        known = {name: int(np.isfinite(metrics[name]).sum()) for name in ("cpu_util_ratio", "rdma_bytes_per_second")}
+        found = self.notes(tmp_path, tables)
+
+        assert (
+            f"column cpu_util_ratio, row {of_host[200]}: 255 cannot be (0 to 2); 2 of {known['cpu_util_ratio']} samples"
+            in found
+        )
+        assert f"1.84467e+19 cannot be (0 to 1e+14); 1 of {known['rdma_bytes_per_second']} samples" in found
+        assert judged(tmp_path, tables) == []
+
     def test_steps_without_duration(self, tmp_path: Path) -> None:
         tables = drawn("none")
         tables["steps"]["duration_seconds"] = tables["steps"]["duration_seconds"].copy()
