@@ -161,6 +161,8 @@ def transform(values: FloatArray, scales: Sequence[Scale]) -> FloatArray:
 _NEARLY_NOTHING_FLOORS = 3.0
 _SHARED_JAM_FACTOR = math.e
 """One had 16 times what its peers had, in a job that was jammed as a whole, and nothing ailed it."""
+_UNLIKE_SPREADS, _ALIKE_SPREADS = 2.5, 2.0
+"""Of the rows of a group, about one of 15,000 and one of 20, if their levels were normally distributed."""
 _MOST_FLOORS = 20.0
 """A level that is nearly nothing may move by so much in a window; others by themselves."""
 _NOTHING = 1e-9
@@ -207,14 +209,41 @@ def compare(
     ready = state.seen_count >= config.warmup_count
     judged = ready & (groups >= 0)[:, None]
     sigmas = np.where(judged, rest / sigma, np.nan).astype(np.float32)
+    sigmas[judged & _became_alike(values, level, groups, floors, config)] = 0.0
     if len(shifts) > 1 and additive.any():
         own = np.where(additive, _beyond_others(rest, shift, shifts), rest)
-        said = np.where(judged, own / sigma, np.nan).astype(np.float32)
+        said = np.where(judged & (sigmas != 0.0), own / sigma, sigmas).astype(np.float32)
     else:
         said = sigmas
     most = np.where(counted | ~ready, np.inf, np.maximum(np.abs(level), _MOST_FLOORS * floors))
     _learn(values, rest, sigmas, (factor, most), state, config)
     return PeerWindow(said, expected, factor)
+
+
+def _became_alike(
+    values: FloatArray, level: FloatArray, groups: IntArray, floors: FloatArray, config: PeerConfig
+) -> NDArray[np.bool_]:
+    """Who was unlike its peers and is like them now, shape (rows, metrics): that is no fault, whatever it was before.
+
+    A first stage that does less in training does as much as the others while all evaluate.
+    """
+    found = np.zeros(values.shape, bool)
+    for group in np.unique(groups[groups >= 0]):
+        rows = np.flatnonzero(groups == group)
+        usual, now = (_spreads_from_middle(of[rows], floors, config) for of in (level, values))
+        with np.errstate(invalid="ignore"):
+            found[rows] = (usual > _UNLIKE_SPREADS) & (now < _ALIKE_SPREADS)
+    return found
+
+
+def _spreads_from_middle(values: FloatArray, floors: FloatArray, config: PeerConfig) -> FloatArray:
+    """How far each row lies from the middle one, in spreads of all, shape (rows, metrics)."""
+    middle = median(values, 0)
+    apart = np.abs(values - middle)
+    least = np.maximum(floors, config.relative_floor_ratio * np.abs(middle))
+    spread = np.maximum(MAD_TO_SIGMA * median(apart, 0), least)
+    found: FloatArray = apart / np.maximum(spread, _NOTHING)
+    return found
 
 
 def _beyond_others(rest: FloatArray, shift: FloatArray, shifts: FloatArray) -> FloatArray:

@@ -94,6 +94,19 @@ class TestLevels:
 
         assert max(sigmas) < -5
 
+    def test_who_was_unlike_its_peers_and_becomes_like_them_does_not_differ(self) -> None:
+        """Its stage did less in training, and as much as the others since all evaluate; who leaves them is seen."""
+        levels = [150.0, 210.0, 220.0, 200.0, 205.0, 215.0, 210.0, 207.0]
+        rows = Rows(levels).learn()
+        factors = np.full((8, 1), 1.15)
+        factors[0] = 1.15 * 208 / 150
+        alike = [np.abs(rows.window(factors).sigmas).max() for _ in range(12)]
+        factors[0] = 1.15 * 300 / 150
+        beyond = rows.window(factors).sigmas[0, 0]
+
+        assert max(alike) < CONFIG.suspicious_sigmas
+        assert beyond > 5
+
     @pytest.mark.parametrize("seen", [2, LEARNED_COUNT])
     @pytest.mark.parametrize("absurd", [30.0, 1e5, 1e12])
     def test_one_absurd_sample_is_not_what_is_usual(self, seen: int, absurd: float) -> None:

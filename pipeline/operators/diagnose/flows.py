@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,15 +50,15 @@ class FlowTracker:
         self._rules = rules
         self._graph = graph
         self._flows: dict[int, dict[tuple[str, int], _Seen]] = {}
-        """rank -> (communicator, channel) -> what was seen."""
+        """rank -> (communicator, channel) -> what was seen; a rank without any has told of other operations."""
 
     def take_collectives(self, rows: Sequence[CollectiveRecord]) -> None:
         """Learn where flows are; what finished is no matter any more."""
         for row in rows:
-            known = self._flows.get(row.rank)
+            known = self._flows.setdefault(row.rank, {})
             if row.record == "completion":
-                for key in [k for k, seen in (known or {}).items() if k[0] == row.comm_id and seen.seq <= row.op_seq]:
-                    del self._flows[row.rank][key]
+                for key in [k for k, seen in known.items() if k[0] == row.comm_id and seen.seq <= row.op_seq]:
+                    del known[key]
             elif row.rdma_done >= 0 and row.peer < 0:
                 self._see(row)
 
@@ -71,7 +71,7 @@ class FlowTracker:
                 self._flows[row.rank] = kept
 
     def _see(self, row: CollectiveRecord) -> None:
-        known = self._flows.setdefault(row.rank, {})
+        known = self._flows[row.rank]
         counters = (row.gpu_ready, row.rdma_transmitted, row.rdma_done)
         seen = known.get((row.comm_id, row.channel))
         if seen is not None and (seen.seq, seen.counters) == (row.op_seq, counters):
@@ -101,9 +101,15 @@ class FlowTracker:
         found = {}
         for operation, flows in operations.items():
             stands = min(seen.seen_ns - seen.since_ns for _, seen in flows) >= self._rules.stands_ns
-            if stands and min(seen.seen_ns for _, seen in flows) >= now_ns - self._rules.fresh_ns:
+            fresh = min(seen.seen_ns for _, seen in flows) >= now_ns - self._rules.fresh_ns
+            if stands and fresh and self._all_entered(operation[0], {flow.rank for flow, _ in flows}):
                 found[operation] = ([flow for flow, _ in flows], max(seen.since_ns for _, seen in flows))
         return found
+
+    def _all_entered(self, comm_id: str, ranks: Collection[int]) -> bool:
+        """Whether nobody who tells of operations is missing in this one: else all of it waits for him."""
+        group = self._graph.groups.get(comm_id)
+        return group is None or not any(rank in self._flows and rank not in ranks for rank in group.ranks)
 
     def _finding(self, stuck: StuckFlow, since_ns: int, now_ns: int) -> Finding:
         flow, peers = stuck.flow, stuck.peer_done_count
@@ -129,11 +135,13 @@ class FlowTracker:
             [rank, comm_id, channel, seen.seq, seen.start_ns, *seen.counters, seen.since_ns, seen.seen_ns]
             for rank, known in sorted(self._flows.items())
             for (comm_id, channel), seen in sorted(known.items())
-        ]
+        ] + [[rank] for rank, known in sorted(self._flows.items()) if not known]
 
     def load_state(self, state: Sequence[Sequence[Any]]) -> None:
         """Take back what ``to_state`` gave."""
         self._flows = {}
-        for rank, comm_id, channel, seq, start_ns, ready, transmitted, done, since_ns, seen_ns in state:
-            seen = _Seen(seq, start_ns, (ready, transmitted, done), since_ns, seen_ns)
-            self._flows.setdefault(rank, {})[comm_id, channel] = seen
+        for rank, *told in state:
+            known = self._flows.setdefault(rank, {})
+            if told:
+                comm_id, channel, seq, start_ns, ready, transmitted, done, since_ns, seen_ns = told
+                known[comm_id, channel] = _Seen(seq, start_ns, (ready, transmitted, done), since_ns, seen_ns)

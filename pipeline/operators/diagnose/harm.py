@@ -41,6 +41,8 @@ _NOTHING_SIGMAS = 0.5
 """The weakest jams that half minutes tell show as one to two sigmas in each window; a burst that is over as none."""
 _LEAST_SHARE_RATIO = 1 / 12
 """Of what the job lost: two thirds of what one slow GPU of eight shows in its machine's mean."""
+_HARDLY_SIGMAS = 1.0
+"""Whatever hurt a job showed as 1.2 sigmas or more in one of its metrics when it was told."""
 _SLIGHT_RATIO = 0.03
 """Levels of healthy machines drift by one or two percent; of sixty slow ones in jobs without steps all showed 5 % or
 more in something, but for clocks, which seldom move at all."""
@@ -99,9 +101,10 @@ def _is_slight(chosen: Sequence[Anomaly]) -> bool:
 
 
 def _is_over(chosen: Sequence[Anomaly]) -> bool:
-    """Whether all that speaks for it are packets, and there are none now: a burst may lie in two half minutes."""
+    """Whether nothing of it is seen now: a burst of packets may lie in two half minutes, another job's work too."""
     return all(
-        str(m["metric"]) in JAM_METRICS and m.get("sigmas", math.inf) < _NOTHING_SIGMAS for m in told_by(*chosen)
+        m.get("sigmas", math.inf) < (_NOTHING_SIGMAS if m["metric"] in JAM_METRICS else _HARDLY_SIGMAS)
+        for m in told_by(*chosen)
     )
 
 

@@ -46,7 +46,7 @@ from tocsin.pipeline.operators.diagnose.standing import (
     since_standing,
     steps_go_on,
 )
-from tocsin.pipeline.operators.diagnose.timing import why_not
+from tocsin.pipeline.operators.diagnose.timing import why_not, window_ns
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.pipeline.operators.peer_words import DETECTOR
@@ -57,6 +57,8 @@ from tocsin.schemas.verdicts import Anomaly, Evidence, FaultKind, Suspect
 _SEEN_WITHIN_NS = 30 * NS_PER_SECOND
 """A deviation is known so long after it began."""
 _CONFIDENCE = {Reason.METRICS_DIFFER: 0.7, Reason.METRICS_DIFFER_STEPS_SLOWER: 0.85}
+_STALE_WINDOWS = 1.5
+"""What was last seen longer ago opens nothing: it may be over, and whoever differed with it is so already."""
 _FADED_SCORE = 0.5
 """Of the alarm line: two windows without a sign of it."""
 
@@ -152,6 +154,10 @@ def _find_working(  # as above
     cleared.learn(open_ones, chosen, reason, now_ns, pace)
     if reason is Reason.OTHER_WORK:
         return [], [reason]
+    if now_ns - max(anomaly.end_ns for anomaly in chosen) > max(
+        rules.fresh_ns, round(_STALE_WINDOWS * window_ns(graph, chosen))
+    ):
+        return [_still_differs(anomaly) for anomaly in open_ones], [Reason.NOT_CONTINUOUS]
     paused_ns, patience_ns = _pause_ns(graph, slowdown, now_ns, pace, rules)
     if paused_ns < patience_ns:
         return [_still_differs(anomaly) for anomaly in open_ones], [Reason.WITHIN_PATIENCE]

@@ -32,7 +32,7 @@ class SilenceConfig:
             that ...
         known_factor: ... has stood for so long (times this) and gone on: agents restart in its checkpoints, too.
         late_ns: where nobody knows how long a step is, the peers may have gone on for so long without a host
-            that has been silent for ``long_silence_ns``.
+            that has been silent for ``long_silence_ns``, and have stood for so long since.
         max_suspect_ratio: more hosts silent together are no machine fault, unless they are all that hang on one
             switch or minipod.
     """
@@ -99,6 +99,7 @@ def find_silence(
     if not guilty:
         # The job stood already (a checkpoint): it would have gone on by now.
         longest_ns = now_ns - config.long_silence_ns
+        late_ns = late_ns if progress_ns <= longest_ns else 0  # its peers worked on: they stand for another reason yet
         guilty = [host for host, last_ns in seen_ns.items() if longest_ns >= last_ns > progress_ns - late_ns]
     reasons = {host: Reason.MONITORING_LOST for host in silent if host not in guilty}
     if now_ns - progress_ns < config.known_factor * pace.longest_standing_ns:

@@ -107,6 +107,19 @@ def test_what_finished_stands_not(over: str) -> None:
     assert job.named(26) == []
 
 
+@pytest.mark.parametrize(("told", "named"), [(True, []), (False, ["n3"])])
+def test_a_collective_that_not_all_have_entered_waits_for_who_is_missing(told: bool, named: list[str]) -> None:
+    """Whoever sends to him has chunks that are not posted. Of whom no operation was ever heard tells nothing."""
+    job = Job()
+    job.graph.take([Groups(JOB, "n0", T0, (CommGroup("dp_0", GroupKind.DP, (*range(HOSTS), 99)),))])
+    if told:
+        job.tracker.take_collectives([job.states(1)[0]._replace(rank=99, record="completion", comm_id="pp_0")])
+    for second in range(5, 40, 5):
+        job.say(second)
+
+    assert job.named(35) == named
+
+
 def test_an_announced_pause_is_none_of_the_network() -> None:
     job = Job()
     for second in (5, 15, 25):
@@ -123,7 +136,7 @@ def test_without_counters_nothing_is_said() -> None:
         job.say(second, known=False)
 
     assert job.named(25) == []
-    assert job.tracker.to_state() == []
+    assert job.tracker.to_state() == [[rank] for rank in range(HOSTS)]
 
 
 class _StepsOfOneSecond:

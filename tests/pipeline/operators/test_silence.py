@@ -108,6 +108,15 @@ def test_the_others_work_on() -> None:
     assert Job().run(90, steps_until=90).find(90, StubPace(NS_PER_SECOND)) == ([], lost)
 
 
+@pytest.mark.parametrize(("second", "is_named"), [(125, False), (150, False), (156, True)])
+def test_the_others_worked_on_for_most_of_a_minute_and_stand_since(second: int, is_named: bool) -> None:
+    """An agent is lost, and they write a checkpoint then; or they had one long step without it."""
+    found, reasons = Job().run(second).find(second, StubPace(standing_since_ns=at(110)))
+
+    assert bool(found) is is_named
+    assert reasons == ({} if is_named else {"n3": Reason.MONITORING_LOST})
+
+
 def test_nobody_knows_what_the_others_do() -> None:
     assert Job().run(90).find(90, StubPace(work_is_known=False)) == ([], {"n3": Reason.NO_HOOK})
 
