@@ -13,6 +13,7 @@ g is bounded because with a linear g the objective is degenerate: it goes to zer
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -116,7 +117,8 @@ def read_model(payload: bytes) -> OcnnModel:
     """Take back what ``to_bytes`` gave.
 
     Raises:
-        ModelRefusedError: damaged, of another kind, or with numbers that cannot be.
+        ModelRefusedError: damaged, of another kind, with numbers that cannot be, or with weights that went to zero
+            or grew without bound (``CollapseLines``): it would score everything the same.
     """
     head, arrays = read_weights(KIND, payload)
     words, count = head.get("vocabulary"), head.get("sequence_count")
@@ -134,6 +136,9 @@ def read_model(payload: bytes) -> OcnnModel:
         _refuse(ModelRefusal.OUT_OF_RANGE, "quantile_score must be below median_score and line_factor above 0")
     if head.get("bounded") is not True:
         _refuse(ModelRefusal.UNBOUNDED_WEIGHTS, "bounded must be true: with a linear g the objective is degenerate")
+    found = _weight_collapse_of(arrays, r, CollapseLines())
+    if found is not None:
+        _refuse(*found)
     return OcnnModel(vocabulary, count, arrays, r, middle, line, nu)
 
 
@@ -142,7 +147,9 @@ class CollapseLines:
     """When a model has learned nothing.
 
     Attributes:
-        min_weight_norm: |w| and |r| below this: everything went to zero (``seed-systems-b.md`` 4.2).
+        min_weight_norm: |w|, |V| or |r| below this: everything went to zero (``seed-systems-b.md`` 4.2). Features move
+            an output by at most |w| |V| sqrt(2 H) / 4; of models that were trained, both are above 1. Also the input
+            weights of both directions together: below it no state knows the features.
         max_weight_norm: |w| above this: it grows without bound.
         min_spread_ratio: outputs of normal data whose middle lies less than this share of r above r are one
             constant. 1e-4: float32 sums agree between libraries to about 1e-6 of the sum, and a line that
@@ -181,11 +188,10 @@ def collapse_of(
             their own.
         lines: when.
     """
-    norm, r = float(np.linalg.norm(model.weights["w"])), model.quantile_score
-    if not np.isfinite(norm) or norm > lines.max_weight_norm:
-        return ModelRefusal.UNBOUNDED_WEIGHTS, f"|w| = {norm:.3g}: above {lines.max_weight_norm:g}"
-    if norm < lines.min_weight_norm or abs(r) < lines.min_weight_norm:
-        return ModelRefusal.COLLAPSED_WEIGHTS, f"|w| = {norm:.3g}, r = {r:.3g}: one is below {lines.min_weight_norm:g}"
+    r = model.quantile_score
+    collapse = _weight_collapse_of(model.weights, r, lines)
+    if collapse is not None:
+        return collapse
     odd = shuffled(normal, seed=0)
     states = np.concatenate([model.encode(normal), model.encode(odd)])
     if float(states.std(axis=0).max()) < lines.min_feature_sigmas:
@@ -204,6 +210,28 @@ def collapse_of(
     if abs(rate - nu) > allowed:
         return ModelRefusal.FALSE_ALARM_RATE, f"{rate:.3f} of held-out normal data below r: nu = {nu} +- {allowed:.3f}"
     return None
+
+
+def _weight_collapse_of(
+    weights: Mapping[str, Singles], quantile_score: float, lines: CollapseLines
+) -> tuple[ModelRefusal, str] | None:
+    """What needs no data: the part of ``collapse_of`` that also a file is looked at for."""
+    sizes = {name: _norm(weights[name]) for name in ("w", "V")}
+    if not sizes["w"] <= lines.max_weight_norm:
+        return ModelRefusal.UNBOUNDED_WEIGHTS, f"|w| = {sizes['w']:.3g}: above {lines.max_weight_norm:g}"
+    for name, size in {**sizes, "r": abs(quantile_score)}.items():
+        if size < lines.min_weight_norm:
+            return ModelRefusal.COLLAPSED_WEIGHTS, f"|{name}| = {size:.3g}: below {lines.min_weight_norm:g}"
+    read = float(np.hypot(_norm(weights["forward_input"]), _norm(weights["backward_input"])))
+    if read < lines.min_weight_norm:
+        text = f"|forward_input, backward_input| = {read:.3g}: below {lines.min_weight_norm:g}"
+        return ModelRefusal.COLLAPSED_FEATURES, text
+    return None
+
+
+def _norm(values: Singles) -> float:
+    """In float64: squares of float32 overflow."""
+    return float(np.linalg.norm(values.astype(np.float64)))
 
 
 def refuse_collapsed(model: OcnnModel, normal: Singles, independent_count: int) -> OcnnModel:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
-from tocsin.models.lstm_vae import Limits, LstmVae
+from tocsin.models.lstm_vae import WINDOW_TICKS, Limits, LstmVae
 from tocsin.models.lstm_vae_file import decode_vae, encode_vae
 from tocsin.models.minder import MinderModel
 from tocsin.models.sealed import refuse, seal, unseal
@@ -13,6 +15,8 @@ from tocsin.schemas.reasons import ModelRefusal
 
 MAGIC: Final = b"TCMDR"
 FORMAT_VERSION: Final = 1
+FORMAT_NAME: Final = "minder/1"
+"""What registries call a model that is written so."""
 _INTEGRATED: Final = ""
 """Stands where a metric's name stands: the model of all of them."""
 
@@ -37,34 +41,97 @@ def decode_minder(data: bytes) -> MinderModel:
     """Read what ``encode_minder`` wrote.
 
     Raises:
-        ModelRefusedError: it is cut short, damaged, newer than this program, or does not fit together.
+        ModelRefusedError: it is cut short, damaged, newer than this program, or does not fit together: a window that
+            is not the procedure's, a metric of the order that stands there twice or has no LSTM-VAE, limits that do
+            not ascend or are not those of the LSTM-VAE, a threshold that is not above 0 and finite.
     """
     head, body = unseal(data, MAGIC, FORMAT_VERSION)
     try:
-        limits = {str(name): Limits(float(low), float(high)) for name, (low, high) in head["limits"].items()}
-        priority = tuple(str(name) for name in head["priority"])
-        threshold, version = float(head["threshold_sigmas"]), str(head["version"])
-        of_variants = {str(name): float(value) for name, value in head.get("variant_sigmas", {}).items()}
+        limits = {name: _limits(ends, f"limits of {name}") for name, ends in head["limits"].items()}
+        priority = _listed(head["priority"])
+        threshold, version = _number(head["threshold_sigmas"], "threshold_sigmas"), str(head["version"])
+        variants = head.get("variant_sigmas", {})
+        of_variants = {name: _number(value, f"variant_sigmas.{name}") for name, value in variants.items()}
         sizes = [(str(name), int(size)) for name, size in head["parts"]]
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         refuse(ModelRefusal.MODEL_UNDECODABLE, f"its head lacks or garbles {error}")
-    for name, value in {"threshold_sigmas": threshold, **of_variants}.items():
-        if not 0 < value < math.inf:
-            refuse(ModelRefusal.OUT_OF_RANGE, f"{name} = {value:g}: must be above 0 and finite")
-    for name in priority:
-        if name not in limits or not _ascend(limits[name]):
-            refuse(ModelRefusal.OUT_OF_RANGE, f"limits of {name}: must be there and ascend")
-    if sum(size for _, size in sizes) != len(body) or any(size < 0 for _, size in sizes):
-        refuse(ModelRefusal.MODEL_UNDECODABLE, f"{len(body)} bytes of models: must be as many as its head says")
-    vaes: dict[str, LstmVae] = {}
-    place = 0
-    for name, size in sizes:
-        part = body[place : place + size]
-        vaes[name] = decode_vae(part, None if name == _INTEGRATED else (name,))
-        place += size
+    _check_sigmas("threshold_sigmas", threshold)
+    for name, value in of_variants.items():
+        _check_sigmas(f"variant_sigmas.{name}", value)
+    _check_limits(limits)
+    vaes = dict(_cut(body, sizes))
     integrated = vaes.pop(_INTEGRATED, None)
+    for vae in (*vaes.values(), *(() if integrated is None else (integrated,))):
+        _check_vae(vae, limits)
+    _check_priority(priority, vaes)
     return MinderModel(limits, vaes, integrated, priority, threshold, version, of_variants)
 
 
-def _ascend(limits: Limits) -> bool:
-    return math.isfinite(limits.low) and math.isfinite(limits.high) and limits.low < limits.high
+def _number(value: Any, field: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{field} = {str(value)[:80]!r}: must be a number")
+    return float(value)
+
+
+def _limits(ends: Any, field: str) -> Limits:
+    if not isinstance(ends, list) or len(ends) != 2:
+        raise TypeError(f"{field} = {str(ends)[:80]!r}: must be two numbers")
+    return Limits(_number(ends[0], field), _number(ends[1], field))
+
+
+def _listed(names: Any) -> tuple[str, ...]:
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"priority = {str(names)[:80]!r}: must be a list of metrics")
+    return tuple(names)
+
+
+def _check_sigmas(field: str, value: float) -> None:
+    if not 0 < value < math.inf:
+        refuse(ModelRefusal.OUT_OF_RANGE, f"{field} = {value:g}: must be above 0 and finite")
+
+
+def _check_limits(limits: Mapping[str, Limits]) -> None:
+    for name, ends in limits.items():
+        if not 0 < ends.high - ends.low < math.inf:
+            text = f"limits of {name} = {ends.low:g} to {ends.high:g}: must be finite and ascend"
+            refuse(ModelRefusal.OUT_OF_RANGE, text)
+
+
+def _cut(body: bytes, sizes: Sequence[tuple[str, int]]) -> Iterator[tuple[str, LstmVae]]:
+    """Each metric's LSTM-VAE."""
+    parts = dict(sizes)
+    if len(parts) != len(sizes):
+        name, count = Counter(name for name, _ in sizes).most_common(1)[0]
+        text = f"parts name {name or 'the model of all metrics'} {count} times: must name each once"
+        refuse(ModelRefusal.MODEL_UNDECODABLE, text)
+    if sum(parts.values()) != len(body) or any(size < 0 for size in parts.values()):
+        refuse(ModelRefusal.MODEL_UNDECODABLE, f"{len(body)} bytes of models: must be as many as its head says")
+    place = 0
+    for name, size in parts.items():
+        yield name, decode_vae(body[place : place + size], None if name == _INTEGRATED else (name,))
+        place += size
+
+
+def _check_vae(vae: LstmVae, limits: Mapping[str, Limits]) -> None:
+    """It takes the windows that the procedure makes, scaled as those that it was trained on."""
+    of = f"LSTM-VAE of {', '.join(vae.metrics)}"
+    if vae.window_ticks != WINDOW_TICKS:
+        refuse(ModelRefusal.OUT_OF_RANGE, f"{of}: window_ticks = {vae.window_ticks}: must be {WINDOW_TICKS}")
+    for name, own in zip(vae.metrics, vae.limits, strict=True):
+        told = limits.get(name)
+        if told is None:
+            refuse(ModelRefusal.OUT_OF_RANGE, f"limits of {name} are missing: must be {own.low:g} to {own.high:g}")
+        if told != own:
+            found, wanted = f"{told.low:g} to {told.high:g}", f"{own.low:g} to {own.high:g}"
+            refuse(ModelRefusal.OUT_OF_RANGE, f"limits of {name} = {found}: must be {wanted}, as its {of} has them")
+
+
+def _check_priority(priority: tuple[str, ...], vaes: Mapping[str, LstmVae]) -> None:
+    if not priority:
+        refuse(ModelRefusal.OUT_OF_RANGE, "priority = []: must name a metric at least")
+    for name, count in Counter(priority).items():
+        if count > 1:
+            refuse(ModelRefusal.OUT_OF_RANGE, f"priority names {name} {count} times: must name each metric once")
+        if name not in vaes:
+            text = f"priority names {name}: must be one that it has an LSTM-VAE of ({', '.join(vaes) or 'it has none'})"
+            refuse(ModelRefusal.OUT_OF_RANGE, text)

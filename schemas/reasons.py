@@ -177,7 +177,7 @@ class RegistryRefusal(StrEnum):
     CARD_UNREADABLE = "card_unreadable"
     """A JSON file is cut short, damaged, newer than the program, or lacks a field."""
     HASH_MISMATCH = "hash_mismatch"
-    """A model's bytes are not those that its card names."""
+    """A model's bytes are not those that its card names, or the card's hash is not that of its version."""
     FOREIGN = "foreign"
     """A file is not of the detector and version whose folder it lies in."""
     TOO_LARGE = "too_large"

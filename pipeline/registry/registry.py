@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
 
-from tocsin.models.documents import FORMATS
 from tocsin.pipeline.registry.builtin import CARD_FILE, MODEL_FILE, builtin_cards, builtin_payload, checked
 from tocsin.pipeline.registry.card import (
     BUILTIN,
@@ -33,7 +32,8 @@ from tocsin.pipeline.registry.card import (
     write_card,
 )
 from tocsin.pipeline.registry.files import Files
-from tocsin.schemas.errors import ConfigError, RegistryError, SchemaError
+from tocsin.pipeline.registry.readers import check_readable
+from tocsin.schemas.errors import ConfigError, ModelRefusedError, RegistryError, SchemaError
 from tocsin.schemas.model_announcement import MAX_MODEL_BYTES
 from tocsin.schemas.reasons import RegistryRefusal
 from tocsin.schemas.records import NS_PER_SECOND
@@ -98,19 +98,19 @@ class Registry:
 
         Raises:
             ConfigError: the payload is empty, too large, or stands there in another format.
-            SchemaError: a field of the card is wrong, or the detector cannot read its model.
+            FieldError: a field of the card is wrong.
+            ModelRefusedError: the detector cannot read its model (``readers``: of those that are known here).
             RegistryError: the place cannot be written, or another model has this very version.
         """
         if not 0 < len(payload) <= MAX_MODEL_BYTES:
             raise ConfigError("model", f"{len(payload)} bytes", f"1 to {MAX_MODEL_BYTES} bytes")
         whole = named(card, payload)
-        known = FORMATS.get(whole.detector)
-        if known is not None:
-            known.read(payload)
+        check_readable(whole, payload)
         for other in self.cards(whole.detector):
             if other.content_hash == whole.content_hash and other.version != BUILTIN:
                 if other.format != whole.format:
                     raise ConfigError("format", whole.format, f"{other.format}, as {other.version} of the same bytes")
+                self._mend(other, payload)
                 return other
             if other.version == whole.version:
                 text = "another model whose SHA-256 begins alike stands there: train with another seed"
@@ -118,6 +118,15 @@ class Registry:
         self._files.write(f"{_folder(whole)}/{MODEL_FILE}", payload)
         self._files.write(f"{_folder(whole)}/{CARD_FILE}", write_card(whole))
         return whole
+
+    def _mend(self, card: ModelCard, payload: bytes) -> None:
+        """Write a model's bytes again where those that stand there are damaged."""
+        try:
+            self.payload(card.detector, card.version)
+        except RegistryError as error:
+            if error.reason == RegistryRefusal.UNREACHABLE:
+                raise
+            self._files.write(f"{_folder(card)}/{MODEL_FILE}", payload)
 
     def cards(self, detector: str | None = None, on_bad: OnBad | None = None) -> list[ModelCard]:
         """All models, those that ship with the program first, then by day of training.
@@ -169,6 +178,20 @@ class Registry:
         name = f"{_folder(card)}/{MODEL_FILE}"
         return checked(self._files.read(name, MAX_MODEL_BYTES) or b"", card, self._files.path(name))
 
+    def readable(self, detector: str, version: str) -> bytes:
+        """One model's bytes, which its detector can read; none for a detector's own settings.
+
+        Raises:
+            RegistryError: there is no such model, or its bytes are damaged.
+            ModelRefusedError: they are those of its card, and no model of its detector.
+        """
+        payload = self.payload(detector, version)
+        try:
+            check_readable(self.card(detector, version), payload)
+        except ModelRefusedError as error:
+            raise ModelRefusedError(error.reason, f"{detector} {version}: {error}") from error
+        return payload
+
     def _card(self, detector: str, version: str) -> ModelCard | None:
         """The card of a folder, None: nobody has finished writing it."""
         name = f"{detector}/{version}/{CARD_FILE}"
@@ -179,6 +202,9 @@ class Registry:
         if (card.detector, card.version) != (detector, version):
             text = f"says {card.detector} {card.version}: must say {detector} {version}"
             raise RegistryError(RegistryRefusal.FOREIGN.value, self._files.path(name), text)
+        if version.rpartition("-")[2] != card.content_hash[:8]:
+            text = f"content_hash = {card.content_hash}: must begin with the digits of its version, {version}"
+            raise RegistryError(RegistryRefusal.HASH_MISMATCH.value, self._files.path(name), text)
         return card
 
     def _missing(self, detector: str, version: str) -> NoReturn:
@@ -223,21 +249,29 @@ class Registry:
         except SchemaError as error:
             raise RegistryError(RegistryRefusal.CARD_UNREADABLE.value, name, str(error)) from error
 
-    def promote(self, detector: str, version: str, figures: Mapping[str, Any]) -> Promotion:
+    def promote(self, detector: str, version: str, figures: Mapping[str, Any], *, is_forced: bool = False) -> Promotion:
         """Make a version the current one; nothing is compared here (``pipeline.registry.comparison`` does).
 
         Args:
             detector: whose.
             version: which; ``builtin``: back to what ships with the program.
             figures: what it is promoted on, for those who come later.
+            is_forced: also over a ``current.json`` that cannot be read; then nobody knows the previous version.
 
         Raises:
-            RegistryError: there is no such model, or it is damaged or marked as refused.
+            RegistryError: there is no such model, or it is damaged or marked as refused, or what was current
+                cannot be read.
+            ModelRefusedError: its detector cannot read it.
             FieldError: the figures are no JSON.
         """
-        self.payload(detector, version)
+        self.readable(detector, version)
         self.check_not_refused(detector, version)
-        before = self.promotion(detector)
+        try:
+            before = self.promotion(detector)
+        except RegistryError:
+            if not is_forced:
+                raise
+            before = None
         new = Promotion(version, self._now(), None if before is None else before.version, figures)
         told = {"promoted_at": new.promoted_at, "previous": new.previous, "figures": new.figures}
         self._write(f"{detector}/{CURRENT_FILE}", {"version": version, **told})

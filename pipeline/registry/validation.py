@@ -6,7 +6,7 @@ so the figures are those of what will run. What judges recordings only is run ov
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tocsin.pipeline.backtest.detector_sets import ENGINE_DETECTORS, MODELS, OURS, runner_of
@@ -19,13 +19,18 @@ from tocsin.schemas.errors import ConfigError
 
 
 def validate(
-    registry: Registry, new: ModelCard, folders: Sequence[Path], mapper: Mapper, told: Told | None = None
+    registry: Registry,
+    cards: tuple[ModelCard | None, ModelCard],
+    folders: Sequence[Path],
+    mapper: Mapper,
+    told: Told | None = None,
 ) -> Comparison:
     """Judge recordings with the current model and with a new one, and compare.
 
     Args:
         registry: has both.
-        new: the model that may become the current one.
+        cards: of the current model, and of the one that may take its place; None: there is no current one, or it
+            cannot be read.
         folders: recordings, each with its truth.
         mapper: shares the recordings out.
         told: progress.
@@ -36,14 +41,14 @@ def validate(
         RegistryError: a model is damaged.
         ModelRefusedError: a model cannot be used.
     """
+    used, new = cards
     detector = new.detector
     if detector not in MODELS:
         raise ConfigError("DETECTOR", detector, f"one of {' '.join(sorted(MODELS))}: nothing here runs its models")
     detectors = OURS if detector in ENGINE_DETECTORS else detector
-    used = registry.in_use(detector)
-    cards = (new,) if used is None else (used, new)
-    beside = _payloads(registry, [registry.in_use(name) for name in ENGINE_DETECTORS if detectors == OURS])
-    models = tuple({**_without(beside, detector), **_payloads(registry, [card])} for card in cards)
+    others = [name for name in ENGINE_DETECTORS if detectors == OURS and name != detector]
+    beside = _payloads(registry, [registry.in_use(name) for name in others])
+    models = tuple({**beside, **_payloads(registry, [card])} for card in cards if card is not None)
     for one in models:
         runner_of(detectors, one)  # said at once, and not once a recording
     scores = run_heats(folders, detectors, models, mapper, told)
@@ -54,7 +59,3 @@ def _payloads(registry: Registry, cards: Sequence[ModelCard | None]) -> dict[str
     """Of those that are not a detector's own settings."""
     wanted = [card for card in cards if card is not None and not card.is_own]
     return {card.detector: registry.payload(card.detector, card.version) for card in wanted}
-
-
-def _without(payloads: Mapping[str, bytes], detector: str) -> dict[str, bytes]:
-    return {name: payload for name, payload in payloads.items() if name != detector}

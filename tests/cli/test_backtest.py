@@ -15,7 +15,7 @@ from tests.model_announcements import DEAF
 from tests.pipeline.backtest import kit
 from tests.pipeline.backtest.kit import metric_table
 from tests.pipeline.recording.kit import good_tables, manifest, write_folder
-from tests.pipeline.registry.kit import card
+from tests.pipeline.registry.kit import card, minder_payload
 from tocsin.cli.main import main
 from tocsin.models.documents import write_numbers
 from tocsin.pipeline.recording.tables import Recording
@@ -146,6 +146,18 @@ def test_a_file_that_is_no_model_is_named(tmp_path: Path, capsys: pytest.Capture
 
     assert main(["backtest", str(busy(tmp_path / "busy")), "--model", f"peers={tmp_path / 'other'}"]) == 2
     assert f"peers={tmp_path / 'other'}" in capsys.readouterr().err
+
+
+def test_a_minder_model_of_another_window_is_named_and_not_the_recording(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "w16.bin").write_bytes(minder_payload(window_ticks=16))
+    argv = ["backtest", str(busy(tmp_path / "busy")), "--detectors", "minder", "--model", f"minder={tmp_path}/w16.bin"]
+
+    assert main(argv) == 2
+    said = capsys.readouterr().err
+    assert f"minder={tmp_path}/w16.bin" in said
+    assert "window_ticks = 16: must be 8" in said
 
 
 def test_a_model_out_of_the_registry_by_version_and_the_current_one(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +17,7 @@ import pytest
 
 from tests.kafka_kit import make_topics, read_until
 from tests.model_announcements import DEAF
-from tests.pipeline.registry.kit import card, payload_of
+from tests.pipeline.registry.kit import card, minder_payload, payload_of
 from tocsin.cli.cluster.broker import Broker
 from tocsin.cli.main import main
 from tocsin.models.documents import write_numbers
@@ -25,6 +27,7 @@ from tocsin.pipeline.recording.score import score_lines
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.pipeline.recording.writer import write_recording
 from tocsin.pipeline.registry import Registry, comparison, fingerprint_of
+from tocsin.pipeline.registry.card import named, write_card
 from tocsin.pipeline.server import AgentServer
 from tocsin.pipeline.simulation.case import Case, draw_case
 from tocsin.schemas.codec import decode
@@ -127,7 +130,7 @@ def test_a_damaged_model_is_told_and_the_others_are_listed(
 
     assert good in told.out
     assert f"peers/{cut}/card.json: card is no JSON" in told.err
-    assert f"current.json: names {lost}, which is not there" in told.err
+    assert f"current.json: names {lost}, which is not there (promote another one with --force)" in told.err
 
 
 def test_show_names_data_figures_and_promotion(
@@ -180,7 +183,7 @@ def test_the_environment_names_the_registry(
 def test_what_is_wrong_is_said(
     registry: Registry, place: str, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = {"VERSION": add(registry, payload_of()), "MINDER": add(registry, b"weights", "minder")}
+    names = {"VERSION": add(registry, payload_of()), "MINDER": add(registry, minder_payload(), "minder")}
     given = arguments if "--registry" in arguments else [*arguments, "--registry", place]
     told = [next((one.replace(key, name) for key, name in names.items() if key in one), one) for one in given]
     assert main(["models", *told]) == 2
@@ -241,6 +244,119 @@ def test_the_current_models_of_the_other_detectors_are_beside_it(
 
     assert promotion is not None
     assert promotion.figures["current"]["hits"] == promotion.figures["new"]["hits"] == 0  # peers is deaf in both
+
+
+def lose(place: str, version: str) -> str:
+    """As after ``rm -r``; returns what is said of it."""
+    shutil.rmtree(Path(place) / "peers" / version)
+    return f"peers {version}: no such model"
+
+
+def garble(place: str, _: str) -> str:
+    (Path(place) / "peers" / "current.json").write_bytes(b"garbage")
+    return "current.json: "
+
+
+@pytest.mark.parametrize("damage", [lose, garble])
+@pytest.mark.parametrize("wanted", ["builtin", "VERSION"])
+def test_a_registry_whose_current_version_is_gone_is_mended_with_force(
+    registry: Registry, place: str, damage: Any, wanted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost, other = add(registry, payload_of(11.0)), add(registry, payload_of(12.0))
+    registry.promote("peers", lost, {})
+    said = damage(place, lost)
+    version = other if wanted == "VERSION" else wanted
+    flags = ["models", "promote", "peers", version, "--registry", place]
+    assert main(["models", "list", "--registry", place]) == 2
+    assert "promote another one with --force" in capsys.readouterr().err
+    assert main([*flags, "--force"]) == 0
+    told = capsys.readouterr()
+    promotion = registry.promotion("peers")
+
+    assert "in spite of (current_unreadable): " in told.err
+    assert said in told.err
+    assert f"peers {version}: promoted (before: {lost if damage is lose else 'unreadable'})" in told.out
+    assert promotion is not None
+    assert (promotion.version, promotion.previous) == (version, lost if damage is lose else None)
+    assert list(promotion.figures["shortfalls"]) == ["current_unreadable", "not_validated"]
+    assert main(["models", "list", "--registry", place]) == 0
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("damage", [lose, garble])
+def test_recordings_are_compared_with_nothing_where_the_current_version_is_gone(
+    registry: Registry, place: str, folder: Path, damage: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost, version = add(registry, payload_of(11.0)), add(registry, SAME)
+    registry.promote("peers", lost, {})
+    said = damage(place, lost)
+    flags = ["models", "promote", "peers", version, "--registry", place, "--jobs=1", "--validate", str(folder)]
+    assert main(flags) == 2
+    told = capsys.readouterr().err
+    assert "the current model of peers: cannot be read: " in told
+    assert said in told
+    assert "with --force" in told
+    assert main([*flags, "--force"]) == 0
+    promotion = registry.promotion("peers")
+
+    assert promotion is not None
+    assert (promotion.figures["against"], promotion.figures["current"]) == (None, None)
+    assert promotion.figures["new"]["f1"] == 1.0
+    assert (list(promotion.figures["shortfalls"]), promotion.figures["forced"]) == (["current_unreadable"], True)
+
+
+def test_damaged_bytes_of_the_current_version_are_left_out_of_the_comparison_with_force(
+    registry: Registry, place: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut, version = add(registry, payload_of(11.0)), add(registry, SAME)
+    registry.promote("peers", cut, {})
+    (Path(place) / "peers" / cut / "model.bin").write_bytes(b"{")
+    flags = ["models", "promote", "peers", version, "--registry", place, "--jobs=1", "--validate", str(folder)]
+    assert main(flags) == 2
+    assert "model.bin: 1 bytes whose SHA-256" in capsys.readouterr().err
+    assert main([*flags, "--force"]) == 0
+    promotion = registry.promotion("peers")
+
+    assert promotion is not None
+    assert (promotion.version, promotion.previous, promotion.figures["against"]) == (version, cut, None)
+    assert list(promotion.figures["shortfalls"]) == ["current_unreadable", "too_few_recordings"]
+
+
+def test_what_the_detector_cannot_read_is_not_promoted_with_force_either(
+    registry: Registry, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file whose hash, version and card agree, as older programs took it in."""
+    whole = named(card("minder"), minder_payload(16))
+    folder = Path(place) / "minder" / whole.version
+    folder.mkdir(parents=True)
+    (folder / "model.bin").write_bytes(minder_payload(16))
+    (folder / "card.json").write_bytes(write_card(whole))
+    assert main(["models", "promote", "minder", whole.version, "--force", "--registry", place]) == 2
+    assert f"minder {whole.version}: model file: LSTM-VAE of metric_0: window_ticks = 16" in capsys.readouterr().err
+    assert registry.promotion("minder") is None
+
+
+def _promote_by_force(place: str, version: str, start: Any, statuses: Any) -> None:
+    start.wait(timeout=60)
+    statuses.put(main(["models", "promote", "peers", version, "--force", "--registry", place]))
+
+
+def test_two_commands_that_promote_at_the_same_time_leave_one_of_the_two(registry: Registry, place: str) -> None:
+    versions = [add(registry, payload_of(value)) for value in (11.0, 12.0)]
+    context = multiprocessing.get_context("spawn")
+    start, statuses = context.Barrier(2), context.Queue()
+    running = [context.Process(target=_promote_by_force, args=(place, one, start, statuses)) for one in versions]
+    for one in running:
+        one.start()
+    found = sorted(statuses.get(timeout=90) for _ in running)
+    for one in running:
+        one.join(timeout=60)
+    current = registry.current("peers")
+
+    assert found in ([0, 0], [0, 2])  # 2: the other one was promoted meanwhile
+    assert current is not None
+    assert current.version in versions
+    assert main(["models", "list", "--registry", place]) == 0
 
 
 @pytest.mark.slow

@@ -89,7 +89,7 @@ def _list(args: argparse.Namespace) -> int:
         try:
             current[detector] = _current_version(registry, detector, cards)
         except RegistryError as error:
-            bad.append(str(error))
+            bad.append(f"{error} (promote another one with --force)")
     rows = [_row(registry, card, current.get(card.detector), bad) for card in cards]
     if args.json:
         print(json.dumps(rows))
@@ -108,7 +108,7 @@ def _current_version(registry: Registry, detector: str, cards: Sequence[ModelCar
     if promotion is None:
         return BUILTIN_VERSION
     if not any((card.detector, card.version) == (detector, promotion.version) for card in cards):
-        text = f"names {promotion.version}, which is not there: promote another one"
+        text = f"names {promotion.version}, which is not there"
         raise RegistryError("not_found", f"{registry.where}/{detector}/current.json", text)
     return promotion.version
 

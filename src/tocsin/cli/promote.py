@@ -7,18 +7,20 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tocsin.cli.announcing import add_announcing_arguments, check, is_addressed, of_registry, send
 from tocsin.cli.registry import registry_of
 from tocsin.cli.workers import bar_of, interrupt, shared_out
-from tocsin.schemas.errors import ConfigError, EngineError
+from tocsin.schemas.errors import ConfigError, EngineError, ModelRefusedError, RegistryError
 
 if TYPE_CHECKING:
-    from tocsin.pipeline.registry import ModelCard, Registry
+    from tocsin.pipeline.registry import ModelCard, Promotion, Registry
     from tocsin.pipeline.registry.comparison import Comparison
 
 EXIT_NO = 1
+_UNREADABLE = "current_unreadable"
+"""In ``current.json``, beside the names of ``PromotionRefusal``: why nothing was compared with."""
 _ROWS = (
     ("faults", "faults"),
     ("hits", "hits"),
@@ -33,6 +35,29 @@ _ROWS = (
 )
 
 
+class _Before(NamedTuple):
+    """What was current.
+
+    Attributes:
+        promotion: None: nothing was promoted, or ``current.json`` cannot be read.
+        card: of the current version, None: there is none, or it cannot be read.
+        trouble: why it cannot be read, "" = it can.
+        is_garbled: ``current.json`` itself cannot be read.
+    """
+
+    promotion: Promotion | None
+    card: ModelCard | None
+    trouble: str = ""
+    is_garbled: bool = False
+
+    @property
+    def version(self) -> str:
+        """For people."""
+        if self.is_garbled:
+            return "unreadable"
+        return "nothing" if self.promotion is None else self.promotion.version
+
+
 def add_promote_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument("detector", metavar="DETECTOR")
@@ -41,7 +66,7 @@ def add_promote_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--validate", metavar="RECORDING", type=Path, nargs="+", default=[], help=text)
     text = "processes (default: one a processor)"
     parser.add_argument("--jobs", metavar="N", type=int, default=len(os.sched_getaffinity(0)), help=text)
-    text = "also where it is worse, or was compared with nothing; current.json says so"
+    text = "also where it is worse, was compared with nothing, or nobody can read the current one; current.json says so"
     parser.add_argument("--force", action="store_true", help=text)
     add_announcing_arguments(parser)
 
@@ -58,19 +83,21 @@ def promote(args: argparse.Namespace) -> int:
         raise ConfigError("--validate", None, "given: recordings to compare the models on (or --force: without)")
     registry = registry_of(args)
     announce = of_registry(registry, args.detector, args.version)
+    registry.readable(args.detector, args.version)  # before minutes of work
     if is_announced or args.detector in FORMATS:
-        check(args, announce)  # before minutes of work
-    before = registry.promotion(args.detector)
+        check(args, announce)
+    before = _before(args, registry)
     name = f"{args.detector} {args.version}"
-    if before is not None and before.version == args.version:
+    if before.version == args.version:
         print(f"{name}: is the current one already")
     else:
-        figures = _figures(args, registry)
+        figures = _figures(args, registry, before)
         if figures is None:
             return EXIT_NO
-        registry.check_unchanged(args.detector, before)
-        registry.promote(args.detector, args.version, figures)
-        print(f"{name}: promoted (before: {'nothing' if before is None else before.version})")
+        if not before.is_garbled:
+            registry.check_unchanged(args.detector, before.promotion)
+        registry.promote(args.detector, args.version, figures, is_forced=before.is_garbled)
+        print(f"{name}: promoted (before: {before.version})")
     if is_announced:
         try:
             send(args, announce)
@@ -80,12 +107,34 @@ def promote(args: argparse.Namespace) -> int:
     return 0
 
 
-def _figures(args: argparse.Namespace, registry: Registry) -> dict[str, Any] | None:
+def _before(args: argparse.Namespace, registry: Registry) -> _Before:
+    """What is current; with ``--force`` also where nobody can read that: said, and left out of the comparison.
+
+    Raises:
+        RegistryError: it cannot be read, and ``--force`` is not given.
+    """
+    before = _Before(None, None, is_garbled=True)
+    try:
+        before = _Before(registry.promotion(args.detector), None)
+        card = registry.in_use(args.detector)
+        if card is not None and args.validate:
+            registry.readable(args.detector, card.version)
+    except (RegistryError, ModelRefusedError) as error:
+        if not args.force:
+            text = f"cannot be read: {error} (with --force another one is promoted in its place)"
+            raise RegistryError(error.reason, f"the current model of {args.detector}", text) from error
+        print(f"in spite of ({_UNREADABLE}): {error}", file=sys.stderr)
+        return before._replace(trouble=str(error))
+    return before._replace(card=card)
+
+
+def _figures(args: argparse.Namespace, registry: Registry, before: _Before) -> dict[str, Any] | None:
     """What the promotion stands on, None: it is refused; told either way."""
-    current = registry.in_use(args.detector)
-    against = None if current is None else current.version
+    against = None if before.card is None else before.card.version
+    troubles = {_UNREADABLE: before.trouble} if before.trouble else {}
     if not args.validate:
-        return {"against": against, "shortfalls": {"not_validated": "compared with nothing"}, "forced": True}
+        shortfalls = {**troubles, "not_validated": "compared with nothing"}
+        return {"against": against, "shortfalls": shortfalls, "forced": True}
     from tocsin.pipeline.registry import fingerprint_of
     from tocsin.pipeline.training.recordings import recordings_under
 
@@ -95,17 +144,21 @@ def _figures(args: argparse.Namespace, registry: Registry) -> dict[str, Any] | N
     is_own_data = new.training.get("fingerprint") == fingerprint
     if is_own_data:
         print(f"{args.version} was trained on these very recordings: its figures flatter it", file=sys.stderr)
-    comparison = _compare(args, registry, new, folders)
+    comparison = _compare(args, registry, (before.card, new), folders)
     print(table_of(comparison, against or "", args.version))
     for one in comparison.shortfalls:
         print(f"{'in spite of' if args.force else 'refused'} ({one.reason.value}): {one.text}")
     if comparison.shortfalls and not args.force:
         return None
     told = {"against": against, "fingerprint": fingerprint, "trained_on_them": is_own_data}
-    return {**told, **comparison.to_object(), "forced": bool(comparison.shortfalls)}
+    found = comparison.to_object()
+    shortfalls = {**troubles, **found["shortfalls"]}
+    return {**told, **found, "shortfalls": shortfalls, "forced": bool(shortfalls)}
 
 
-def _compare(args: argparse.Namespace, registry: Registry, new: ModelCard, folders: list[Path]) -> Comparison:
+def _compare(
+    args: argparse.Namespace, registry: Registry, cards: tuple[ModelCard | None, ModelCard], folders: list[Path]
+) -> Comparison:
     from tocsin.pipeline.registry.validation import validate
 
     draw = bar_of("recordings") if sys.stderr.isatty() else None
@@ -116,7 +169,7 @@ def _compare(args: argparse.Namespace, registry: Registry, new: ModelCard, folde
             print(end="\n" if done == total else "", file=sys.stderr)
 
     with shared_out(min(args.jobs, len(folders))) as mapper:
-        return validate(registry, new, folders, mapper, told)
+        return validate(registry, cards, folders, mapper, told)
 
 
 def table_of(comparison: Comparison, current_name: str, new_name: str) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.model_announcements import DEAF
+from tests.models.test_lstm_vae_file import drawn
 from tests.pipeline.backtest.kit import cpu_recording, manifest, metric_table
 from tocsin.models.documents import write_numbers
 from tocsin.models.lstm_vae import Limits
@@ -21,8 +22,9 @@ from tocsin.pipeline.simulation.case import draw_case
 from tocsin.schemas.errors import ConfigError, ModelRefusedError
 from tocsin.schemas.reasons import Reason
 
-OF_CPU = MinderModel({"cpu_util_ratio": Limits(0.0, 1.0)}, priority=("cpu_util_ratio",))
-"""No LSTM-VAE: enough for the variants that use none."""
+CPU_VAE = replace(drawn(), metrics=("cpu_util_ratio",), limits=(Limits(0.0, 1.0),))
+OF_CPU = MinderModel({"cpu_util_ratio": Limits(0.0, 1.0)}, {"cpu_util_ratio": CPU_VAE}, priority=("cpu_util_ratio",))
+"""Its LSTM-VAE has weights that nobody trained: enough for the variants that use none."""
 MODELS = {"minder": encode_minder(OF_CPU)}
 EMPTY = Recording(manifest(600), {})
 
@@ -36,7 +38,7 @@ EMPTY = Recording(manifest(600), {})
         ("plain", cpu_recording(seconds=60), Reason.SPAN_TOO_SHORT),
         ("entropy", EMPTY, Reason.NO_HOOK),
         ("entropy", cpu_recording(), Reason.NO_HOOK),
-        ("minder", cpu_recording(), Reason.NO_MODEL),
+        ("minder", cpu_recording(2), Reason.TOO_FEW_PEERS),
         ("minder-raw", EMPTY, Reason.METRIC_MISSING),
         ("minder-raw", cpu_recording(2), Reason.TOO_FEW_PEERS),
         ("minder-raw", cpu_recording(seconds=300), Reason.SPAN_TOO_SHORT),
@@ -48,6 +50,10 @@ def test_what_cannot_be_judged_has_a_named_reason(name: str, recording: Recordin
 
     assert opinion.reason is reason
     assert opinion.lines == ()
+
+
+def test_without_its_lstm_vae_minder_says_so() -> None:
+    assert MinderRunner(replace(OF_CPU, single={})).judge(cpu_recording()).reason is Reason.NO_MODEL
 
 
 @pytest.mark.parametrize("name", ["ours", "plain", "minder-raw", "mahalanobis"])

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import fsspec
 from pyarrow import fs
 
+from tests.models.test_lstm_vae_file import drawn
 from tocsin.models.documents import write_numbers
+from tocsin.models.minder import MinderModel
+from tocsin.models.minder_file import encode_minder
 from tocsin.pipeline.registry import ModelCard
 from tocsin.pipeline.registry.files import Files
 
@@ -19,6 +23,14 @@ _buckets = count()
 def payload_of(alarm_sum: float = 12.0) -> bytes:
     """A model of the peers detector."""
     return write_numbers({"working": {"alarm_sum": alarm_sum}})
+
+
+def minder_payload(window_ticks: int = 8) -> bytes:
+    """A Minder model with weights that nobody trained."""
+    vae = replace(drawn(), window_ticks=window_ticks)
+    return encode_minder(
+        MinderModel(dict(zip(vae.metrics, vae.limits, strict=True)), {"metric_0": vae}, None, vae.metrics)
+    )
 
 
 def card(detector: str = "peers", **changes: Any) -> ModelCard:

@@ -99,15 +99,15 @@ def test_the_version_has_the_day_in_utc(registry: Registry) -> None:
 @given(st.binary(min_size=1, max_size=300), st.integers(0, 2**63 - 1), st.text(max_size=40))
 def test_any_bytes_and_any_settings_come_back(payload: bytes, seed: int, text: str) -> None:
     registry = Registry(memory_store())
-    told = card("minder", seed=seed, settings={"note": text.replace("\0", "")})
+    told = card("oracle", seed=seed, settings={"note": text.replace("\0", "")})
     try:
         added = registry.add(told, payload)
     except FieldError:  # half a surrogate pair: no UTF-8
         assert not text.isascii()
         return
 
-    assert registry.payload("minder", added.version) == payload
-    assert registry.card("minder", added.version) == added
+    assert registry.payload("oracle", added.version) == payload
+    assert registry.card("oracle", added.version) == added
     assert (added.seed, added.settings) == (seed, told.settings)
 
 
@@ -145,9 +145,9 @@ def test_what_the_detector_cannot_read_does_not_go_in(registry: Registry) -> Non
 
 
 def test_the_same_bytes_in_another_format_are_another_model_with_the_same_name(registry: Registry) -> None:
-    registry.add(card("minder"), b"bytes")
-    with pytest.raises(ConfigError, match="minder/1"):
-        registry.add(card("minder", format="minder/2"), b"bytes")
+    registry.add(card("oracle"), b"bytes")
+    with pytest.raises(ConfigError, match="oracle/1"):
+        registry.add(card("oracle", format="oracle/2"), b"bytes")
 
 
 def test_a_model_never_takes_the_place_of_another(folder: tuple[Registry, Path, ModelCard]) -> None:
@@ -217,15 +217,43 @@ def test_a_card_in_the_wrong_folder_is_foreign(folder: tuple[Registry, Path, Mod
         registry.card("peers", "20200101-00000000")
 
 
+def test_other_bytes_do_not_take_a_versions_place_with_a_card_that_names_them(
+    folder: tuple[Registry, Path, ModelCard],
+) -> None:
+    registry, place, added = folder
+    other = payload_of(900.0)
+    swapped = replace(added, content_hash=hashlib.sha256(other).hexdigest())
+    (place / "model.bin").write_bytes(other)
+    (place / "card.json").write_bytes(write_card(swapped))
+    assert refused(registry) == ["hash_mismatch"]
+    for ask in (registry.card, registry.payload, lambda *names: registry.promote(names[0], names[1], {})):
+        with pytest.raises(
+            RegistryError, match=rf"card\.json: content_hash = .* digits of its version, {added.version}"
+        ):
+            ask("peers", added.version)
+
+    assert registry.add(card(), payload_of()) == added  # who has the true bytes, mends it
+    assert registry.payload("peers", added.version) == payload_of()
+
+
+def test_the_same_model_again_mends_damaged_bytes(folder: tuple[Registry, Path, ModelCard]) -> None:
+    registry, place, added = folder
+    for damaged in (b"", payload_of()[:-1], b"x" * (MAX_MODEL_BYTES + 1)):
+        (place / "model.bin").write_bytes(damaged)
+        assert registry.add(card(seed=9), payload_of()) == added
+        assert registry.payload("peers", added.version) == payload_of()
+
+
 def test_a_pickle_is_not_opened(registry: Registry, tmp_path: Path) -> None:
     class Trap:
         def __reduce__(self) -> tuple[object, tuple[str]]:
             return os.system, (f"touch {tmp_path}/trapped",)
 
-    with pytest.raises(ModelRefusedError):
-        registry.add(card(), pickle.dumps(Trap()))
-    added = registry.add(card("minder"), pickle.dumps(Trap()))  # the registry keeps bytes; their reader refuses them
-    registry.payload("minder", added.version)
+    for known in ("peers", "minder"):
+        with pytest.raises(ModelRefusedError):
+            registry.add(card(known), pickle.dumps(Trap()))
+    added = registry.add(card("oracle"), pickle.dumps(Trap()))  # nobody here knows it: the registry keeps bytes
+    registry.promote("oracle", added.version, {})
     assert not (tmp_path / "trapped").exists()
 
 
@@ -258,6 +286,18 @@ def test_a_damaged_current_json_is_not_nothing(folder: tuple[Registry, Path, Mod
     with pytest.raises(RegistryError, match=r"current\.json") as caught:
         registry.current("peers")
     assert caught.value.reason == "card_unreadable"
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b'{"version": "x"}', b"\xff", b" " * (2 << 20)])
+def test_only_force_promotes_over_a_damaged_current_json(folder: tuple[Registry, Path, ModelCard], text: bytes) -> None:
+    registry, place, added = folder
+    (place.parent / "current.json").write_bytes(text)
+    with pytest.raises(RegistryError, match=r"current\.json"):
+        registry.promote("peers", added.version, {})
+    assert (place.parent / "current.json").read_bytes() == text
+
+    assert registry.promote("peers", added.version, {}, is_forced=True).previous is None
+    assert registry.current("peers") == added
 
 
 def test_a_damaged_mark_of_refusal_does_not_allow_anything(folder: tuple[Registry, Path, ModelCard]) -> None:
@@ -352,6 +392,41 @@ def test_two_writers_at_once_and_a_reader_sees_only_whole_files(tmp_path: Path) 
     hashes = [one.content_hash for one in registry.cards("peers") if one.version != BUILTIN]
     assert len(hashes) == len(set(hashes)) == 10
     assert not [path for path in (tmp_path / "models").rglob("*") if path.name.startswith(".")]
+
+
+def _promote_one(where: str, version: str, start: Any) -> None:
+    registry = Registry.open(where)
+    for _ in range(20):
+        start.wait(timeout=60)
+        registry.promote("peers", version, {"own": version})
+
+
+def test_of_two_that_promote_at_the_same_time_one_wins_whole(tmp_path: Path) -> None:
+    where = str(tmp_path / "models")
+    registry = Registry.open(where)
+    versions_ = [registry.add(card(), payload_of(value)).version for value in (11.0, 12.0)]
+    context = multiprocessing.get_context("spawn")
+    start = context.Barrier(3)
+    writers = [context.Process(target=_promote_one, args=(where, version, start)) for version in versions_]
+    for writer in writers:
+        writer.start()
+    for _ in range(20):
+        start.wait(timeout=60)
+        promotion = registry.promotion("peers")
+        assert promotion is None or promotion.figures == {"own": promotion.version}
+    for writer in writers:
+        writer.join(timeout=60)
+    current, promotion = registry.current("peers"), registry.promotion("peers")
+
+    assert [writer.exitcode for writer in writers] == [0, 0]
+    assert current is not None
+    assert promotion is not None
+    assert promotion.version == current.version in versions_
+    assert promotion.figures == {"own": current.version}
+    assert promotion.previous in versions_
+    assert sorted(path.name for path in (tmp_path / "models" / "peers").iterdir()) == sorted(
+        [*versions_, "current.json"]
+    )
 
 
 # -- places ----------------------------------------------------------------------------------------
