@@ -184,6 +184,25 @@ class TestWork:
         assert found is not None
         assert not found.is_certain
 
+    @pytest.mark.parametrize(
+        ("now", "noise_ratio", "certain"),
+        [
+            ((0.89, 1.06, 1.28, 0.17, 0.5), 0.02, False),
+            ((0.85, 0.8, 0.78, 0.77, 0.8), 0.02, True),
+            ((0.8, 1.12, 0.8, 0.8, 0.8), 0.2, True),
+        ],
+        ids=["an evaluation", "slower steps", "a noisy metric"],
+    )
+    def test_where_some_work_grows_and_other_falls_no_slowdown_is_told(
+        self, now: tuple[float, ...], noise_ratio: float, certain: bool
+    ) -> None:
+        before = work(*[1.0] * 20, metrics=5)
+        before[:, 1] = noisy(20, 1.0, noise_ratio)
+        found = slowdown_of_work(before, np.repeat(np.array([now]), 8, axis=0))
+
+        assert found is not None
+        assert (found.is_certain, found.is_gone) == (certain, False)
+
     def test_a_metric_that_is_missing_changes_nothing(self) -> None:
         before, after = work(*[1.0] * 20), work(*[0.7] * 5)
         holes = before.copy(), after.copy()
