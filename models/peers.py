@@ -128,6 +128,10 @@ class PeerState:
         other.seen_count[rows], other.spread = self.seen_count, self.spread
         return other
 
+    def kept(self, rows: IntArray) -> PeerState:
+        """The same state of these rows alone."""
+        return PeerState(self.level[rows], self.own_spread[rows], self.seen_count[rows], self.spread)
+
     def forget(self, rows: IntArray) -> None:
         """Rows that do other work from now on: what was learned of them says nothing."""
         self.level[rows], self.own_spread[rows], self.seen_count[rows] = np.nan, 0, 0

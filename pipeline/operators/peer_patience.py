@@ -9,7 +9,7 @@ the windows (the hosts of a congested switch) is one of them here, too, where th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -162,6 +162,13 @@ class Patience:
     def grow(self, rows: Sequence[int], host_count: int) -> None:
         """Host i has moved to ``rows[i]`` of ``host_count``."""
         self.sums.grow(rows, host_count)
+        self.drop()
+
+    def keep(self, rows: Sequence[int], gone: Collection[str]) -> None:
+        """Only the hosts of these rows are left; the others are gone."""
+        self.sums.keep(rows)
+        for block in self._blocks.values():
+            block.drop(gone)
         self.drop()
 
     def forget(self, hosts: Sequence[str], rows: Sequence[int]) -> None:

@@ -51,6 +51,14 @@ class Block:
             self.names = list(names)
         return compare(transform(values, self.scales), groups, self.state, self.scales, config)
 
+    def drop(self, hosts: Collection[str]) -> None:
+        """These hosts left the job."""
+        rows = [
+            row for row, name in enumerate(self.names) if (name[0] if isinstance(name, tuple) else name) not in hosts
+        ]
+        self.state = self.state.kept(np.array(rows, np.intp))
+        self.names = [self.names[row] for row in rows]
+
     def forget(self, hosts: Collection[str]) -> None:
         """These hosts (rows are hosts, or their GPUs) do other work from now on."""
         rows = [row for row, name in enumerate(self.names) if (name[0] if isinstance(name, tuple) else name) in hosts]

@@ -91,6 +91,12 @@ class Sums:
         alarmed[list(rows)] = self._alarmed
         self._alarmed = alarmed
 
+    def keep(self, rows: Sequence[int]) -> None:
+        """Only these hosts are left, in this order."""
+        for name in ("_total", "_since_ns", "_last_ns", "_hit_ns", "_begun_ns"):
+            setattr(self, name, getattr(self, name)[:, list(rows)])
+        self._alarmed = self._alarmed[list(rows)]
+
     def clear(self) -> None:
         """Forget all evidence."""
         self._total[:] = 0

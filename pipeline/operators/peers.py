@@ -9,7 +9,7 @@ it stands (a rank that stopped alone is where the others are not: they spin in a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 
@@ -24,6 +24,7 @@ from tocsin.models.robust import median
 from tocsin.pipeline.frame_blocks import BUILTIN_TABLES, join_blocks, slice_blocks
 from tocsin.pipeline.operators.base import anomaly_from, pack_state, unpack_state
 from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.pipeline.operators.peer_absence import Absences
 from tocsin.pipeline.operators.peer_begin import ALL, BeginConfig, BeginTracker
 from tocsin.pipeline.operators.peer_exits import ExitsConfig, ExitTracker, memory_shares
 from tocsin.pipeline.operators.peer_patience import Patience, PatienceConfig, as_asked
@@ -114,6 +115,7 @@ class PeerDetector:
         """Who fell alone in the first window in which the job did nothing."""
         self.abstained: dict[str, int] = {}
         self._begin = BeginTracker(config.begin)
+        self._absences = Absences()
         self._rows: MeanRows | None = None
         """Where the last slice's rows lie among the known ones."""
         self._begin_with(BUILTIN_TABLE)
@@ -173,7 +175,7 @@ class PeerDetector:
         if means is None:
             return []
         self._abstain(Reason.METRIC_MISSING, bare_host_count(means))
-        rows = self._know(means)
+        rows = self._know(means, data.end_ns)
         is_long = data.end_ns - data.start_ns >= self._config.long_window_ns
         warmup_count = self._config.long_warmup_count if is_long else self._config.peers.warmup_count
         self._peers = replace(self._config.peers, warmup_count=warmup_count)
@@ -189,8 +191,8 @@ class PeerDetector:
         if table != self._table:
             self._begin_with(table)
 
-    def _know(self, means: MetricMeans) -> MeanRows:
-        if self._rows is not None and self._rows.are_of(means):
+    def _know(self, means: MetricMeans, now_ns: int) -> MeanRows:
+        if self._rows is not None and self._rows.are_of(means) and not self._absences.is_due(now_ns):
             return self._rows  # nearly always so: all are known
         of_host: dict[str, set[GpuRow]] = {host: set() for host in means.hosts}
         for row in means.gpu_rows:
@@ -200,6 +202,7 @@ class PeerDetector:
         new = set(means.hosts).difference(self._hosts)
         if new:
             self._know_hosts(new)
+        self._forget(self._absences.take(means.hosts, self._hosts, self._graph.roles_of_hosts(), now_ns))
         self._rows = MeanRows.of(means, self._hosts, sorted(chain.from_iterable(self._gpus.values())))
         return self._rows
 
@@ -211,6 +214,20 @@ class PeerDetector:
             sums.grow(rows, len(hosts))
         self._patience.grow(rows, len(hosts))
         self._hosts = hosts
+
+    def _forget(self, gone: Collection[str]) -> None:
+        """Drop the rows of machines that left the job."""
+        if not gone:
+            return
+        rows = [row for row, host in enumerate(self._hosts) if host not in gone]
+        for sums in (self._working, self._standing):
+            sums.keep(rows)
+        self._patience.keep(rows, gone)
+        for block in self._blocks.values():
+            block.drop(gone)
+        self._hosts = [self._hosts[row] for row in rows]
+        self._gpus = {host: names for host, names in self._gpus.items() if host not in gone}
+        self._retired = {row for row in self._retired if row[0] not in gone}
 
     def _know_gpus(self, host: str, rows: set[GpuRow]) -> None:
         known = self._gpus.setdefault(host, set())
@@ -412,6 +429,7 @@ class PeerDetector:
                 "first": None if self._first is None else asdict(self._first),
                 "begin": self._begin.to_state(),
                 "exits": self._exits.to_state(),
+                "absences": self._absences.to_state(),
                 "abstained": self.abstained,
             }
         )
@@ -433,6 +451,7 @@ class PeerDetector:
         self._first = None if state["first"] is None else anomaly_from(state["first"])
         self._begin.load_state(state["begin"])
         self._exits.load_state(state["exits"])
+        self._absences.load_state(state["absences"])
         self.abstained = state["abstained"]
         for name, block in self._blocks.items():
             block.load_state(unpack_state(parts, f"peers_{name}"))

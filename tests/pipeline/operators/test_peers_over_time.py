@@ -314,3 +314,32 @@ def test_a_job_whose_hosts_send_gpu_metrics_only_stands_too() -> None:
             gpu[3, :, [UTIL, POWER]] *= 20.0
 
     assert set(told(stands, 72, while_standing=True)) == {"n03"}
+
+
+def test_who_left_the_job_an_hour_ago_is_forgotten_and_the_others_are_not() -> None:
+    """One of eight machines is replaced each minute: memory and state hold an hour of them, and find the faulty one."""
+    draw = np.random.default_rng(3)
+    detector = PeerDetector(PeersConfig(), JobGraph())
+    sizes, accused = {}, set()
+    for window in range(2400):
+        fresh = 7 + window // 12
+        names = tuple(sorted(["a-stays", *(f"n{number:05d}" for number in range(fresh - 7, fresh))]))
+        host = (0.5 * (1 + 0.01 * draw.standard_normal((8, len(HOST_METRICS))))).astype(np.float32)
+        gpu = (0.5 * (1 + 0.01 * draw.standard_normal((8, len(GPU_METRICS))))).astype(np.float32)
+        if window >= 2300:
+            gpu[names.index("a-stays"), UTIL] *= 0.5
+        end_ns = T0 + 5 * (window + 1) * NS_PER_SECOND
+        rows = tuple((name, f"GPU-{name}") for name in names)
+        stamps, ticks, fives = (np.full(8, value, np.int64) for value in (end_ns - 1, NS_PER_SECOND, 5))
+        counts = [np.full(values.shape, 5, np.uint16) for values in (host, gpu)]
+        means = MetricMeans(names, stamps, ticks, fives, rows, host, counts[0], gpu, counts[1])
+        said = detector.on_means(Slice(JOB, end_ns - 5 * NS_PER_SECOND, end_ns, ()), means)
+        accused |= {anomaly.component.name for anomaly in said if anomaly.score >= 1.0}
+        if window in (1000, 2290):
+            sizes[window] = sum(map(len, detector.snapshot().values()))
+            other = PeerDetector(PeersConfig(), JobGraph())
+            other.restore(detector.snapshot())
+            assert other.snapshot() == detector.snapshot()
+
+    assert sizes[2290] < 1.1 * sizes[1000]
+    assert accused == {"a-stays"}
