@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from tocsin.models.documents import accept
 from tocsin.pipeline.backtest.runner import Opinion
-from tocsin.pipeline.recording.notes import BEFORE_START_NS
 from tocsin.pipeline.recording.replay import ReplayConfig, replay
+from tocsin.pipeline.recording.span import BEFORE_START_NS
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.schemas.model_announcement import BOUNDARY_NS, NOTICE_NS, ModelAnnouncement, content_hash
 from tocsin.schemas.reasons import Reason
