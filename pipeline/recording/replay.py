@@ -17,11 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.recording.coverage import Coverage
 from tocsin.pipeline.recording.reader import read_recording
 from tocsin.pipeline.recording.span import in_span, judged_span_ns
 from tocsin.pipeline.recording.stream import records_of
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.schemas.errors import SchemaError
+from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, JobRecord, ModelAnnouncement
 from tocsin.schemas.verdicts import Verdict
 
@@ -60,6 +62,32 @@ def replay_folder(
         RecordingError: the folder is not as the format says.
     """
     return list(replay(read_recording(folder), config or ReplayConfig(), on_second))
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What became of a whole recording.
+
+    Attributes:
+        verdicts: all lines, in order.
+        reason: why nothing of it could be judged, None: something was.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    reason: Reason | None
+
+
+def replay_whole(
+    recording: Recording,
+    config: ReplayConfig,
+    on_second: Callable[[int], None] | None = None,
+    refused: Counter[str] | None = None,
+) -> Replayed:
+    """Replay a recording to its end, and tell whether anything in it could be judged. Arguments as for ``drive``."""
+    engine = EmbeddedEngine(config.engine)
+    coverage = Coverage(engine, config.engine.job.peers)
+    verdicts = tuple(drive(engine, recording, config, on_second, refused))
+    return Replayed(verdicts, None if verdicts else coverage.reason(recording))
 
 
 def replay(
