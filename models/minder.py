@@ -54,7 +54,8 @@ class MinderConfig:
         variant: Minder, or an ablation.
         threshold_sigmas: the similarity threshold. The paper's value was not found; None: the model's, fitted.
         ceiling_ratio: NOT the paper's: no threshold above this share of what a lone outlier can reach among so many
-            machines. None, to the letter: with 4 machines no threshold above 1.73 ever fires.
+            machines. None, to the letter: with 4 machines no threshold above 1.73 ever fires, and the call's reason is
+            ``threshold_unreachable``.
         continuity_seconds: a machine must be the candidate for longer; 0: the ablation "no continuity".
         call_seconds: from call to call.
         pull_seconds: samples that a call looks at.
@@ -162,7 +163,8 @@ def detect(samples: Samples, model: MinderModel, config: MinderConfig) -> Outcom
         run = first_run(scan.candidates(threshold), samples.tick_seconds, config.continuity_seconds)
         if run is not None:
             return Outcome(_alert(name, rows, scan, run, (threshold, config)), reasons)
-        reasons[name] = Reason.NOT_CONTINUOUS
+        is_reachable = threshold < ceiling(scan.machine_count)
+        reasons[name] = Reason.NOT_CONTINUOUS if is_reachable else Reason.THRESHOLD_UNREACHABLE
     return Outcome(None, reasons)
 
 

@@ -228,6 +228,10 @@ class EmbeddedEngine:
         with self._lock:
             self.taps.remove(tap)
 
+    def pipeline(self, job: JobKey) -> JobPipeline | None:
+        """A job's operators, None: not known; for taps, to look at."""
+        return self._pipelines.get(job)
+
     def history(self, job: JobKey) -> JobHistory | None:
         """The numbers behind a job's verdicts."""
         return self._histories.get(job)

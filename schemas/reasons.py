@@ -120,7 +120,9 @@ class Reason(StrEnum):
     NOTHING_RECORDED = "nothing_recorded"
     """None of the inputs that a detector reads is there."""
     SPAN_TOO_SHORT = "span_too_short"
-    """Fewer samples than one window of the detector."""
+    """Fewer samples than one window of the detector (or than it learns from first)."""
+    THRESHOLD_UNREACHABLE = "threshold_unreachable"
+    """So few machines that none can reach the model's threshold: no z-score of N is above sqrt(N - 1)."""
     AMBIGUOUS = "ambiguous"
     """Several components fit the evidence equally well."""
 

@@ -8,13 +8,10 @@ from dataclasses import dataclass, field
 
 from tocsin.models.documents import accept
 from tocsin.pipeline.backtest.runner import Opinion
-from tocsin.pipeline.recording.notes import BEFORE_START_NS
-from tocsin.pipeline.recording.replay import ReplayConfig, replay
+from tocsin.pipeline.recording.replay import ReplayConfig, replay_whole
+from tocsin.pipeline.recording.span import BEFORE_START_NS
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.schemas.model_announcement import BOUNDARY_NS, NOTICE_NS, ModelAnnouncement, content_hash
-from tocsin.schemas.reasons import Reason
-
-_INPUTS = ("host_metrics", "steps", "collectives", "events", "probes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +30,11 @@ class EngineRunner:
         return "ours"
 
     def judge(self, recording: Recording) -> Opinion:
-        """The verdict lines of a replay."""
+        """The verdict lines of a replay, or why it could judge nothing."""
         config = ReplayConfig(announcements=announced_from(self.models, recording.manifest.start_ns))
         refused = Counter[str]()  # single records; 'tocsin replay' tells them
-        lines = [verdict.to_line() for verdict in replay(recording, config, refused=refused)]
-        tables = (recording.tables[name] for name in _INPUTS if name in recording.tables)
-        nothing = not recording.dumps and not any(len(next(iter(table.values()), ())) for table in tables)
-        return Opinion(tuple(lines), Reason.NOTHING_RECORDED if nothing else None)
+        replayed = replay_whole(recording, config, refused=refused)
+        return Opinion(tuple(verdict.to_line() for verdict in replayed.verdicts), replayed.reason)
 
 
 def announced_from(models: Mapping[str, bytes], start_ns: int) -> tuple[ModelAnnouncement, ...]:

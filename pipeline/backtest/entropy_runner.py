@@ -10,6 +10,7 @@ from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.pipeline.operators.trace_training import second_slices
 from tocsin.pipeline.operators.traces import ENTROPY, TraceDetector, TracesConfig
 from tocsin.pipeline.recording.score import host_count_of
+from tocsin.pipeline.recording.span import has_no_length, in_span
 from tocsin.pipeline.recording.stream import records_of
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.schemas.job_key import LONE_RANK_PREFIX
@@ -33,6 +34,8 @@ class EntropyRunner:
         """The hosts (ranks, where no host is known) whose times are spread unlike before."""
         if not any(len(recording.tables[name]["ts_ns"]) for name in _READS if name in recording.tables):
             return Opinion((), Reason.NO_HOOK)
+        if has_no_length(recording.manifest):
+            return Opinion((), Reason.SPAN_TOO_SHORT)
         answers = [
             replace(answer, host=answer.host.removeprefix(LONE_RANK_PREFIX))
             for answer in answers_of(recording, self.config)
@@ -46,7 +49,7 @@ def answers_of(recording: Recording, config: EntropyConfig) -> list[Answer]:
     graph = JobGraph()
     detector = TraceDetector(TracesConfig(entropy=config), graph)
     answers = []
-    for data in second_slices(records_of(recording)):
+    for data in second_slices(in_span(records_of(recording), recording.manifest)):
         graph.take(data.records)
         for said in detector.on_slice(data):
             if said.detector == ENTROPY:

@@ -13,6 +13,7 @@ from tocsin.models.minder_calls import Call
 from tocsin.pipeline.backtest.runner import Answer, Opinion
 from tocsin.pipeline.backtest.series import series_of
 from tocsin.pipeline.operators.minder_ticks import Ticks
+from tocsin.pipeline.recording.span import has_no_length
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
@@ -42,13 +43,13 @@ class MinderRunner:
     def run(self, recording: Recording) -> list[Answer]:
         """What the calls over this recording say, one answer a call at most.
 
-        A recording without the metrics, with fewer than three machines or shorter than the distance
-        of calls has no answer: ``calls`` names the reasons.
+        A recording without the metrics, with fewer than three machines (or so few that the threshold cannot
+        be reached) or shorter than the distance of calls has no answer: ``calls`` names the reasons.
         """
         return self._answers(self.calls(recording))
 
     def judge(self, recording: Recording) -> Opinion:
-        """What ``run`` says; where no call could compare any machines, why."""
+        """What ``run`` says; where no call could compare any machines, or none could be named, why."""
         calls = list(self.calls(recording))
         return Opinion.of(self._answers(calls), None if calls and _compared(calls) else _reason(recording, calls))
 
@@ -99,13 +100,16 @@ def _integrated(model: MinderModel) -> tuple[str, ...]:
 
 
 def _compared(calls: Iterable[Call]) -> bool:
-    """Whether one of them compared machines by at least one metric."""
+    """Whether one of them compared machines by at least one metric, and among so many that one could be named."""
     return any(call.outcome.alert or Reason.NOT_CONTINUOUS in call.outcome.reasons.values() for call in calls)
 
 
 def _reason(recording: Recording, calls: Sequence[Call]) -> Reason:
-    """What kept all of them from it: what most of them name."""
+    """What kept all of them from it: what most of them name, or that there was no call."""
     named = Counter(reason for call in calls for reason in call.outcome.reasons.values())
+    if Reason.THRESHOLD_UNREACHABLE in named:  # of the metrics that could be compared; the others are beside the point
+        return Reason.THRESHOLD_UNREACHABLE
     if named:
         return named.most_common(1)[0][0]
-    return Reason.SPAN_TOO_SHORT if "host_metrics" in recording.tables else Reason.METRIC_MISSING
+    is_short = has_no_length(recording.manifest) or series_of(recording, ()) is not None
+    return Reason.SPAN_TOO_SHORT if is_short else Reason.METRIC_MISSING

@@ -1,4 +1,4 @@
-"""All samples of a recording as one array, a row a machine."""
+"""All samples of a recording that are judged, as one array, a row a machine."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from tocsin.pipeline.frame_blocks import BUILTIN_TABLES
 from tocsin.pipeline.operators.minder_ticks import Ticks, ticks_of_frames
 from tocsin.pipeline.recording.frames import frames_of, metric_table_of
 from tocsin.pipeline.recording.places import Places
+from tocsin.pipeline.recording.span import in_span
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.schemas.metrics import MetricTable
 from tocsin.schemas.records import NS_PER_SECOND, Slice, metric_slice_ns
 
 
 def series_of(recording: Recording, metrics: Sequence[str]) -> Ticks | None:
-    """The recording's metrics on one grid from its first slice to its last; None: it has no sample.
+    """The recording's metrics on one grid from the first slice that a replay judges to the last; None: it has none.
 
     Args:
         recording: with or without ``host_metrics``.
@@ -28,7 +29,7 @@ def series_of(recording: Recording, metrics: Sequence[str]) -> Ticks | None:
     table = metric_table_of(recording)
     tables: dict[int, MetricTable] = {**BUILTIN_TABLES, table.table_id: table}
     length_ns = metric_slice_ns(round(recording.manifest.tick_seconds * NS_PER_SECOND))
-    frames = tuple(frames_of(recording, places))
+    frames = tuple(in_span(frames_of(recording, places), recording.manifest))
     if not frames:
         return None
     start_ns = min(frame.ts_ns for frame in frames) // length_ns * length_ns

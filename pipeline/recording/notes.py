@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.pipeline.recording.frames import metric_table_of
+from tocsin.pipeline.recording.span import judged_span_ns
 from tocsin.pipeline.recording.tables import TABLES, Recording, Text
 from tocsin.schemas.metrics import possible_range
 from tocsin.schemas.records import NS_PER_SECOND
 
-BEFORE_START_NS = 60 * NS_PER_SECOND
-"""What lies longer before the recording is left out: one such time would make hours of empty slices."""
 _SHARED_TICKS_RATIO = 0.01
 
 
@@ -25,8 +24,7 @@ def notes_of(recording: Recording) -> tuple[str, ...]:
 
 
 def _out_of_time(recording: Recording) -> Iterator[str]:
-    manifest = recording.manifest
-    end_ns = -(-manifest.end_ns // NS_PER_SECOND) * NS_PER_SECOND
+    first_ns, end_ns = judged_span_ns(recording.manifest)
     for name, columns in recording.tables.items():
         time = TABLES[name].time if name in TABLES else ""
         if not time:
@@ -35,7 +33,7 @@ def _out_of_time(recording: Recording) -> Iterator[str]:
         if "batch_ns" in columns:  # our own recorder noted with what each row travelled
             sent_ns = cast(NDArray[np.int64], columns["batch_ns"])
             times = np.where(sent_ns > 0, sent_ns, times)
-        early = np.flatnonzero(times < manifest.start_ns - BEFORE_START_NS)
+        early = np.flatnonzero(times < first_ns)
         late = np.flatnonzero(times >= end_ns)
         for rows, where in ((early, "before start_ns"), (late, "after end_ns")):
             if rows.size:

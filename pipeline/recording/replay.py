@@ -17,11 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
-from tocsin.pipeline.recording.notes import BEFORE_START_NS
+from tocsin.pipeline.recording.coverage import Coverage
 from tocsin.pipeline.recording.reader import read_recording
+from tocsin.pipeline.recording.span import in_span, judged_span_ns
 from tocsin.pipeline.recording.stream import records_of
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.schemas.errors import SchemaError
+from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, JobRecord, ModelAnnouncement
 from tocsin.schemas.verdicts import Verdict
 
@@ -60,6 +62,32 @@ def replay_folder(
         RecordingError: the folder is not as the format says.
     """
     return list(replay(read_recording(folder), config or ReplayConfig(), on_second))
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What became of a whole recording.
+
+    Attributes:
+        verdicts: all lines, in order.
+        reason: why nothing of it could be judged, None: something was.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    reason: Reason | None
+
+
+def replay_whole(
+    recording: Recording,
+    config: ReplayConfig,
+    on_second: Callable[[int], None] | None = None,
+    refused: Counter[str] | None = None,
+) -> Replayed:
+    """Replay a recording to its end, and tell whether anything in it could be judged. Arguments as for ``drive``."""
+    engine = EmbeddedEngine(config.engine)
+    coverage = Coverage(engine, config.engine.job.peers)
+    verdicts = tuple(drive(engine, recording, config, on_second, refused))
+    return Replayed(verdicts, None if verdicts else coverage.reason(recording))
 
 
 def replay(
@@ -122,13 +150,11 @@ def seconds_of(recording: Recording, config: ReplayConfig) -> Iterator[tuple[int
     lateness after its end.
     """
     lateness_ns = config.engine.slices.lateness_ns
-    first_ns = recording.manifest.start_ns - BEFORE_START_NS
-    wanted = (record for record in records_of(recording) if record.ts_ns >= first_ns)
-    arrivals = _arrivals(wanted, config, lateness_ns)
+    arrivals = _arrivals(in_span(records_of(recording), recording.manifest), config, lateness_ns)
     held: tuple[int, JobRecord] | None = next(arrivals, None)
     if held is None:
         return
-    last_ns = -(-recording.manifest.end_ns // NS_PER_SECOND) * NS_PER_SECOND + lateness_ns
+    last_ns = judged_span_ns(recording.manifest)[1] + lateness_ns
     tick_ns = (max(recording.manifest.start_ns, held[0]) // NS_PER_SECOND + 1) * NS_PER_SECOND
     while tick_ns <= last_ns:
         records: list[JobRecord] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -12,8 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tests.pipeline.backtest import kit
 from tests.pipeline.recording.kit import good_tables, manifest, write_folder
 from tocsin.cli.main import main
 from tocsin.pipeline.recording.tables import Recording
@@ -63,11 +66,28 @@ def test_a_file_of_ones_own(folder: Path, tmp_path: Path) -> None:
     assert not (folder / "verdicts.jsonl").exists()
 
 
-def test_nothing_but_a_manifest_gives_an_empty_file(tmp_path: Path) -> None:
+def test_nothing_but_a_manifest_gives_an_empty_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_folder(tmp_path, {})
 
     assert main(["replay", str(tmp_path)]) == 0
     assert (tmp_path / "verdicts.jsonl").read_bytes() == b""
+    assert "0 verdict lines (not judged: nothing_recorded; without topology, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("hosts", "value", "seconds", "reason"),
+    [(4, math.nan, 90, "metric_missing"), (1, 0.5, 90, "too_few_peers"), (4, 0.5, 0, "span_too_short")],
+)
+def test_where_nothing_was_judged_the_last_line_says_why(
+    tmp_path: Path, hosts: int, value: float, seconds: int, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = kit.metric_table([f"n{row}" for row in range(hosts)], {"cpu_util_ratio": np.full((90, hosts), value)})
+    write_recording(tmp_path / "r", Recording(kit.manifest(seconds), {"host_metrics": table}))
+
+    assert main(["replay", str(tmp_path / "r")]) == 0
+    said = capsys.readouterr().out.splitlines()[-1]
+    absent = "without topology, groups, steps, collectives, events"
+    assert said == f"{tmp_path / 'r'}: 0 verdict lines (not judged: {reason}; {absent})"
 
 
 def test_a_terminal_gets_a_progress_bar(

@@ -244,6 +244,26 @@ def test_below_three_peers_it_abstains(machines: int) -> None:
     assert outcome == Outcome(None, dict.fromkeys(PRIORITY, Reason.TOO_FEW_PEERS))
 
 
+@pytest.mark.parametrize(("machines", "is_reachable"), [(3, False), (7, False), (8, True), (16, True)])
+def test_among_so_few_machines_that_none_can_reach_the_threshold_it_abstains_by_name(
+    machines: int, is_reachable: bool
+) -> None:
+    """2.6, as fitted for the default model: of seven machines no z-score is above 2.45, however far out one is."""
+    config = dataclasses.replace(RAW, threshold_sigmas=2.6)
+    outcome = detect(samples_of(machines, 900, Fault(2, POWER, 100, 900, -0.5), noise=0.0), MODEL, config)
+
+    assert (outcome.alert is not None) is is_reachable
+    other = Reason.NOT_CONTINUOUS if is_reachable else Reason.THRESHOLD_UNREACHABLE
+    assert set(outcome.reasons.values()) == {other}
+
+
+def test_a_threshold_that_follows_the_number_of_machines_is_always_reachable() -> None:
+    config = dataclasses.replace(RAW, threshold_sigmas=2.6, ceiling_ratio=0.9)
+    outcome = detect(samples_of(4, 900), MODEL, config)
+
+    assert set(outcome.reasons.values()) == {Reason.NOT_CONTINUOUS}
+
+
 @pytest.mark.parametrize("variant", ["raw", "mahalanobis"])
 def test_a_metric_that_no_machine_has_is_passed_over_by_name(variant: Variant) -> None:
     samples = samples_of(16, 900, Fault(5, POWER, 300, 900, -0.5))

@@ -119,6 +119,7 @@ class Result:
         error: why it could not be replayed, "" = it was.
         absent: inputs that the recording does not hold: what needs them is not judged.
         notes: what was passed over, a sentence each.
+        reason: why nothing of it could be judged, "" = something was.
     """
 
     folder: Path
@@ -126,6 +127,7 @@ class Result:
     error: str
     absent: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    reason: str = ""
 
 
 def _report(results: Sequence[Result]) -> int:
@@ -135,31 +137,40 @@ def _report(results: Sequence[Result]) -> int:
         if result.error:
             print(f"tocsin replay: {result.folder}: {result.error}", file=sys.stderr)
             continue
-        without = f" (judged without {', '.join(result.absent)})" if result.absent else ""
-        print(f"{result.folder}: {result.line_count} verdict lines{without}")
+        print(f"{result.folder}: {result.line_count} verdict lines{_how_judged(result)}")
     return 2 if any(result.error for result in results) else 0
+
+
+def _how_judged(result: Result) -> str:
+    """What stands behind the number of verdicts: whether anything was judged, and what was not there."""
+    absent = ", ".join(result.absent)
+    if result.reason:
+        return f" (not judged: {result.reason}{f'; without {absent}' if absent else ''})"
+    return f" (judged without {absent})" if absent else ""
 
 
 def replay_one(job: ReplayJob) -> Result:
     """Replay one folder and write its verdicts."""
     from tocsin.pipeline.recording.notes import notes_of
     from tocsin.pipeline.recording.reader import read_recording
-    from tocsin.pipeline.recording.replay import ReplayConfig, replay, verdict_lines
+    from tocsin.pipeline.recording.replay import ReplayConfig, replay_whole, verdict_lines
 
     refused = Counter[str]()
     try:
         recording = read_recording(job.folder)
         with _file_for(job.verdicts) as file:
             pace = Pace(recording.manifest.start_ns, recording.manifest.end_ns, job)
-            verdicts = list(replay(recording, ReplayConfig(shuffle_seed=job.shuffle_seed), pace.on_second, refused))
+            config = ReplayConfig(shuffle_seed=job.shuffle_seed)
+            replayed = replay_whole(recording, config, pace.on_second, refused)
             pace.end()
-            file.write(verdict_lines(verdicts).encode())
+            file.write(verdict_lines(replayed.verdicts).encode())
     except (TocsinError, OSError) as error:
         return Result(job.folder, 0, str(error))
     left_out = (f"{count} records are left out: {text}" for text, count in refused.most_common(_SHOWN_REASONS))
     notes = (*notes_of(recording), *left_out)
     absent = tuple(name for name in _INPUTS if name not in recording.tables)
-    return Result(job.folder, len(verdicts), "", absent, notes)
+    reason = "" if replayed.reason is None else replayed.reason.value
+    return Result(job.folder, len(replayed.verdicts), "", absent, notes, reason)
 
 
 @contextlib.contextmanager

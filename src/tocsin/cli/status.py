@@ -25,6 +25,7 @@ _MEANING = {
     "nothing_recorded": "none of the inputs that the detector reads is there",
     "no_model": "the detector speaks only with a trained model: train one (tocsin train) and announce it",
     "span_too_short": "fewer samples than one window of the detector: it says nothing before the first is whole",
+    "threshold_unreachable": "so few machines that no score can reach the model's threshold (of 7, none is above 2.45)",
     "bad_number": "a time that cannot be (negative, infinite, not a number): left out",
     "too_few_operations": "too few operations in a window: how their times are spread is chance",
     "stages_unknown": "the job has pipeline stages and nobody said which rank is in which: a long stage looks slow",

@@ -9,7 +9,7 @@ import pytest
 
 from tests.models.minder_cases import LIMITS
 from tocsin.models.lstm_vae import Limits
-from tocsin.models.minder import MinderConfig, MinderModel
+from tocsin.models.minder import PRIORITY, MinderConfig, MinderModel
 from tocsin.pipeline.backtest.minder_runner import MinderRunner, pulls
 from tocsin.pipeline.backtest.runner import Answer, lines_of
 from tocsin.pipeline.backtest.series import series_of
@@ -137,6 +137,17 @@ def test_a_metric_that_the_recording_lacks_is_named() -> None:
     assert len(calls) == 3
     assert all(call.outcome.alert is None for call in calls)
     assert calls[0].outcome.reasons["gpu_power_watts"] is Reason.METRIC_MISSING
+
+
+@pytest.mark.parametrize("is_bare", [False, True])
+def test_among_too_few_machines_for_the_threshold_nothing_was_judged(is_bare: bool) -> None:
+    """Six machines: no z-score is above 2.24. Also where more metrics are missing than can be compared."""
+    job = recording(without=tuple(set(PRIORITY) - {"gpu_power_watts"}) if is_bare else ())
+    high = MinderRunner(MODEL, dataclasses.replace(CONFIG, threshold_sigmas=2.3))
+    opinion = high.judge(job)
+
+    assert (opinion.lines, opinion.reason) == ((), Reason.THRESHOLD_UNREACHABLE)
+    assert RUNNER.judge(job).reason is None
 
 
 def test_negative_counters_and_infinite_values_are_missing_samples_and_accuse_nobody() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tests.model_announcements import DEAF
 from tests.models.test_lstm_vae_file import drawn
@@ -17,22 +18,26 @@ from tocsin.models.minder_file import encode_minder
 from tocsin.pipeline.backtest.detector_sets import MINDER_SETS, SETS, checked_sets, runner_of
 from tocsin.pipeline.backtest.minder_runner import MinderRunner
 from tocsin.pipeline.recording.replay import ReplayConfig, replay
-from tocsin.pipeline.recording.tables import Columns, Recording, Text
+from tocsin.pipeline.recording.tables import Column, Columns, Recording, Text
 from tocsin.pipeline.simulation.case import draw_case
 from tocsin.schemas.errors import ConfigError, ModelRefusedError
 from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import NS_PER_SECOND
 
 CPU_VAE = replace(drawn(), metrics=("cpu_util_ratio",), limits=(Limits(0.0, 1.0),))
 OF_CPU = MinderModel({"cpu_util_ratio": Limits(0.0, 1.0)}, {"cpu_util_ratio": CPU_VAE}, priority=("cpu_util_ratio",))
 """Its LSTM-VAE has weights that nobody trained: enough for the variants that use none."""
 MODELS = {"minder": encode_minder(OF_CPU)}
 EMPTY = Recording(manifest(600), {})
+NO_VALUES = {"host_metrics": metric_table(["a", "b", "c", "d"], {"cpu_util_ratio": np.full((600, 4), np.nan)})}
 
 
 @pytest.mark.parametrize(
     ("name", "recording", "reason"),
     [
         ("ours", EMPTY, Reason.NOTHING_RECORDED),
+        ("ours", cpu_recording(2), Reason.TOO_FEW_PEERS),
+        ("ours", cpu_recording(seconds=50), Reason.SPAN_TOO_SHORT),
         ("plain", EMPTY, Reason.METRIC_MISSING),
         ("plain", cpu_recording(2), Reason.TOO_FEW_PEERS),
         ("plain", cpu_recording(seconds=60), Reason.SPAN_TOO_SHORT),
@@ -43,6 +48,8 @@ EMPTY = Recording(manifest(600), {})
         ("minder-raw", cpu_recording(2), Reason.TOO_FEW_PEERS),
         ("minder-raw", cpu_recording(seconds=300), Reason.SPAN_TOO_SHORT),
         ("mahalanobis", cpu_recording(2), Reason.TOO_FEW_PEERS),
+        ("minder-raw", replace(cpu_recording(), tables=NO_VALUES), Reason.METRIC_MISSING),
+        ("ours", replace(cpu_recording(), tables=NO_VALUES), Reason.METRIC_MISSING),
     ],
 )
 def test_what_cannot_be_judged_has_a_named_reason(name: str, recording: Recording, reason: Reason) -> None:
@@ -62,6 +69,58 @@ def test_a_quiet_recording_is_judged_and_accuses_nobody(name: str) -> None:
 
     assert opinion.reason is None
     assert opinion.lines == ()
+
+
+def accused(name: str, recording: Recording) -> list[tuple[str, int]]:
+    """Whom a set names, and when; Minder at any threshold, without continuity, so that it has something to say."""
+    models = {"minder": encode_minder(replace(OF_CPU, threshold_sigmas=1.2, variant_sigmas={}))}
+    runner = runner_of(name, models)
+    if isinstance(runner, MinderRunner):
+        runner = replace(runner, config=replace(runner.config, continuity_seconds=0.0))
+    return [(line["suspects"][0]["name"], line["detected_ns"]) for line in runner.judge(recording).lines]
+
+
+def throttled(seconds: float) -> Recording:
+    """Four machines, one of which is slow; all sets have something to say of it."""
+    return draw_case(4, 4, "power_cap", duration_seconds=seconds).recording()
+
+
+NAMES_SOMEBODY = ("entropy", "minder-raw", "mahalanobis", "plain")
+
+
+@pytest.mark.parametrize("name", NAMES_SOMEBODY)
+def test_of_a_recording_of_no_length_nobody_is_accused(name: str) -> None:
+    """Its rows all lie after its end: a replay leaves them out, and so does every set."""
+    whole = throttled(600.0)
+    empty = replace(whole, manifest=replace(whole.manifest, end_ns=whole.manifest.start_ns))
+    opinion = runner_of(name, MODELS).judge(empty)
+
+    assert name == "plain" or accused(name, whole)
+    assert accused(name, empty) == []
+    assert (opinion.lines, opinion.reason) == ((), Reason.SPAN_TOO_SHORT)
+
+
+@pytest.mark.parametrize("name", NAMES_SOMEBODY)
+def test_rows_after_the_end_change_no_set_s_opinion(name: str) -> None:
+    whole = throttled(1100.0)
+    end_ns = whole.manifest.start_ns + 520 * NS_PER_SECOND
+    cut = replace(whole, manifest=replace(whole.manifest, end_ns=end_ns))
+    tables = {
+        table: {column: _rows(values, np.asarray(columns["ts_ns"]) < end_ns) for column, values in columns.items()}
+        if "ts_ns" in columns
+        else columns
+        for table, columns in whole.tables.items()
+    }
+
+    assert accused(name, cut) == accused(name, replace(cut, tables=tables))
+    assert name == "plain" or len(accused(name, cut)) < len(accused(name, whole))
+
+
+def _rows(column: Column, kept: NDArray[np.bool_]) -> Column:
+    if isinstance(column, Text):
+        return column.take(kept)
+    assert isinstance(column, np.ndarray)
+    return column[kept]
 
 
 @pytest.mark.parametrize("name", SETS)

@@ -170,6 +170,43 @@ def test_one_gpu_of_eight_does_not_drown_in_the_mean(factor: float) -> None:
     assert told(all_a_little, 80) == {}
 
 
+def swapped(window: int, taken: bool) -> list[Anomaly]:
+    """What a detector says that was restored at a window: at 40 a card was swapped for another one, or taken out."""
+    draw = np.random.default_rng(5)
+    names = tuple(f"n{row:02d}" for row in range(HOSTS))
+    detector = PeerDetector(PeersConfig(), JobGraph())
+    found: list[Anomaly] = []
+    for number in range(70):
+        if number == window:
+            parts = detector.snapshot()
+            detector = PeerDetector(PeersConfig(), JobGraph())
+            detector.restore(parts)
+        card = "GPU-0" if number < 40 else "GPU-new"
+        gpus = sorted(
+            (name, card if (name, gpu) == ("n03", 0) else f"GPU-{gpu}")
+            for name in names
+            for gpu in range(GPUS)
+            if not (taken and number >= 40 and (name, gpu) == ("n03", 0))
+        )
+        host = (0.5 * (1 + 0.01 * draw.standard_normal((HOSTS, len(HOST_METRICS))))).astype(np.float32)
+        each = (0.5 * (1 + 0.01 * draw.standard_normal((len(gpus), len(GPU_METRICS))))).astype(np.float32)
+        each[:, POWER] *= 900
+        end_ns = T0 + 5 * (number + 1) * NS_PER_SECOND
+        stamps, fives = np.full(HOSTS, end_ns - 1, np.int64), np.full(HOSTS, 5, np.int64)
+        seconds = np.full(HOSTS, NS_PER_SECOND, np.int64)
+        own, cards = (np.full(values.shape, 5, np.uint16) for values in (host, each))
+        means = MetricMeans(names, stamps, seconds, fives, tuple(gpus), host, own, each, cards)
+        found += detector.on_means(Slice(JOB, end_ns - 5 * NS_PER_SECOND, end_ns, ()), means)
+    return found
+
+
+@pytest.mark.parametrize("window", [0, 39, 41, 60])
+def test_a_gpu_that_was_swapped_stays_retired_after_a_restore(window: int) -> None:
+    """What is kept says which cards are gone for good: else the machine would be one card short from then on."""
+    assert swapped(window, taken=False) == []
+    assert {anomaly.component.name for anomaly in swapped(window, taken=True)} == {"n03"}
+
+
 def test_a_machine_that_joins_late_is_learned_first() -> None:
     def joins(window: int, host: Floats, gpu: Floats) -> None:
         if window < 100:
