@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tocsin.pipeline.mapping import Mapper
 from tocsin.pipeline.recording.manifest import is_there
 from tocsin.pipeline.recording.notes import notes_of
-from tocsin.pipeline.recording.reader import read_recording
+from tocsin.pipeline.recording.ops import read_with_ops
 from tocsin.pipeline.recording.score import machine_days_of
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.pipeline.registry import fingerprint_of
@@ -110,7 +110,7 @@ def recordings_under(paths: Iterable[Path]) -> list[Path]:
 def look_at(folder: Path) -> Looked:
     """Read one recording and say what it holds; one that cannot be used says why."""
     try:
-        recording = read_recording(folder)
+        recording = read_with_ops(folder)
         if recording.manifest.end_ns == recording.manifest.start_ns:
             text = f"{recording.manifest.end_ns}: the same as start_ns, there is nothing to learn from"
             raise RecordingError(_MANIFEST, text, column="end_ns")

@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("torch", reason="training needs tocsin[train]")
 
 from tests.pipeline.backtest.test_minder_runner import recording
+from tests.pipeline.backtest.trace_kit import traced
 from tests.pipeline.training.kit import NEVER, faulty, healthy, looked, unlabelled, with_values, written
 from tocsin.pipeline.training.numbers import check_all_labelled, check_tables
 from tocsin.schemas.errors import RecordingError
@@ -99,7 +100,9 @@ def test_a_detector_with_nothing_to_look_at_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(RecordingError, match=r"steps.parquet: not a row in all 1 recordings: steps looks at nothing"):
         check_tables(data, "steps")
-    with pytest.raises(RecordingError, match=r"steps.parquet or collectives.parquet or ops.parquet: not a row"):
-        check_tables(data, "entropy")
+    for detector in ("entropy", "bilstm"):
+        with pytest.raises(RecordingError, match=r"steps.parquet or collectives.parquet or ops.parquet: not a row"):
+            check_tables(data, detector)
+    check_tables(looked(written(tmp_path / "traced", traced(20, 1, tables=("ops",)))), "entropy")
     with pytest.raises(RecordingError, match=r"host_metrics.parquet: not a sample of a metric"):
         check_tables(data, "peers")
