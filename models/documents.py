@@ -263,5 +263,5 @@ FORMATS: Final[Mapping[str, ModelFormat]] = {
 }
 """Detector -> how its models are written."""
 
-RECORDINGS_ONLY: Final = frozenset({"entropy", "minder"})
+RECORDINGS_ONLY: Final = frozenset({"bilstm", "entropy", "minder"})
 """Detectors with trained models that no running engine uses: nothing is announced to them."""

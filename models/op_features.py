@@ -26,6 +26,8 @@ IntArray = npt.NDArray[np.int64]
 
 PHASES = ("data", "forward", "backward", "optimizer", "communication", "rest")
 """Classes of ``steps.parquet`` and ``StepBatch``: the exclusive phases; ``rest`` is what no phase explains."""
+FAMILIES = ("phases", "collectives", "ops")
+"""What windows are made of: phases of steps, collectives by name, traced operations by type. Never mixed."""
 OTHER = "other"
 """Where operations go that the vocabulary does not know (``seed-systems-b.md`` 4.3)."""
 

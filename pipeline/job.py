@@ -35,8 +35,17 @@ OWN_PART = "job"
 
 @dataclass(frozen=True, slots=True)
 class JobConfig:
-    """Settings of all operators."""
+    """Settings of all operators.
 
+    Attributes:
+        detectors: whose anomalies reach ``diagnose``: of all; a backtest asks what one of them is worth alone.
+        steps: of the step detector.
+        peers: of the peer detector.
+        diagnose: of root cause.
+        decide: of the life of verdicts.
+    """
+
+    detectors: tuple[str, ...] = (PEERS, STEPS)
     steps: StepsConfig = field(default_factory=StepsConfig)
     peers: PeersConfig = field(default_factory=PeersConfig)
     diagnose: DiagnoseConfig = field(default_factory=DiagnoseConfig)
@@ -141,6 +150,7 @@ class JobPipeline:
         self.peers = PeerDetector(config.peers, self.graph)
         self.diagnose = Diagnose(config.diagnose, self.graph)
         self.decide = Decide(config.decide, job)
+        self._heard = config.detectors
         self.abstained: Counter[str] = Counter()
         self._ended = False
         self._superseded = False
@@ -164,7 +174,8 @@ class JobPipeline:
             return TurnResult((), tuple(health))
         self._choose_model(STEPS, self.steps, turn.fast)
         with self._timed(STEPS):
-            anomalies = [*self.steps.on_slice(turn.fast), *self._metric_anomalies]
+            by = {STEPS: self.steps.on_slice(turn.fast), PEERS: self._metric_anomalies}
+        anomalies = [anomaly for name, said in by.items() if name in self._heard for anomaly in said]
         with self._timed("diagnose"):
             diagnosis = self.diagnose.on_slice(turn.fast, anomalies, JobPace(self.steps, self.peers))
         self.abstained.update(reason.value for reason in diagnosis.abstained)

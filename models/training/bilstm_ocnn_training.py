@@ -142,12 +142,17 @@ def train(
     deviation = np.maximum(data.training.std(axis=(0, 1)), config.deviation_floor).astype(np.float32)
     scaled = np.clip((data.training - mean) / deviation, -CLIP_SIGMAS, CLIP_SIGMAS).astype(np.float32)
     inputs = torch.from_numpy(scaled)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        network = OcnnNetwork(scaled.shape[2], scaled.shape[1], config)
-        r = _fit(network, inputs, config, on_turn)
-    with torch.no_grad():
-        median_score = float(network(inputs).double().median())
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the network is tiny: threads cost twenty times what they save where cores are shared
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            network = OcnnNetwork(scaled.shape[2], scaled.shape[1], config)
+            r = _fit(network, inputs, config, on_turn)
+        with torch.no_grad():
+            median_score = float(network(inputs).double().median())
+    finally:
+        torch.set_num_threads(threads)
     model = OcnnModel(
         vocabulary,
         scaled.shape[1],

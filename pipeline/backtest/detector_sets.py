@@ -6,23 +6,25 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from tocsin.models.bilstm_file import decode_bilstm
 from tocsin.models.entropy_file import decode_entropy
 from tocsin.models.minder import MinderConfig
 from tocsin.models.minder_file import decode_minder
+from tocsin.pipeline.backtest.bilstm_runner import BilstmRunner
 from tocsin.pipeline.backtest.engine_runner import EngineRunner, announced_from
 from tocsin.pipeline.backtest.entropy_runner import EntropyRunner
+from tocsin.pipeline.backtest.lone_runner import LoneRunner
 from tocsin.pipeline.backtest.minder_runner import MinderRunner, published
 from tocsin.pipeline.backtest.plain_runner import PlainRunner
 from tocsin.pipeline.backtest.runner import Runner
-from tocsin.pipeline.operators.traces import ENTROPY
+from tocsin.pipeline.operators.traces import BILSTM, ENTROPY
 from tocsin.schemas.errors import ConfigError
 
 OURS: Final = "ours"
 MINDER: Final = "minder"
 PLAIN: Final = "plain"
 ENGINE_DETECTORS: Final = ("peers", "steps")
-"""Whose models ``ours`` takes."""
-
+"""Whose models ``ours`` takes; each is a set of its own, too."""
 
 MINDER_SETS: Final[Mapping[str, MinderConfig]] = {
     MINDER: published("vae"),
@@ -33,8 +35,8 @@ MINDER_SETS: Final[Mapping[str, MinderConfig]] = {
     "mahalanobis": published("mahalanobis"),
 }
 """Sets that need Minder's model: to the letter, its ablations, the other baseline."""
-SETS: Final = (OURS, *MINDER_SETS, PLAIN, ENTROPY)
-MODELS: Final = (*ENGINE_DETECTORS, MINDER, ENTROPY)
+SETS: Final = (OURS, *ENGINE_DETECTORS, *MINDER_SETS, PLAIN, ENTROPY, BILSTM)
+MODELS: Final = (*ENGINE_DETECTORS, MINDER, ENTROPY, BILSTM)
 """Detectors that a model may be given for."""
 
 
@@ -64,15 +66,17 @@ def runner_of(name: str, models: Mapping[str, bytes]) -> Runner:
         ConfigError: there is no such set, or it needs a model that is not given.
         ModelRefusedError: a model cannot be used; says why.
     """
-    if name == OURS:
+    if name in (OURS, *ENGINE_DETECTORS):
         own = {detector: models[detector] for detector in ENGINE_DETECTORS if detector in models}
         announced_from(own, 0)
-        return EngineRunner(own)
+        return EngineRunner(own) if name == OURS else LoneRunner(name, own)
     if name in MINDER_SETS:
         if MINDER not in models:
             raise ConfigError("--model", None, f"{MINDER}=FILE or {MINDER}=VERSION: {name} needs a model, none ships")
         return MinderRunner(decode_minder(models[MINDER]), MINDER_SETS[name])
     if name == ENTROPY:
         return EntropyRunner(decode_entropy(models[ENTROPY])) if ENTROPY in models else EntropyRunner()
+    if name == BILSTM:
+        return BilstmRunner(decode_bilstm(models[BILSTM])) if BILSTM in models else BilstmRunner()
     checked_sets([name])
     return PlainRunner()

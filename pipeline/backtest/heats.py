@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tocsin.pipeline.backtest.detector_sets import runner_of
 from tocsin.pipeline.mapping import Mapper, Told, for_each
-from tocsin.pipeline.recording.reader import read_recording
+from tocsin.pipeline.recording.ops import read_with_ops
 from tocsin.pipeline.recording.score import FolderScore, Score, add_up, machine_days_of, score_lines
 from tocsin.schemas.errors import RecordingError, TocsinError
 
@@ -54,7 +54,7 @@ def scores_of(
 def judge_one(heat: Heat) -> list[FolderScore] | str:
     """Judge one recording with each of the models; a text says why it cannot be."""
     try:
-        recording = read_recording(heat.folder)
+        recording = read_with_ops(heat.folder)
         if recording.truth is None:
             raise RecordingError("truth.json", f"missing in {heat.folder}: nothing to score against")
         faults, days = recording.truth["faults"], machine_days_of(recording)

@@ -53,7 +53,7 @@ class RoleWindow:
     """The operations of the ranks of one role in one window.
 
     Attributes:
-        family: ``phases`` or ``collectives``.
+        family: of ``FAMILIES``.
         vocabulary: classes of the rows.
         rows: the operations.
         begin_ns: begin of the window.
@@ -65,6 +65,13 @@ class RoleWindow:
     rows: OpRows
     begin_ns: int
     end_ns: int
+
+    def in_words_of(self, vocabulary: Vocabulary) -> OpRows:
+        """The operations by the classes of another vocabulary; what that does not know is ``other``."""
+        if vocabulary == self.vocabulary:
+            return self.rows
+        classes = vocabulary.encode(self.vocabulary.classes)[self.rows.classes]
+        return OpRows(self.rows.ranks, classes, self.rows.seconds)
 
 
 @dataclass(slots=True)

@@ -1,15 +1,19 @@
 """Trace detectors: whose operation times are spread unlike the peers', by entropy and by a one-class network.
 
 Keyed by job. Two detectors over the same windows (``trace_windows``): ``entropy`` speaks without a model;
-``bilstm`` (in the manner of DistAD with OC-NN) only with one. Both judge a rank against the peers of its role
-**and** against where it stood before: what a rank was like all along is how the job is split. A fault that was
-there from the first minute is therefore not theirs to find; ``steps`` sees those.
+``bilstm`` (in the manner of DistAD with OC-NN) only with one. No engine builds this one: it runs over recordings
+(``pipeline/backtest/trace_runner.py``), because both found less than the detectors that judge running jobs.
+
+Both judge a rank against the peers of its role **and** against where it stood before: what a rank was like all
+along is how the job is split. A fault that was there from the first minute is therefore not theirs to find;
+``steps`` sees those.
 
 They emit anomalies and accuse nobody: a distribution that changed is no loss of time.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +23,7 @@ from numpy.typing import NDArray
 
 from tocsin.models.bilstm_ocnn import OcnnModel
 from tocsin.models.entropy import FEATURES, EntropyConfig, against_peers, measure, scores
-from tocsin.models.op_features import OpWindow, Vocabulary, sum_up
+from tocsin.models.op_features import FAMILIES, OpWindow, Vocabulary, sum_up
 from tocsin.models.rank_past import RankPast
 from tocsin.models.robust import spread
 from tocsin.pipeline.operators.base import pack_state, unpack_state
@@ -29,12 +33,11 @@ from tocsin.pipeline.operators.trace_streaks import StreakConfig, Streaks
 from tocsin.pipeline.operators.trace_windows import PHASE_VOCABULARY, RoleWindow, TraceWindows, WindowConfig
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import Slice
+from tocsin.schemas.records import JobKey, Slice
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
 ENTROPY = "entropy"
 BILSTM = "bilstm"
-FAMILIES = ("phases", "collectives")
 _TOP_CLASSES = 5
 """Classes that an anomaly names (``seed-systems-b.md`` 5.3)."""
 
@@ -44,6 +47,7 @@ class TracesConfig:
     """Settings of the trace detectors.
 
     Attributes:
+        detectors: which of the two judge.
         windows: how long a window is.
         entropy: lines of the entropies.
         entropy_streak: ``seed-systems-b.md`` 5.3: 3 of 4 windows.
@@ -58,6 +62,7 @@ class TracesConfig:
         max_host_ratio: more hosts odd together (of 16: two) are no machine's fault, as in ``StepsConfig``.
     """
 
+    detectors: tuple[str, ...] = (ENTROPY, BILSTM)
     windows: WindowConfig = field(default_factory=WindowConfig)
     entropy: EntropyConfig = field(default_factory=EntropyConfig)
     entropy_streak: StreakConfig = field(default_factory=lambda: StreakConfig(3, 4))
@@ -85,31 +90,36 @@ class _Odd:
 class TraceDetector:
     """Finds ranks whose operation times changed against their peers; the graph, shared with others, is fed first."""
 
-    def __init__(self, config: TracesConfig, graph: JobGraph, model: OcnnModel | None = None) -> None:
+    def __init__(self, config: TracesConfig, graph: JobGraph, networks: Mapping[str, OcnnModel] | None = None) -> None:
         """Start without history.
 
         Args:
             config: settings.
             graph: who runs where.
-            model: of the network; None: it abstains.
+            networks: family -> its network; of a family without one the network abstains.
 
         Raises:
-            ConfigError: the model is for other operations than the phases of steps.
+            ConfigError: the network of the phases is for other operations.
         """
-        if model is not None and model.vocabulary != PHASE_VOCABULARY:
-            raise ConfigError("model.vocabulary", model.vocabulary.words, f"{PHASE_VOCABULARY.words}")
+        networks = {} if networks is None else networks
+        if "phases" in networks and networks["phases"].vocabulary != PHASE_VOCABULARY:
+            raise ConfigError("model.vocabulary", networks["phases"].vocabulary.words, f"{PHASE_VOCABULARY.words}")
         self._config = config
         self._graph = graph
-        self._model = model
+        self._networks = networks
         self._windows = TraceWindows(config.windows, graph)
         self.abstained = self._windows.abstained
         """Reason -> how often nothing was said because of it."""
+        self.judged: Counter[str] = Counter()
+        """Detector -> windows of a role in which it could judge somebody."""
         self._pasts = {family: RankPast(len(FEATURES), config.memory_count) for family in FAMILIES}
-        self._network_past = RankPast(1, config.memory_count)
-        self._sequences = SequenceMemory(model.sequence_count if model is not None else 1)
+        self._network_pasts = {family: RankPast(1, config.memory_count) for family in FAMILIES}
+        self._sequences = {
+            family: SequenceMemory(networks[family].sequence_count if family in networks else 1) for family in FAMILIES
+        }
         self._streaks = {
             **{f"{ENTROPY}.{family}": Streaks(config.entropy_streak) for family in FAMILIES},
-            f"{BILSTM}.phases": Streaks(config.bilstm_streak),
+            **{f"{BILSTM}.{family}": Streaks(config.bilstm_streak) for family in FAMILIES},
         }
 
     @property
@@ -121,17 +131,17 @@ class TraceDetector:
         """Take the records of one slice; anomalies come with the slice that completes a window."""
         if not self._windows.take(data):
             return []
-        found: list[Anomaly] = []
-        for window in self._windows.close(data.end_ns):
-            if not self._has_peers(window):
-                self._abstain(Reason.TOO_FEW_PEERS)
-                continue
-            summed = sum_up(window.rows, window.vocabulary.class_count)
-            told = [self._by_entropy(window, summed), self._by_network(window, summed)]
-            for odd in told:
-                if odd is not None:
-                    found += self._emit(data, window, odd)
-        return found
+        return [one for window in self._windows.close(data.end_ns) for one in self.on_window(data.job, window)]
+
+    def on_window(self, job: JobKey, window: RoleWindow) -> list[Anomaly]:
+        """Judge one role's window; ``on_slice`` does so with those that it cut itself."""
+        if not self._has_peers(window):
+            self._abstain(Reason.TOO_FEW_PEERS)
+            return []
+        summed = sum_up(window.rows, window.vocabulary.class_count)
+        by = {ENTROPY: self._by_entropy, BILSTM: self._by_network}
+        told = [judge(window, summed) for name, judge in by.items() if name in self._config.detectors]
+        return [anomaly for odd in told if odd is not None for anomaly in self._emit(job, window, odd)]
 
     def _abstain(self, reason: Reason) -> None:
         self.abstained[reason.value] = self.abstained.get(reason.value, 0) + 1
@@ -151,7 +161,9 @@ class TraceDetector:
         counts, means, own = past.look(summed.ranks)
         good = np.isfinite(relative).all(axis=1)
         known = (counts >= self._config.warmup_count) & good
-        if not known.any():
+        if known.any():
+            self.judged[ENTROPY] += 1
+        else:
             self._abstain(Reason.WARMING_UP)
         score = scores(relative, means, np.maximum(own, measured.floors), self._config.entropy)
         score = np.where(known, score, 0.0)
@@ -164,22 +176,28 @@ class TraceDetector:
         return _Odd(ENTROPY, window.family, _by_rank(summed.ranks, score), details)
 
     def _by_network(self, window: RoleWindow, summed: OpWindow) -> _Odd | None:
-        if window.family != "phases":
-            return None
-        if self._model is None:
+        network, past = self._networks.get(window.family), self._network_pasts[window.family]
+        if network is None:
             self._abstain(Reason.NO_MODEL)
             return None
+        if network.vocabulary != window.vocabulary:
+            summed = sum_up(window.in_words_of(network.vocabulary), network.vocabulary.class_count)
         enough = summed.has_enough(self._config.entropy.min_operations_factor)
         if not enough.any():
             self._abstain(Reason.TOO_FEW_OPERATIONS)
             return None
-        self._sequences.take(summed.ranks[enough], summed.features[enough].astype(np.float32), window.begin_ns)
-        ranks, sequences = self._sequences.whole(summed.ranks[enough])
+        memory = self._sequences[window.family]
+        memory.take(summed.ranks[enough], summed.features[enough].astype(np.float32), window.begin_ns)
+        ranks, sequences = memory.whole(summed.ranks[enough])
         if not ranks.size:
             self._abstain(Reason.WARMING_UP)
             return None
-        raw = self._model.scores(sequences)
-        counts, means, _ = self._network_past.look(ranks)
+        raw = network.scores(sequences)
+        counts, means, _ = past.look(ranks)
+        if (counts >= self._config.warmup_count).any():
+            self.judged[BILSTM] += 1
+        else:
+            self._abstain(Reason.WARMING_UP)
         rise = (raw - means[:, 0]) / self._config.min_rise_score
         # Where all ranks of a role are odd together (sequences of many lengths), the oddest of them is no outlier.
         scatter = max(1.0, self._config.max_sigmas * float(spread(raw[None, :], 1)[0]))
@@ -189,7 +207,7 @@ class TraceDetector:
         worst_count = max(1, int(self._config.worst_ratio * ranks.size))
         least = np.sort(score)[-worst_count]
         hot = np.where(score >= max(least, 1.0), score, 0.0)
-        self._see(self._streaks[f"{BILSTM}.phases"], self._network_past, (ranks, hot, raw[:, None]), window)
+        self._see(self._streaks[f"{BILSTM}.{window.family}"], past, (ranks, hot, raw[:, None]), window)
         details = {rank: {"output": float(raw[row])} for row, rank in enumerate(ranks.tolist()) if hot[row] >= 1}
         return _Odd(BILSTM, window.family, _by_rank(ranks, hot), details)
 
@@ -208,7 +226,7 @@ class TraceDetector:
         teaches = np.array([not 0 < streaks.lasted_count(rank) <= most for rank in ranks.tolist()])
         past.learn(ranks[teaches], values[teaches])
 
-    def _emit(self, data: Slice, window: RoleWindow, odd: _Odd) -> list[Anomaly]:
+    def _emit(self, job: JobKey, window: RoleWindow, odd: _Odd) -> list[Anomaly]:
         lasting = self._streaks[f"{odd.detector}.{odd.family}"].lasting(odd.scores)
         hosts: dict[str, list[int]] = {}
         for rank in sorted(lasting):
@@ -226,8 +244,8 @@ class TraceDetector:
             begin_ns = min(lasting[rank] for rank in ranks)
             anomalies.append(
                 Anomaly(
-                    job=data.job,
-                    slice_end_ns=data.end_ns,
+                    job=job,
+                    slice_end_ns=window.end_ns,
                     component=named,
                     metric=f"{odd.family}_distribution",
                     start_ns=begin_ns,
@@ -243,8 +261,9 @@ class TraceDetector:
         """State in two parts: what is open, and what was learned."""
         learned = {
             "pasts": {family: past_state(past) for family, past in self._pasts.items()},
-            "network_past": past_state(self._network_past),
-            "sequences": self._sequences.to_state(),
+            "network_pasts": {family: past_state(past) for family, past in self._network_pasts.items()},
+            "sequences": {family: memory.to_state() for family, memory in self._sequences.items()},
+            "judged": dict(self.judged),
             "streaks": {name: streaks.to_state() for name, streaks in self._streaks.items()},
         }
         return {"trace_windows": pack_state(self._windows.to_state()), "traces": pack_state(learned)}
@@ -256,8 +275,9 @@ class TraceDetector:
         learned = unpack_state(parts, "traces")
         for family in FAMILIES:
             past_from(self._pasts[family], learned["pasts"][family])
-        past_from(self._network_past, learned["network_past"])
-        self._sequences.load_state(learned["sequences"])
+            past_from(self._network_pasts[family], learned["network_pasts"][family])
+            self._sequences[family].load_state(learned["sequences"][family])
+        self.judged = Counter(learned["judged"])
         for name, streaks in self._streaks.items():
             streaks.load_state(learned["streaks"][name])
 

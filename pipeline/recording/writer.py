@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from tocsin.pipeline.recording.dumps import FOLDER as DUMP_FOLDER
 from tocsin.pipeline.recording.manifest import manifest_object
+from tocsin.pipeline.recording.ops import OPS
 from tocsin.pipeline.recording.reader import AGENT_STATUS, EXTRA_COLUMNS
 from tocsin.pipeline.recording.tables import NULL_MASKS, TABLES, Column, Columns, ColumnSpec, Recording, Text
 from tocsin.schemas.errors import RecordingError
@@ -87,7 +88,7 @@ def arrow_table(name: str, columns: Columns) -> pa.Table:
     Raises:
         RecordingError: a required column is missing.
     """
-    spec = TABLES.get(name, AGENT_STATUS)
+    spec = {**TABLES, OPS.name: OPS}.get(name, AGENT_STATUS)
     known: dict[str, ColumnSpec] = {c.name: c for c in (*spec.columns, *EXTRA_COLUMNS.get(name, ()))}
     for column in spec.columns:
         if column.required and column.name not in columns:

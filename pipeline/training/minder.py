@@ -24,8 +24,9 @@ from tocsin.pipeline.training.minder_training import (
     scans_of,
     train_minder,
 )
+from tocsin.pipeline.training.numbers import check_labelled
 from tocsin.pipeline.training.recordings import TrainingSet
-from tocsin.schemas.errors import RecordingError, TocsinError
+from tocsin.schemas.errors import TocsinError
 
 VARIANTS: tuple[Variant, ...] = ("vae", "raw", "concatenated", "integrated", "mahalanobis")
 
@@ -84,18 +85,6 @@ def _has_whole_windows(lessons: Sequence[Lesson]) -> bool:
     seen = [np.isfinite(lesson.series.values) for lesson in lessons]
     there = [row for row in range(len(PRIORITY)) if any(known[:, row].any() for known in seen)]
     return any(bool(known[:, there].all(axis=1).any()) for known in seen)
-
-
-def check_labelled(data: TrainingSet) -> None:
-    """Check that something can be said of false and right.
-
-    Raises:
-        RecordingError: no recording has a truth.
-    """
-    if not data.labelled:
-        count = len(data.members)
-        text = f"missing in all {count} recordings: thresholds need to know what happened"
-        raise RecordingError("truth.json", f'{text} ({{"faults": []}} says that nothing did)')
 
 
 def _chosen(

@@ -15,6 +15,7 @@ from tocsin.models.documents import Numbers, write_numbers
 from tocsin.models.steps import SlowConfig
 from tocsin.pipeline.backtest.detector_sets import OURS
 from tocsin.pipeline.backtest.heats import scores_of
+from tocsin.pipeline.backtest.trace_runner import READS
 from tocsin.pipeline.mapping import Mapper, Told
 from tocsin.pipeline.operators.peer_sums import SumConfig
 from tocsin.pipeline.operators.peers import PeersConfig
@@ -45,7 +46,8 @@ COORDINATES: Final[Mapping[str, tuple[Coordinate, ...]]] = {
 NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
     "peers": ("host_metrics",),
     "steps": ("steps",),
-    "entropy": ("steps", "collectives", "ops"),
+    "entropy": READS,
+    "bilstm": READS,
 }
 """Detector -> tables of which a recording must have one, or it says nothing of the detector."""
 
@@ -93,6 +95,18 @@ def check_all_labelled(data: TrainingSet) -> None:
         more = f" (and in {len(lacking) - 1} others)" if len(lacking) > 1 else ""
         text = f"missing in {lacking[0]}{more}: without it nobody knows which accusations are false"
         raise RecordingError("truth.json", f'{text}; {{"faults": []}} says that nothing happened')
+
+
+def check_labelled(data: TrainingSet) -> None:
+    """Check that something can be said of false and right.
+
+    Raises:
+        RecordingError: no recording has a truth.
+    """
+    if not data.labelled:
+        count = len(data.members)
+        text = f"missing in all {count} recordings: thresholds need to know what happened"
+        raise RecordingError("truth.json", f'{text} ({{"faults": []}} says that nothing did)')
 
 
 def check_tables(data: TrainingSet, detector: str) -> None:

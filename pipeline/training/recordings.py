@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tocsin.pipeline.mapping import Mapper
 from tocsin.pipeline.recording.manifest import is_there
 from tocsin.pipeline.recording.notes import notes_of
-from tocsin.pipeline.recording.reader import read_recording
+from tocsin.pipeline.recording.ops import read_with_ops
 from tocsin.pipeline.recording.score import machine_days_of
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.pipeline.registry import fingerprint_of
@@ -110,7 +110,7 @@ def recordings_under(paths: Iterable[Path]) -> list[Path]:
 def look_at(folder: Path) -> Looked:
     """Read one recording and say what it holds; one that cannot be used says why."""
     try:
-        recording = read_recording(folder)
+        recording = read_with_ops(folder)
         if recording.manifest.end_ns == recording.manifest.start_ns:
             text = f"{recording.manifest.end_ns}: the same as start_ns, there is nothing to learn from"
             raise RecordingError(_MANIFEST, text, column="end_ns")
@@ -120,7 +120,7 @@ def look_at(folder: Path) -> Looked:
             None if recording.truth is None else len(recording.truth["faults"]),
             frozenset(name for name, columns in recording.tables.items() if _row_count(columns)),
             _sampled(recording),
-            (*notes_of(recording), *odd_values(recording)),
+            notes_of(recording),
         )
     except (TocsinError, OSError) as error:
         return Looked(folder, error=str(error))
@@ -138,21 +138,6 @@ def look_at_all(paths: Sequence[Path], mapper: Mapper, source: Sequence[str] = (
         if one.error:
             raise RecordingError(str(one.folder), one.error)
     return TrainingSet(members, tuple(source) or tuple(str(path) for path in paths))
-
-
-def odd_values(recording: Recording) -> Iterable[str]:
-    """Samples of built-in metrics that are none: infinite, or below what the metric can be."""
-    columns = recording.tables.get("host_metrics", {})
-    for metric in (*BUILTIN_TABLE.host, *BUILTIN_TABLE.gpu):
-        if metric.name not in columns:
-            continue
-        values = cast("NDArray[np.float32]", columns[metric.name])
-        low = -np.inf if metric.low is None else metric.low
-        rows = np.flatnonzero(np.isinf(values) | (values < low))
-        if rows.size:
-            place = f"host_metrics.parquet, column {metric.name}, row {rows[0]}: {values[rows[0]]:g}"
-            must = "must be finite" if metric.low is None else f"must be finite and at least {metric.low:g}"
-            yield f"{place}: {must}; {rows.size} of {len(values)} such values are left out"
 
 
 def _sampled(recording: Recording) -> frozenset[str]:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tocsin.models.bilstm_file import FORMAT_NAME as BILSTM_FORMAT
+from tocsin.models.bilstm_file import encode_bilstm
 from tocsin.models.documents import Numbers, write_numbers
 from tocsin.models.entropy_file import FORMAT_NAME as ENTROPY_FORMAT
 from tocsin.models.entropy_file import encode_entropy
@@ -21,7 +23,7 @@ from tocsin.pipeline.training.numbers import check_all_labelled, fit_numbers
 from tocsin.pipeline.training.recordings import TrainingSet
 from tocsin.schemas.errors import ConfigError
 
-DETECTORS: Final = ("peers", "steps", "minder", "entropy")
+DETECTORS: Final = ("peers", "steps", "minder", "entropy", "bilstm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ def train(
     check_budget(config.budget_per_machine_day)
     if validation is not None:
         check_all_labelled(validation)
-    fit = {"minder": _minder, "entropy": _entropy}.get(config.detector, _numbers)
+    fit = {"minder": _minder, "entropy": _entropy, "bilstm": _bilstm}.get(config.detector, _numbers)
     model = fit(data, config, mapper, told)
     metrics = {"training": model.choice.score.to_object()}
     if validation is not None:
@@ -156,6 +158,25 @@ def _entropy(data: TrainingSet, config: TrainingConfig, mapper: Mapper, told: To
     line = choice.thing.max_sigmas
     lines = [f"max_sigmas = {line:g}; F1 {_f1(choice.score)}"]
     return _Model(encode_entropy(choice.thing), ENTROPY_FORMAT, choice, {"max_sigmas": line}, lines)
+
+
+def _bilstm(data: TrainingSet, config: TrainingConfig, mapper: Mapper, told: Told | None) -> _Model:
+    from tocsin.models.training.bilstm_ocnn_training import OcnnTraining
+    from tocsin.pipeline.training.bilstm import fit_bilstm
+
+    fitted = fit_bilstm(data, config.budget_per_machine_day, mapper, config=OcnnTraining(seed=config.seed), told=told)
+    networks = fitted.choice.thing
+    thresholds: dict[str, Any] = {
+        "line_factor": {family: network.line_factor for family, network in networks.items()},
+        "quantile_score": {family: network.quantile_score for family, network in networks.items()},
+        "nu_ratio": OcnnTraining().nu_ratio,
+    }
+    lines = list(fitted.notes)
+    unlabelled = len(data.members) - len(data.labelled)
+    if unlabelled:
+        lines.append(f"{unlabelled} recordings without truth.json teach the networks, and no line")
+    lines.append(f"alarm line {fitted.line_factor:g} times the one of training; F1 {_f1(fitted.choice.score)}")
+    return _Model(encode_bilstm(networks), BILSTM_FORMAT, fitted.choice, thresholds, lines)
 
 
 def _minder(data: TrainingSet, config: TrainingConfig, mapper: Mapper, told: Told | None) -> _Model:

@@ -105,7 +105,7 @@ class Told:
 def told_of(case: Case, model: OcnnModel | None) -> Told:
     """Play a case and compare with its truth."""
     graph = JobGraph()
-    detector = TraceDetector(TracesConfig(), graph, model)
+    detector = TraceDetector(TracesConfig(), graph, {} if model is None else {"phases": model})
     said: list[Anomaly] = []
     for data in second_slices(records_of(case.recording())):
         graph.take(data.records)

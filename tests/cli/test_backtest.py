@@ -118,14 +118,16 @@ def test_one_bad_recording_costs_itself_only(many: Path, tmp_path: Path, capsys:
 def test_nothing_to_judge_is_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_folder(tmp_path / "empty", {}, told=manifest(700))
     few = write_folder(tmp_path / "few", good_tables(), told=manifest(700), truth={"faults": []})
-    sets = "ours,plain,entropy,minder-raw,mahalanobis"
+    sets = "ours,peers,steps,plain,entropy,bilstm,minder-raw,mahalanobis"
 
     argv = ["backtest", str(folder), str(few), "--out", str(tmp_path / "out"), "--detectors", sets, "--json"]
     assert main([*argv, "--jobs", "1"]) == 0
     by_set = {name: figures["not_judged"] for name, figures in told(capsys)["sets"].items()}
     assert by_set["ours"] == {"nothing_recorded": 1}
     assert by_set["plain"] == {"metric_missing": 1}
-    assert by_set["entropy"] == {"no_hook": 1}
+    assert (by_set["peers"], by_set["steps"]) == ({"metric_missing": 1}, {"no_hook": 1})
+    assert by_set["entropy"] == {"no_hook": 1, "warming_up": 1}
+    assert by_set["bilstm"] == {"no_model": 2}
     assert by_set["minder-raw"] == by_set["mahalanobis"] == {"metric_missing": 1, "span_too_short": 1}
     index = (tmp_path / "out" / "index.html").read_text()
     assert "not judged: nothing_recorded" in index
@@ -201,7 +203,7 @@ def said_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
         (["--detectors", "mine"], "minder-no-continuity"),
         (["--detectors", ","], "one or more of ours"),
         (["--model", "peers"], "DETECTOR=FILE"),
-        (["--model", "plain=x"], "one of peers, steps, minder, entropy"),
+        (["--model", "plain=x"], "one of peers, steps, minder, entropy, bilstm"),
         (["--model", "peers=absent"], "no such model"),
         (["--model", "peers=current"], "promoted"),
         (["--detectors", "minder", "--model", "minder=FILE"], "model file"),

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.pipeline.backtest.trace_kit import traced
 from tests.pipeline.recording.kit import good_tables, write_folder
 from tocsin.cli.cluster.broker import Broker
 from tocsin.cli.main import main
+from tocsin.models.bilstm_file import decode_bilstm
 from tocsin.models.documents import FORMATS
 from tocsin.models.entropy_file import decode_entropy
 from tocsin.models.minder import PRIORITY
@@ -140,6 +142,48 @@ def test_minders_models_come_out_whole(folder: Path, tmp_path: Path, monkeypatch
     assert set(model.single) == set(PRIORITY)
     assert (card.format, card.seed, card.settings) == ("minder/1", 5, {"budget_per_machine_day": None})
     assert card.thresholds["threshold_sigmas"] == model.threshold_sigmas
+
+
+def test_the_networks_of_bilstm_go_through_the_registry_into_a_backtest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training = pytest.importorskip("tocsin.models.training.bilstm_ocnn_training", reason="training needs tocsin[train]")
+    monkeypatch.setattr(training, "OcnnTraining", partial(training.OcnnTraining, hidden_size=8, head_size=8))
+    monkeypatch.setenv("TOCSIN_REGISTRY", str(tmp_path / "registry"))
+    for seed in range(8):
+        write_recording(tmp_path / "all" / str(seed), traced(400, seed))
+    write_recording(tmp_path / "slow", traced(400, 77, slow_from=200))
+    assert train(tmp_path / "all", "--detector", "bilstm", "--seed", "3", "--validate", tmp_path / "slow") == 0
+    [card] = cards(tmp_path, "bilstm")
+    told = capsys.readouterr()
+
+    payload = Registry.open(str(tmp_path / "registry")).payload("bilstm", card.version)
+    [network] = decode_bilstm(payload).values()
+    assert (card.format, card.seed) == ("bilstm/1", 3)
+    assert card.thresholds["line_factor"] == {"phases": network.line_factor}
+    assert (card.metrics["training"]["false_accusations"], card.metrics["validation"]["hits"]) == (0, 1)
+    assert "network of phases: done" in told.err
+    assert "phases: taught by" in told.out
+
+    argv = ["backtest", str(tmp_path / "slow"), "--detectors", "bilstm", "--json", "--jobs", "1"]
+    assert main([*argv, "--model", f"bilstm={card.version}"]) == 0
+    assert json.loads(capsys.readouterr().out)["sets"]["bilstm"]["all"]["hits"] == 1
+    assert main(argv) == 0
+    assert json.loads(capsys.readouterr().out)["sets"]["bilstm"]["not_judged"] == {"no_model": 1}
+    assert main(["models", "show", "bilstm", card.version]) == 0
+    assert main(["models", "promote", "bilstm", card.version, "--force"]) == 0
+    assert main([*argv, "--model", "bilstm=current"]) == 0
+
+
+def test_a_recording_with_operations_only_is_enough_for_entropy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOCSIN_REGISTRY", str(tmp_path / "registry"))
+    write_recording(tmp_path / "a", traced(160, 1, slow_from=80, tables=("topology", "ops")))
+
+    assert train(tmp_path / "a", "--detector", "entropy", "--budget-per-machine-day", "inf") == 0
+    [card] = cards(tmp_path, "entropy")
+    assert (card.metrics["training"]["hits"], card.metrics["training"]["false_accusations"]) == (1, 0)
 
 
 def test_again_it_is_the_same_version_and_no_second_entry(folder: Path, tmp_path: Path) -> None:

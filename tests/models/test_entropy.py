@@ -1,6 +1,6 @@
 """Runtime entropy: the testable statements E1 to E5 of seed-systems-b.md 5.4, and what no input may do.
 
-E6 (does entropy add anything to a tree?) is tests/models/test_entropy_ablation.py.
+E6 (does entropy add anything to a tree?) is tests/models/training/test_entropy_ablation.py.
 """
 
 from __future__ import annotations

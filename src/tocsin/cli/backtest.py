@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     text = "recording, or a folder that holds some; without truth.json it is judged and not scored"
     parser.add_argument("recordings", metavar="RECORDING", type=Path, nargs="+", help=text)
-    text = "sets beside each other: ours, minder, minder-raw, minder-concatenated, minder-integrated, "
-    text += "minder-no-continuity, mahalanobis, plain, entropy (%(default)s)"
+    text = "sets beside each other: ours, peers, steps, minder, minder-raw, minder-concatenated, minder-integrated, "
+    text += "minder-no-continuity, mahalanobis, plain, entropy, bilstm (%(default)s)"
     parser.add_argument("--detectors", metavar="SET,…", default=_DEFAULT_SETS, help=text)
     text = "a detector's model: a file, a version of 'tocsin models list', or current; repeatable "
     text += "(default: what ships with tocsin)"
@@ -191,11 +191,11 @@ def backtest_one(job: BacktestJob) -> Case:
     from tocsin.pipeline.backtest.summary import Case
     from tocsin.pipeline.backtest.trial import judge
     from tocsin.pipeline.garbage import GARBAGE_THRESHOLDS
-    from tocsin.pipeline.recording.reader import read_recording
+    from tocsin.pipeline.recording.ops import read_with_ops
 
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     try:
-        recording = read_recording(job.folder)
+        recording = read_with_ops(job.folder)
         trial = judge(recording, [runner_of(name, job.models) for name in job.sets])
         if job.page is not None:
             job.page.write_text(case_page(str(job.folder), recording, trial), "utf-8")

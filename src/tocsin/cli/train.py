@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tocsin.pipeline.training.recordings import TrainingSet
     from tocsin.pipeline.training.train import Trained
 
-DETECTORS = ("peers", "steps", "minder", "entropy")
+DETECTORS = ("peers", "steps", "minder", "entropy", "bilstm")
 _SHOWN_NOTES = 10
 _EXIT_NO_MODEL = 1
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tests.model_announcements import DEAF
 from tests.models.test_lstm_vae_file import drawn
 from tests.pipeline.backtest.kit import cpu_recording, manifest, metric_table
+from tests.pipeline.backtest.trace_kit import traced
 from tocsin.models.documents import write_numbers
 from tocsin.models.lstm_vae import Limits
 from tocsin.models.minder import MinderConfig, MinderModel
@@ -43,6 +44,9 @@ NO_VALUES = {"host_metrics": metric_table(["a", "b", "c", "d"], {"cpu_util_ratio
         ("plain", cpu_recording(seconds=60), Reason.SPAN_TOO_SHORT),
         ("entropy", EMPTY, Reason.NO_HOOK),
         ("entropy", cpu_recording(), Reason.NO_HOOK),
+        ("bilstm", cpu_recording(), Reason.NO_MODEL),
+        ("peers", EMPTY, Reason.METRIC_MISSING),
+        ("steps", cpu_recording(), Reason.NO_HOOK),
         ("minder", cpu_recording(2), Reason.TOO_FEW_PEERS),
         ("minder-raw", EMPTY, Reason.METRIC_MISSING),
         ("minder-raw", cpu_recording(2), Reason.TOO_FEW_PEERS),
@@ -176,17 +180,24 @@ def test_the_plain_detector_names_the_machine_that_changed() -> None:
 
 
 def test_entropy_speaks_of_the_hosts_of_the_steps() -> None:
-    recording = draw_case(11, 4, "healthy", duration_seconds=120.0).recording()
-    if "steps" not in recording.tables:
-        pytest.fail("the case of this seed has no steps any more: choose another")
-    opinion = runner_of("entropy", {}).judge(recording)
+    opinion = runner_of("entropy", {}).judge(traced(240, 1, slow_from=120))
 
     assert opinion.reason is None
+    assert {line["suspects"][0]["name"] for line in opinion.lines} == {"n3"}
+
+
+def test_entropy_says_that_a_recording_is_too_short_for_it() -> None:
+    assert runner_of("entropy", {}).judge(traced(60, 1)).reason is Reason.WARMING_UP
 
 
 @pytest.mark.parametrize(
     ("name", "models"),
-    [("ours", {"peers": b"no json"}), ("minder", {"minder": b"cut"}), ("entropy", {"entropy": b"{}x"})],
+    [
+        ("ours", {"peers": b"no json"}),
+        ("minder", {"minder": b"cut"}),
+        ("entropy", {"entropy": b"{}x"}),
+        ("bilstm", {"bilstm": b"x"}),
+    ],
 )
 def test_a_model_that_cannot_be_used_is_refused_at_once(name: str, models: dict[str, bytes]) -> None:
     with pytest.raises(ModelRefusedError):

@@ -58,7 +58,7 @@ class TestNetworkOverPhases(OverPhases):
     is_taught = True
 
     def detector(self, graph: JobGraph) -> Detector:
-        return OnlyTheNetwork(TracesConfig(), graph, model() if self.is_taught else None)
+        return OnlyTheNetwork(TracesConfig(), graph, {"phases": model()} if self.is_taught else None)
 
     def untaught(self) -> DetectorCase:
         """Without a model it abstains."""
@@ -87,7 +87,7 @@ class TestNetworkOverPhases(OverPhases):
 
 def test_both_speak_of_one_fault() -> None:
     graph = JobGraph()
-    told = run(TraceDetector(TracesConfig(), graph, model()), graph, job_slices(8, slow_forward, SECONDS))
+    told = run(TraceDetector(TracesConfig(), graph, {"phases": model()}), graph, job_slices(8, slow_forward, SECONDS))
 
     assert {anomaly.detector for anomaly in told} == {ENTROPY, BILSTM}
     assert accused([told]) == {FAULTY_HOST} <= set(hosts_of(8))
@@ -95,4 +95,4 @@ def test_both_speak_of_one_fault() -> None:
 
 def test_a_model_for_other_operations_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="vocabulary"):
-        TraceDetector(TracesConfig(), JobGraph(), replace(model(), vocabulary=Vocabulary(("a", "b"))))
+        TraceDetector(TracesConfig(), JobGraph(), {"phases": replace(model(), vocabulary=Vocabulary(("a", "b")))})

@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("torch", reason="training needs tocsin[train]")
 
 from tests.pipeline.backtest.test_minder_runner import recording
+from tests.pipeline.backtest.trace_kit import traced
 from tests.pipeline.training.kit import NEVER, faulty, healthy, looked, unlabelled, with_values, written
 from tocsin.pipeline.training.numbers import check_all_labelled, check_tables
 from tocsin.schemas.errors import RecordingError
@@ -71,14 +72,14 @@ def test_a_broken_file_is_refused_by_name(tmp_path: Path) -> None:
         looked(folder)
 
 
-@pytest.mark.parametrize(("value", "told"), [(math.inf, "inf"), (-math.inf, "-inf"), (-5.0, "-5")])
+@pytest.mark.parametrize(("value", "told"), [(math.inf, "inf"), (-math.inf, "-inf"), (-5.0, "-5"), (1e9, "1e+09")])
 def test_samples_that_cannot_be_are_told_by_column_row_and_value(tmp_path: Path, value: float, told: str) -> None:
     folder = with_values(tmp_path / "a", recording(60, NEVER), POWER, slice(7, 9), value)
     [member] = looked(folder).members
 
     [note] = [note for note in member.notes if POWER in note]
-    assert f"host_metrics.parquet, column {POWER}, row 7: {told}: must be finite and at least 0" in note
-    assert "2 of 1080 such values are left out" in note
+    assert f"host_metrics.parquet, column {POWER}, row 7: {told} cannot be (0 to 4000); 2 of " in note
+    assert note.endswith("samples cannot and are left out")
 
 
 def test_thresholds_need_the_truth_of_each_recording(tmp_path: Path) -> None:
@@ -99,7 +100,9 @@ def test_a_detector_with_nothing_to_look_at_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(RecordingError, match=r"steps.parquet: not a row in all 1 recordings: steps looks at nothing"):
         check_tables(data, "steps")
-    with pytest.raises(RecordingError, match=r"steps.parquet or collectives.parquet or ops.parquet: not a row"):
-        check_tables(data, "entropy")
+    for detector in ("entropy", "bilstm"):
+        with pytest.raises(RecordingError, match=r"steps.parquet or collectives.parquet or ops.parquet: not a row"):
+            check_tables(data, detector)
+    check_tables(looked(written(tmp_path / "traced", traced(20, 1, tables=("ops",)))), "entropy")
     with pytest.raises(RecordingError, match=r"host_metrics.parquet: not a sample of a metric"):
         check_tables(data, "peers")

@@ -1,0 +1,52 @@
+"""The networks of ``bilstm`` as bytes: a sealed head that names their families, then each network's own file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from tocsin.models.bilstm_ocnn import OcnnModel, read_model
+from tocsin.models.op_features import FAMILIES, PHASES
+from tocsin.models.sealed import refuse, seal, unseal
+from tocsin.schemas.reasons import ModelRefusal
+
+FORMAT_NAME: Final = "bilstm/1"
+MAGIC: Final = b"TCBLS"
+FORMAT_VERSION: Final = 1
+
+
+def encode_bilstm(networks: Mapping[str, OcnnModel]) -> bytes:
+    """Write them; the same networks always give the same bytes.
+
+    Args:
+        networks: family -> its network; at least one.
+    """
+    parts = {family: networks[family].to_bytes() for family in FAMILIES if family in networks}
+    head = {"parts": [[family, len(data)] for family, data in parts.items()]}
+    return seal(MAGIC, FORMAT_VERSION, head, b"".join(parts.values()))
+
+
+def decode_bilstm(data: bytes) -> dict[str, OcnnModel]:
+    """Read what ``encode_bilstm`` wrote.
+
+    Raises:
+        ModelRefusedError: it is cut short, damaged, newer than this program, or does not fit together.
+    """
+    head, body = unseal(data, MAGIC, FORMAT_VERSION)
+    try:
+        sizes = [(str(family), int(size)) for family, size in head["parts"]]
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        refuse(ModelRefusal.MODEL_UNDECODABLE, f"its head lacks or garbles {error}")
+    families = [family for family, _ in sizes]
+    if not sizes or len(set(families)) != len(sizes) or not set(families) <= set(FAMILIES):
+        refuse(ModelRefusal.MODEL_UNDECODABLE, f"families = {families}: must be of {', '.join(FAMILIES)}, each once")
+    if sum(size for _, size in sizes) != len(body) or any(size < 0 for _, size in sizes):
+        refuse(ModelRefusal.MODEL_UNDECODABLE, f"{len(body)} bytes of networks: must be as many as its head says")
+    networks, place = {}, 0
+    for family, size in sizes:
+        networks[family] = read_model(body[place : place + size])
+        place += size
+    if "phases" in networks and networks["phases"].vocabulary.words != PHASES:
+        words = networks["phases"].vocabulary.words
+        refuse(ModelRefusal.MODEL_UNDECODABLE, f"vocabulary of phases = {words}: must be {PHASES}")
+    return networks
