@@ -213,7 +213,9 @@ def compare(
     ready = state.seen_count >= config.warmup_count
     judged = ready & (groups >= 0)[:, None]
     sigmas = np.where(judged, rest / sigma, np.nan).astype(np.float32)
-    sigmas[judged & _became_alike(values, level, groups, floors, config)] = 0.0
+    odd = np.flatnonzero((np.abs(np.nan_to_num(sigmas)) > config.suspicious_sigmas).any(axis=0))
+    alike = _became_alike(values[:, odd], level[:, odd], groups, floors[odd], config)
+    sigmas[:, odd] = np.where(judged[:, odd] & alike, np.float32(0.0), sigmas[:, odd])
     if len(shifts) > 1 and additive.any():
         own = np.where(additive, _beyond_others(rest, shift, shifts), rest)
         said = np.where(judged & (sigmas != 0.0), own / sigma, sigmas).astype(np.float32)
