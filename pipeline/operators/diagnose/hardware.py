@@ -62,6 +62,7 @@ class HardwareRules:
         together_ns: see there.
         flap_count: a port that came back so often within ``keep_ns`` is broken; once it does so in many fabrics.
         flap_ns: a port that went down is mostly up again within this.
+        flap_share_ratio: a port that comes and goes costs its job something where it was down so much of the time.
     """
 
     keep_ns: int = 600 * NS_PER_SECOND
@@ -75,6 +76,7 @@ class HardwareRules:
     together_ns: int = 10 * NS_PER_SECOND
     flap_count: int = 3
     flap_ns: int = 10 * NS_PER_SECOND
+    flap_share_ratio: float = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,8 @@ class HardwareFact:
     """One event that says something.
 
     ``part``: which of several on a machine, "" = it has one, or nobody says. ``best_gbits_per_second``: of a port, the
-    most that it was seen to run at, 0 = nobody says.
+    most that it was seen to run at, 0 = nobody says. Of one that came back: ``down_ns`` when it had gone down,
+    ``flaps_since_ns`` when it did so first, and ``lost_ns`` for how long it was down since then; 0: it had not.
     """
 
     ts_ns: int
@@ -95,6 +98,9 @@ class HardwareFact:
     rank: int = -1
     part: str = ""
     best_gbits_per_second: float = 0.0
+    down_ns: int = 0
+    flaps_since_ns: int = 0
+    lost_ns: int = 0
 
     def evidence(self) -> Evidence:
         """For a verdict."""
@@ -118,7 +124,9 @@ class HardwareTracker:
                 self.facts[event.host] = [fact for fact in known if not _is_of(fact, event.name, part)]
             return
         best = max([_rate_of(event), *(f.best_gbits_per_second for f in known if _is_of(f, event.name, part))])
+        outage = (0, 0, 0)
         if event.name == IB_PORT and meaning.fault != "fail_stop":
+            outage = _outage(event, [fact for fact in known if _is_of(fact, event.name, part)], self.config.keep_ns)
             meaning, known = self._came_back(event, meaning, part, best)
         fact = HardwareFact(
             event.ts_ns,
@@ -131,6 +139,7 @@ class HardwareTracker:
             event.rank,
             part,
             best,
+            *outage,
         )
         oldest_ns = event.ts_ns - self.config.keep_ns
         self.facts[event.host] = [*(f for f in known if f.ts_ns >= oldest_ns), fact][-_KEPT_PER_HOST:]
@@ -188,7 +197,7 @@ class HardwareTracker:
             for rank, facts in graph.ranks.items()
             if graph.host_of(rank) == fact.host
         )
-        hurts = died or (slowdown is not None and slowdown.is_certain)
+        hurts = died or (slowdown is not None and slowdown.is_certain) or self._flaps_hurt(fact, now_ns, pace)
         if hurts:
             return [self._finding(fact, FaultKind(fact.fault), tentative=False)], []
         known = pace.median_step_ns > 0
@@ -202,6 +211,14 @@ class HardwareTracker:
         harmless = slowdown is not None and slowdown.is_gone
         degraded = replace(self._finding(fact, FaultKind.DEGRADED, tentative=False), is_harmless=harmless)
         return [degraded], [Reason.NO_IMPACT]
+
+    def _flaps_hurt(self, fact: HardwareFact, now_ns: int, pace: Pace) -> bool:
+        """Whether a port that comes and goes costs its job much, though most steps are as ever: some are long."""
+        is_much = fact.lost_ns >= self.config.flap_share_ratio * (now_ns - fact.flaps_since_ns)
+        if not fact.lost_ns or not is_much:
+            return False
+        last = pace.slowdown_since(fact.down_ns, fact.ts_ns + pace.median_step_ns + self.config.steps_late_ns)
+        return last is not None and last.is_certain
 
     @staticmethod
     def _finding(fact: HardwareFact, fault: FaultKind, *, tentative: bool) -> Finding:
@@ -296,6 +313,17 @@ class HardwareTracker:
 def _is_usual(fact: HardwareFact, facts: Sequence[HardwareFact], before_ns: int) -> bool:
     """Whether the machine said the same before, and the job went on: an old card corrects errors every few minutes."""
     return any(other.name == fact.name and other.cause == fact.cause and other.ts_ns < before_ns for other in facts)
+
+
+def _outage(event: Event, of_port: Sequence[HardwareFact], keep_ns: int) -> tuple[int, int, int]:
+    """Of a port that is up: when it went down, when it did so first in a row of such times, and for how long in all."""
+    down_ns = min((fact.ts_ns for fact in of_port if fact.fault == "fail_stop"), default=0)
+    if not down_ns:
+        return 0, 0, 0
+    before = [fact for fact in of_port if fact.lost_ns and fact.ts_ns >= event.ts_ns - keep_ns]
+    last = max(before, key=lambda fact: fact.ts_ns, default=None)
+    lost_ns = event.ts_ns - down_ns
+    return (down_ns, down_ns, lost_ns) if last is None else (down_ns, last.flaps_since_ns, last.lost_ns + lost_ns)
 
 
 def part_of(event: Event) -> str:

@@ -195,6 +195,16 @@ class StubPace:
         return None
 
 
+@dataclass
+class AfterOutages(StubPace):
+    """A pace that is as ever since a port is up, and as told before."""
+
+    up_ns: int = 0
+
+    def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
+        return AS_EVER if onset_ns >= self.up_ns else self.slowdown
+
+
 STANDS = Slowdown(float("inf"), is_certain=True, is_gone=False, step_seconds=float("nan"), before_seconds=1.0)
 AS_EVER = Slowdown(0.0, is_certain=False, is_gone=True, step_seconds=1.0, before_seconds=1.0)
 
@@ -293,6 +303,27 @@ class TestTracker:
         machines.say(60, "n3", events.IB_PORT, port="mlx5_0/1", state="down", rate_gbps=200, link_downed=2)
         machines.say(62, "n3", events.IB_PORT, port="mlx5_0/1", state="active", rate_gbps=400, link_downed=2)
         assert machines.find(63, StubPace(STANDS))[0] == []
+
+    @pytest.mark.parametrize(
+        ("down_seconds", "slowdown", "fault"),
+        [(10, STANDS, "fail_slow"), (10, AS_EVER, "degraded"), (1, STANDS, "degraded")],
+    )
+    def test_a_port_that_comes_and_goes_costs_the_job_the_steps_in_which_it_is_down(
+        self, down_seconds: float, slowdown: Slowdown, fault: str
+    ) -> None:
+        """Most of its steps are as ever, and so is their median; not those of the last time that the port was down."""
+        machines = Machines()
+        pace = AfterOutages(slowdown)
+        for count in range(4):
+            second = 40 * (count + 1)
+            machines.say(second, "n3", events.IB_PORT, port="mlx5_0/1", state="down", link_downed=count + 1)
+            pace.up_ns = T0 + round((second + down_seconds) * NS_PER_SECOND)
+            up = {"state": "active", "rate_gbps": 400}
+            machines.say(second + down_seconds, "n3", events.IB_PORT, port="mlx5_0/1", **up, link_downed=count + 1)
+
+        [finding], _ = machines.find(182, pace)
+        assert (finding.fault.value, finding.cause) == (fault, "aoc_error")
+        assert machines.find(330, pace)[0] == []
 
     def test_what_breaks_long_after_the_job_came_to_stand_is_not_why_it_stands(self) -> None:
         machines = Machines()
