@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from tocsin.models import bilstm_ocnn, entropy_file, minder_file
+from tocsin.models import bilstm_file, entropy_file, minder_file
 from tocsin.models.documents import FORMATS
 from tocsin.pipeline.registry.card import ModelCard
 from tocsin.schemas.errors import ModelRefusedError
@@ -28,7 +28,7 @@ READERS: Final[Mapping[str, Reader]] = {
     **{name: Reader(f"{name}/{own.number}", own.read) for name, own in FORMATS.items()},
     "minder": Reader(minder_file.FORMAT_NAME, minder_file.decode_minder),
     "entropy": Reader(entropy_file.FORMAT_NAME, entropy_file.decode_entropy),
-    "bilstm": Reader(bilstm_ocnn.KIND, bilstm_ocnn.read_model),
+    "bilstm": Reader(bilstm_file.FORMAT_NAME, bilstm_file.decode_bilstm),
 }
 """Detector -> its reader. Of other detectors a registry keeps bytes."""
 

@@ -9,6 +9,7 @@ import pytest
 from tests.models.test_bilstm_ocnn import MODEL as OCNN
 from tests.models.test_bilstm_ocnn import times
 from tests.pipeline.registry.kit import card, memory_store, minder_payload, payload_of
+from tocsin.models.bilstm_file import encode_bilstm
 from tocsin.models.documents import FORMATS
 from tocsin.pipeline.backtest.detector_sets import MODELS
 from tocsin.pipeline.registry import BUILTIN, Registry
@@ -21,14 +22,14 @@ GOOD = {
     "steps": b'{"lines": {"max_lasting_seconds": 61.0}}',
     "minder": minder_payload(),
     "entropy": b'{"lines": {"max_sigmas": 5.0}}',
-    "bilstm": OCNN.to_bytes(),
+    "bilstm": encode_bilstm({"collectives": OCNN}),
 }
 BAD = [
     *((detector, b"garbage", "model_undecodable") for detector in GOOD),
     ("minder", minder_payload(16), "out_of_range"),
     ("minder", minder_payload()[:-1], "hash_mismatch"),
     ("entropy", b'{"lines": {"max_sigmas": 0.5}}', "out_of_range"),
-    ("bilstm", times("V", factor=0.0).to_bytes(), "collapsed_weights"),
+    ("bilstm", encode_bilstm({"collectives": times("V", factor=0.0)}), "collapsed_weights"),
 ]
 
 
@@ -37,7 +38,7 @@ def card_of(detector: str) -> ModelCard:
 
 
 def test_each_detector_with_models_has_a_reader() -> None:
-    assert set(READERS) == set(GOOD) == {*FORMATS, *MODELS, "bilstm"}
+    assert set(READERS) == set(GOOD) == {*FORMATS, *MODELS}
 
 
 @pytest.mark.parametrize("detector", GOOD)
