@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,7 +27,7 @@ class Words:
     """Puts sums into words.
 
     Attributes:
-        hosts: row keys.
+        hosts: row keys, ascending.
         metrics: columns of the sums: the hosts' own, the means of their GPUs, the share of samples.
         host_metric_count: so many of them are the hosts' own.
         blocks: levels by ``host`` and ``mean``.
@@ -79,10 +80,10 @@ class Words:
         """How jammed the hosts behind the same switch are (their median) as a share of how jammed this one is."""
         if self.metrics[entry.column].name not in JAM_METRICS or entry.side == LOW:
             return float("nan")
-        behind = self.neighbours_of(self.hosts[row])
-        excess = [value - expected for value, expected in
-                  (self._value_of(entry.column, index, seen) for index, host in enumerate(self.hosts) if host in behind)
-                  if np.isfinite(value - expected)]  # fmt: skip
+        behind = ((bisect_left(self.hosts, host), host) for host in self.neighbours_of(self.hosts[row]))
+        known = (index for index, host in behind if index < len(self.hosts) and self.hosts[index] == host)
+        pairs = (self._value_of(entry.column, index, seen) for index in known)
+        excess = [value - expected for value, expected in pairs if np.isfinite(value - expected)]
         value, expected = self._value_of(entry.column, row, seen)
         if len(excess) < _FEWEST_NEIGHBOURS or not value > expected:
             return float("nan")
