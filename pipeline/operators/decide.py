@@ -32,6 +32,7 @@ from tocsin.schemas.verdicts import ActionKind, Component, FaultKind, Verdict, V
 
 _LIVE = (VerdictState.OPEN, VerdictState.CONFIRMED)
 _KEPT_CLOSED_COUNT = 256
+_TOLD_BY_ONE = (Reason.HARDWARE_EVENT.value, Reason.SILENT_AND_PEERS_STALLED.value)
 _SHOWN_EVIDENCE_COUNT = 7
 
 
@@ -125,12 +126,12 @@ class Decide:
     def _hold_those(self, finding: Finding, now_ns: int, named: Collection[Component]) -> None:
         """These suspects (none named: all that hurt, because the job stands) cannot be seen to be well again.
 
-        Who was only said to be slow, and is not whom the job waits for now, is not held; nor what an event alone
-        said and was never confirmed: the part is well again, or its word would be there still.
+        Who was only said to be slow, and is not whom the job waits for now, is not held; nor what an event or a silence
+        alone said and was never confirmed: the part is well again, the machine speaks, or it would be told still.
         """
         for incident in self._incidents:
             is_open = incident.verdict.state is VerdictState.OPEN
-            if not finding.suspects and is_open and incident.verdict.reason == Reason.HARDWARE_EVENT.value:
+            if not finding.suspects and is_open and incident.verdict.reason in _TOLD_BY_ONE:
                 continue
             stands = not finding.suspects and incident.verdict.fault in (*STANDSTILL, FaultKind.FAIL_SLOW)
             open_yet = incident.verdict.fault is FaultKind.FAIL_SLOW and incident.verdict.state is VerdictState.OPEN
@@ -181,7 +182,9 @@ class Decide:
             # Why is not forgotten because it is not shown again.
             finding = replace(finding, cause=incident.settled_cause(finding, now_ns, self._config.settle_ns))
         if not explains_better(finding, incident):
-            stands = not finding.suspects and (finding.fault in STANDSTILL or is_slow_still(finding, incident))
+            speaks = verdict.state is VerdictState.OPEN and verdict.reason == Reason.SILENT_AND_PEERS_STALLED.value
+            same_standstill = finding.fault in STANDSTILL and not speaks  # it was silent for seconds
+            stands = not finding.suspects and (same_standstill or is_slow_still(finding, incident))
             over = is_smaller(finding, verdict) and finding.is_harmless
             if (same_suspects(finding, verdict) and not over) or stands:
                 incident.held_ns = now_ns

@@ -15,7 +15,7 @@ from tocsin.pipeline.operators.diagnose.nan import NanConfig, NanTracker
 from tocsin.pipeline.operators.diagnose.network import NetworkConfig, NetworkTracker
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.silence import SilenceConfig, find_silence, silent_hosts
-from tocsin.pipeline.operators.diagnose.slow import SlowRules, find_slow_findings
+from tocsin.pipeline.operators.diagnose.slow import SlowRules, beside_shared_data, find_slow_findings
 from tocsin.pipeline.operators.diagnose.standing import still_standing
 from tocsin.pipeline.operators.diagnose.stop import StopConfig, find_gone_first, find_stop, stood_before_deaths_ns
 from tocsin.pipeline.operators.diagnose.timing import began_later
@@ -91,7 +91,8 @@ class Diagnose:
             return Diagnosis((), ())
         reasons: list[Reason] = []
         dumped, dump_reason = self._dumps.find(now_ns, pace.median_step_ns, self._waits)
-        stop, stop_reason = self._stopped(now_ns, pace, [one for one in anomalies if one.detector == EXITS])
+        exits = [anomaly for anomaly in anomalies if anomaly.detector == EXITS]
+        stop, stop_reason = self._stopped(now_ns, pace, exits)
         anomalies = [anomaly for anomaly in anomalies if anomaly.detector != EXITS]
         if stop_reason is not None:
             reasons.append(stop_reason)
@@ -100,7 +101,8 @@ class Diagnose:
         broken, broken_reasons = self._hardware.find(self._graph, now_ns, pace)
         reasons.extend(broken_reasons)
         if stop is None:
-            findings.extend(self._standing(now_ns, pace, reasons, all_live=stop_reason is None))
+            emptied = [anomaly.component.name for anomaly in exits]
+            findings.extend(self._standing(now_ns, pace, reasons, emptied, all_live=stop_reason is None))
         if stop_reason is not Reason.WITHIN_PATIENCE:
             findings = _beside_dumps(findings, dumped)
         if dump_reason is not None:
@@ -124,7 +126,9 @@ class Diagnose:
             stop = find_gone_first(self._graph, exits[0], self._config.stop, stood_since_ns)
         return stop, reason
 
-    def _standing(self, now_ns: int, pace: Pace, reasons: list[Reason], *, all_live: bool) -> list[Finding]:
+    def _standing(
+        self, now_ns: int, pace: Pace, reasons: list[Reason], emptied: Sequence[str], *, all_live: bool
+    ) -> list[Finding]:
         """Who holds up a job whose processes live, or whose deaths explain nothing: waits, then silence."""
         silent = silent_hosts(self._graph, now_ns, self._config.silence)
         findings: list[Finding] = []
@@ -134,7 +138,7 @@ class Diagnose:
                 hang = [stuck]
             findings.extend(hang)
             reasons.extend(hang_reasons)
-        lost, lost_reasons = find_silence(self._graph, now_ns, pace, self._config.silence)
+        lost, lost_reasons = find_silence(self._graph, now_ns, pace, self._config.silence, emptied)
         if all_live and not self._waits.agrees(lost):
             # The peers stand, but it is not these hosts that they wait for.
             lost, lost_reasons = [], lost_reasons | dict.fromkeys(silent, Reason.MONITORING_LOST)
@@ -155,6 +159,7 @@ class Diagnose:
         slow, slow_reasons = find_slow_findings(self._graph, now_ns, steps, self._config.slow)
         reasons.extend(slow_reasons)
         peers = [anomaly for anomaly in anomalies if anomaly.detector == PEERS]
+        peers = beside_shared_data(steps, peers, self._config.slow)
         machine, machine_reasons = find_machine(self._graph, now_ns, peers, pace, self._config.machine, self._cleared)
         reasons.extend(machine_reasons)
         return join(slow, began_later(self._graph, slow, machine, pace))

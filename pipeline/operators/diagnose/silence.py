@@ -6,6 +6,7 @@ its peers stopped with it; when they go on, only monitoring is lost.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from tocsin.pipeline.operators.diagnose.common import common_component, few_hosts, is_whole, suspects_of
@@ -66,9 +67,16 @@ def silent_hosts(graph: JobGraph, now_ns: int, config: SilenceConfig) -> list[st
 
 
 def find_silence(
-    graph: JobGraph, now_ns: int, pace: Pace, config: SilenceConfig
+    graph: JobGraph, now_ns: int, pace: Pace, config: SilenceConfig, emptied: Collection[str] = ()
 ) -> tuple[list[Finding], dict[str, Reason]]:
     """What the silence of hosts means.
+
+    Args:
+        graph: what is known of the job.
+        now_ns: the slice's end.
+        pace: the job's pace.
+        config: settings.
+        emptied: hosts whose GPU memory is free while the others hold theirs.
 
     Returns:
         Findings, and for each silent host that is not accused the reason why not.
@@ -102,10 +110,12 @@ def find_silence(
         late_ns = late_ns if progress_ns <= longest_ns else 0  # its peers worked on: they stand for another reason yet
         guilty = [host for host, last_ns in seen_ns.items() if longest_ns >= last_ns > progress_ns - late_ns]
     reasons = {host: Reason.MONITORING_LOST for host in silent if host not in guilty}
+    needed_ns = config.sure_ns if set(emptied) & speaking else 0  # one that speaks has lost its processes
     if now_ns - progress_ns < config.known_factor * pace.longest_standing_ns:
-        short = {host for host in guilty if now_ns - seen_ns[host] < config.long_silence_ns}
-        reasons |= dict.fromkeys(short, Reason.WITHIN_PATIENCE)
-        guilty = [host for host in guilty if host not in short]
+        needed_ns = config.long_silence_ns
+    short = {host for host in guilty if now_ns - seen_ns[host] < needed_ns}
+    reasons |= dict.fromkeys(short, Reason.WITHIN_PATIENCE)
+    guilty = [host for host in guilty if host not in short]
     if not guilty or len(speaking) + len(guilty) < 2:  # a lone host has no peers to confirm it
         return [], reasons
     if len(guilty) > few_hosts(graph, config.max_suspect_ratio) and not is_whole(graph, guilty):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tocsin.pipeline.operators.diagnose.common import common_component, names_of, suspects_of
+from tocsin.pipeline.operators.diagnose.deviations import SILENT_FAMILIES, families
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas.reasons import Reason
@@ -22,6 +23,8 @@ class SlowRules:
 
     Attributes:
         loader_share_ratio: from this share of the excess on, waiting for data explains it.
+        shared_data_ratio: from this share of the job's growth on it is no machine that is only busier than others:
+            nearly all ranks wait longer for data, and then for the last of them.
         from_start_strength_ratio: an excess below this that was there from the start is ``degraded``.
         stop_window_ns: a process that makes steps and was seen stopped within this time does not
             get the CPU it needs.
@@ -29,6 +32,7 @@ class SlowRules:
     """
 
     loader_share_ratio: float = 0.6
+    shared_data_ratio: float = 0.3
     from_start_strength_ratio: float = 0.5
     stop_window_ns: int = 15 * NS_PER_SECOND
     nobody_lasting_ns: int = 30 * NS_PER_SECOND
@@ -55,6 +59,14 @@ def find_slow_findings(
         else:
             findings.append(finding)
     return findings, reasons
+
+
+def beside_shared_data(steps: Sequence[Anomaly], peers: Sequence[Anomaly], rules: SlowRules) -> list[Anomaly]:
+    """What machines show, less those that are only busier or idler than others in a job that waits for its data."""
+    shares = [anomaly.detail["data_ratio"] for anomaly in steps if anomaly.metric == "step_seconds"]
+    if max(shares, default=0.0) < rules.shared_data_ratio:
+        return list(peers)
+    return [anomaly for anomaly in peers if families(anomaly) - SILENT_FAMILIES != {"activity"}]
 
 
 def _rotating(graph: JobGraph, anomaly: Anomaly) -> Finding:

@@ -391,6 +391,19 @@ class TestStandstillHolds:
         life.see(stands, finding(HANG, "n3", onset=5), seconds=20)
         assert [line.suspects[0].component.name for line in life.decide.live] == ["n3"]
 
+    @pytest.mark.parametrize("only_holds", [True, False])
+    @pytest.mark.parametrize(("seconds", "is_held"), [(1, False), (9, True)])
+    def test_a_silent_machine_that_speaks_again_is_held_if_it_was_confirmed(
+        self, seconds: int, only_holds: bool, is_held: bool
+    ) -> None:
+        life = Life()
+        silent = replace(finding(STOP, "n2"), reason=Reason.SILENT_AND_PEERS_STALLED)
+        life.see(silent, seconds=seconds)
+        life.see(finding(HANG, only_holds=only_holds), seconds=GONE + 1)
+
+        named = [suspect.component.name for line in life.decide.live for suspect in line.suspects]
+        assert named == (["n2"] if is_held else [])
+
 
 class TestAnotherStory:
     """One machine, two incidents: what began later, or is of another kind, is told by itself."""

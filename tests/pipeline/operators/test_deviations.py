@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tocsin.pipeline.operators.diagnose.deviations import MachineRules, telling_of
+from tocsin.pipeline.operators.diagnose.slow import SlowRules, beside_shared_data
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
@@ -68,3 +69,17 @@ def test_one_of_several_that_are_jammed_together_is_not_told_apart_by_its_pause_
     assert telling_of([port, *marked], MachineRules()) == []
     assert telling_of([port, *marked[:1]], MachineRules()) == [port]
     assert telling_of([clock, *marked], MachineRules()) == [clock]
+
+
+@pytest.mark.parametrize(("data_ratio", "is_left"), [(0.48, False), (0.1, True)])
+def test_who_is_only_busier_is_not_why_a_job_waits_for_its_data(data_ratio: float, is_left: bool) -> None:
+    """A storage that all share is slow: all wait for their data, and then for the last of them."""
+    end_ns = T0 + 60 * NS_PER_SECOND
+    job = Component(ComponentKind.JOB, "j")
+    steps = Anomaly(
+        JobKey("c", "j", 0), end_ns, job, "step_seconds", T0, end_ns, 1.2, "steps", "", {"data_ratio": data_ratio}
+    )
+    busier = _deviates("gpu_util_ratio", "high", 0.91, 0.87)
+    slower = _deviates("gpu_sm_clock_hertz", "low", 1.0e9, 1.9e9)
+
+    assert beside_shared_data([steps], [busier, slower], SlowRules()) == [*([busier] if is_left else []), slower]

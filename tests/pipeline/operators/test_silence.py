@@ -127,6 +127,25 @@ def test_the_others_do_other_work() -> None:
     assert job.find(200, StubPace(NS_PER_SECOND, work_goes_on=True)) == ([], {"n3": Reason.OTHER_WORK})
 
 
+@pytest.mark.parametrize(("second", "is_named"), [(80, False), (89, False), (91, True)])
+def test_one_that_speaks_has_lost_its_processes(second: int, is_named: bool) -> None:
+    """An agent that pauses then is no evidence beside that; a silence that lasts is."""
+    job = Job().run(second, steps_until=LOST_SECOND)
+
+    found, reasons = find_silence(job.graph, at(second), StubPace(NS_PER_SECOND), SilenceConfig(), emptied=["n5"])
+
+    assert bool(found) is is_named
+    assert reasons == ({} if is_named else {"n3": Reason.WITHIN_PATIENCE})
+
+
+def test_the_silent_one_lost_its_processes() -> None:
+    job = Job().run(80, steps_until=LOST_SECOND)
+
+    found, _ = find_silence(job.graph, at(80), StubPace(NS_PER_SECOND), SilenceConfig(), emptied=["n3"])
+
+    assert [suspect.component.name for suspect in found[0].suspects] == ["n3"]
+
+
 def test_it_is_tentative_at_first_and_sure_later() -> None:
     pace = StubPace(standing_since_ns=at(LOST_SECOND))
     [early], _ = Job().run(75).find(75, pace)
