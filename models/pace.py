@@ -100,9 +100,29 @@ def find_slowdown(seconds: FloatArray, ends_ns: IntArray, onset_ns: int, now_ns:
     ratio = found / max(usual, 1e-6) - 1
     error = noise / math.sqrt(min(after.size, _INDEPENDENT_COUNT))
     line = max(_MIN_SLOWDOWN_RATIO, _CERTAIN_SIGMAS * error)
+    bursts = _growth_by_bursts(before, after, usual)
+    if ratio < line and bursts:
+        return Slowdown(bursts, True, False, usual * (1 + bursts), usual, error, after.size)
     recent = float(np.median(after[-_RECENT_COUNT:])) / max(usual, 1e-6) - 1
     gone = min(ratio, recent) < max(_MIN_SLOWDOWN_RATIO / 2, noise / math.sqrt(min(after.size, _RECENT_COUNT)))
     return Slowdown(ratio, ratio >= line, gone and recent < line, found, usual, error, after.size)
+
+
+def _growth_by_bursts(before: FloatArray, after: FloatArray, usual: float) -> float:
+    """How much longer steps take in the mean where some are long and the others as ever; 0: no more than before.
+
+    A loader that comes and goes makes one step of eight twenty times as long; their median is as ever.
+    """
+    if before.size < _MIN_BURSTS_BEFORE:
+        return 0.0
+    lost_ratios, counts = [], []
+    for steps in (before, after):
+        long = steps > _LONG_FACTOR * usual
+        lost_ratios.append(float((steps[long] - usual).sum() / (usual * steps.size)))
+        counts.append(int(long.sum()))
+    (lost_before, lost_after), (_, count) = lost_ratios, counts
+    is_more = count >= _MIN_BURST_COUNT and lost_after >= max(_LEAST_BURST_RATIO, _BURST_FACTOR * lost_before)
+    return lost_after - lost_before if is_more else 0.0
 
 
 def _settled_seconds(seconds: FloatArray, ends_ns: IntArray, onset_ns: int) -> float:
@@ -114,6 +134,9 @@ def _settled_seconds(seconds: FloatArray, ends_ns: IntArray, onset_ns: int) -> f
     return float(np.quantile(seconds[lately], _SETTLED_QUANTILE)) if lately.sum() >= _MIN_SETTLED_COUNT else 0.0
 
 
+_MIN_BURSTS_BEFORE, _MIN_BURST_COUNT = 20, 3
+_LONG_FACTOR, _LEAST_BURST_RATIO, _BURST_FACTOR = 1.5, 0.15, 3.0
+"""Checkpoints and collections that nobody announced cost a healthy job up to a tenth of its time, before as after."""
 _SETTLED_NS = 300 * 10**9, 60 * 10**9
 _MIN_SETTLED_COUNT = 8
 _CHANGED_FACTOR = 1.1

@@ -147,6 +147,37 @@ def work(*windows: float, metrics: int = 3) -> NDArray[np.float64]:
     return np.repeat(np.array(windows, np.float64)[:, None], metrics, axis=1)
 
 
+class TestBursts:
+    """A loader that comes and goes: one step of eight is twenty times as long, and the median as ever."""
+
+    @staticmethod
+    def _found(before: list[float], after: list[float]) -> Slowdown | None:
+        seconds = np.array([*before, *after])
+        ends_ns = np.cumsum(seconds * 1e9).astype(np.int64)
+        return find_slowdown(seconds, ends_ns, int(ends_ns[len(before) - 1]), int(ends_ns[-1]) + 10**9)
+
+    @pytest.mark.parametrize(
+        ("before", "after", "ratio"),
+        [
+            ([1.0] * 60, [1.0, 1.0, 1.0, 5.0] * 5, 1.0),
+            ([1.0] * 60, [1.0, 1.0, 1.0, 5.0] * 2, 0.0),
+            ([1.0] * 60, [1.0, 1.0, 1.0, 1.6] * 3, 0.15),
+            ([1.0] * 60, [1.0] * 30 + [2.0] * 3, 0.0),
+            ([1.0, 1.0, 1.0, 5.0] * 15, [1.0, 1.0, 1.0, 5.0] * 5, 0.0),
+            ([1.0] * 12, [1.0, 1.0, 1.0, 5.0] * 5, 0.0),
+        ],
+        ids=["bursts", "two are chance", "short ones", "too little", "as before", "too few steps before"],
+    )
+    def test_what_some_long_steps_cost_counts_where_it_is_more_than_before(
+        self, before: list[float], after: list[float], ratio: float
+    ) -> None:
+        found = self._found(before, after)
+
+        assert found is not None
+        assert found.is_certain is (ratio > 0)
+        assert found.ratio == pytest.approx(ratio, abs=1e-6)
+
+
 class TestWork:
     def test_too_few_windows_tell_nothing(self) -> None:
         assert slowdown_of_work(work(1.0, 1.0), work(0.5, 0.5, 0.5)) is None
