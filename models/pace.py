@@ -26,6 +26,7 @@ class Slowdown:
         before_seconds: median step time before.
         error_ratio: standard error of ``ratio``.
         step_count: steps since then, 0: it is told by work, or by a step that does not end.
+        is_of_bursts: some steps since then are long, and the others as ever: ``ratio`` is that of their mean.
     """
 
     ratio: float
@@ -35,6 +36,7 @@ class Slowdown:
     before_seconds: float
     error_ratio: float = 0.0
     step_count: int = 0
+    is_of_bursts: bool = False
 
     @property
     def is_likely(self) -> bool:
@@ -102,7 +104,7 @@ def find_slowdown(seconds: FloatArray, ends_ns: IntArray, onset_ns: int, now_ns:
     line = max(_MIN_SLOWDOWN_RATIO, _CERTAIN_SIGMAS * error)
     bursts = _growth_by_bursts(before, after, usual)
     if ratio < line and bursts:
-        return Slowdown(bursts, True, False, usual * (1 + bursts), usual, error, after.size)
+        return Slowdown(bursts, True, False, usual * (1 + bursts), usual, error, after.size, is_of_bursts=True)
     recent = float(np.median(after[-_RECENT_COUNT:])) / max(usual, 1e-6) - 1
     gone = min(ratio, recent) < max(_MIN_SLOWDOWN_RATIO / 2, noise / math.sqrt(min(after.size, _RECENT_COUNT)))
     return Slowdown(ratio, ratio >= line, gone and recent < line, found, usual, error, after.size)

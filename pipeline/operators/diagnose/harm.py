@@ -73,6 +73,8 @@ def hurts_job(  # what is known of it
             return False
     if _is_too_small(chosen, slowdown) or _is_over(chosen):
         return False
+    if slowdown.is_of_bursts and other_program(chosen):
+        return False  # daemons come and go as well
     steady = not only_cpu(chosen) and is_loud(chosen) and lasted_ns >= rules.undecided_ns and is_steady(chosen, rules)
     return (slowdown.is_certain or (steady and slowdown.is_likely)) and _explains(chosen, slowdown, pace)
 
