@@ -14,15 +14,15 @@ All cost is linear in the rows.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tocsin.models.peer_groups import became_alike, beyond_others, spread_of_jam
+from tocsin.models.peer_scales import Scale
 from tocsin.models.robust import MAD_TO_SIGMA, median
-from tocsin.schemas.metrics import Metric
 
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.intp]
@@ -51,48 +51,6 @@ class PeerConfig:
     relative_floor_ratio: float = 0.015
     lone_gpu_ratio: float = 0.8
     idle_ratio: float = 0.35
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """How one metric is measured.
-
-    Attributes:
-        floor: no spread is below this, in units of the metric (after ``counted``).
-        low: nothing below this is expected.
-        high: nothing above this is expected, nor above the highest of all rows where that is more.
-        counted: rates of rare packets: log1p(value / 100) instead of the value, and differences instead of
-            ratios.
-    """
-
-    floor: float
-    counted: bool = False
-    low: float = 0.0
-    high: float = math.inf
-
-
-def scale_of(metric: Metric) -> Scale:
-    """The scale of a metric by its unit; users' own by their limits."""
-    name = metric.name
-    if name.endswith("_packets_per_second"):
-        return Scale(0.15, counted=True)
-    for suffix, scale in _BY_UNIT.items():
-        if name.endswith(suffix):
-            return scale
-    low = -math.inf if metric.low is None else metric.low
-    high = math.inf if metric.high is None else metric.high
-    return Scale(0.01 * (high - low) if high - low < math.inf else 0.0, low=low, high=high)
-
-
-_BY_UNIT = {
-    "_ratio": Scale(0.01, high=1.0),
-    "_celsius": Scale(1.5),
-    "_watts": Scale(4.0),
-    # A card whose clock stands at its limit cannot follow when those of its peers rise.
-    "_hertz": Scale(15e6, high=0.0),
-    "_bytes_per_second": Scale(1e6),
-    "_bytes": Scale(64e6),
-}
 
 
 @dataclass(slots=True)
@@ -152,30 +110,11 @@ class PeerWindow:
     factor: FloatArray
 
 
-def transform(values: FloatArray, scales: Sequence[Scale]) -> FloatArray:
-    """Counted metrics to their logarithm; metrics on the last axis but one or the last of 2-d input."""
-    out = values
-    for index, scale in enumerate(scales):
-        if scale.counted:
-            out = out.copy() if out is values else out
-            out[:, index] = np.log1p(np.maximum(values[:, index], 0) / 100.0)
-    return out
-
-
 _NEARLY_NOTHING_FLOORS = 3.0
-_SHARED_JAM_FACTOR = math.e
-"""One had 16 times what its peers had, in a job that was jammed as a whole, and nothing ailed it."""
-_UNLIKE_SPREADS, _ALIKE_SPREADS = 2.5, 2.0
-"""Of the rows of a group, about one of 15,000 and one of 20, if their levels were normally distributed."""
 _MOST_FLOORS = 20.0
 """A level that is nearly nothing may move by so much in a window; others by themselves."""
 _NOTHING = 1e-9
 """A level that is nothing: no ratio can be taken (an error counter of a healthy machine)."""
-
-
-def plain(values: FloatArray, scale: Scale) -> FloatArray:
-    """The inverse of ``transform`` for one metric."""
-    return 100.0 * np.expm1(values) if scale.counted else values
 
 
 def compare(
@@ -208,82 +147,22 @@ def compare(
     expected = np.where(np.isfinite(expected), expected, level + shift)
     expected = np.clip(expected, [scale.low for scale in scales], _highest(values, level, scales)).astype(np.float32)
     rest = values - expected
-    shared = _spread_of_jam(shifts, counted)
+    shared = spread_of_jam(shifts, counted)
     sigma = _sigma(rest, expected, groups, (state, floors, shared, additive), config)
     ready = state.seen_count >= config.warmup_count
     judged = ready & (groups >= 0)[:, None]
     sigmas = np.where(judged, rest / sigma, np.nan).astype(np.float32)
     odd = np.flatnonzero((np.abs(np.nan_to_num(sigmas)) > config.suspicious_sigmas).any(axis=0))
-    alike = _became_alike(values[:, odd], level[:, odd], groups, floors[odd], config)
+    alike = became_alike(values[:, odd], level[:, odd], groups, floors[odd], config.relative_floor_ratio)
     sigmas[:, odd] = np.where(judged[:, odd] & alike, np.float32(0.0), sigmas[:, odd])
     if len(shifts) > 1 and additive.any():
-        own = np.where(additive, _beyond_others(rest, shift, shifts), rest)
+        own = np.where(additive, beyond_others(rest, shift, shifts), rest)
         said = np.where(judged & (sigmas != 0.0), own / sigma, sigmas).astype(np.float32)
     else:
         said = sigmas
     most = np.where(counted | ~ready, np.inf, np.maximum(np.abs(level), _MOST_FLOORS * floors))
     _learn(values, rest, sigmas, (factor, most), state, config)
     return PeerWindow(said, expected, factor)
-
-
-def _became_alike(
-    values: FloatArray, level: FloatArray, groups: IntArray, floors: FloatArray, config: PeerConfig
-) -> NDArray[np.bool_]:
-    """Who was unlike its peers and is like them now, shape (rows, metrics): that is no fault, whatever it was before.
-
-    A first stage that does less in training does as much as the others while all evaluate.
-    """
-    found = np.zeros(values.shape, bool)
-    for group in np.unique(groups[groups >= 0]):
-        rows = np.flatnonzero(groups == group)
-        usual, now = (_spreads_from_middle(of[rows], floors, config) for of in (level, values))
-        with np.errstate(invalid="ignore"):
-            found[rows] = (usual > _UNLIKE_SPREADS) & (now < _ALIKE_SPREADS)
-    return found
-
-
-def _spreads_from_middle(values: FloatArray, floors: FloatArray, config: PeerConfig) -> FloatArray:
-    """How far each row lies from the middle one, in spreads of all, shape (rows, metrics)."""
-    middle = median(values, 0)
-    apart = np.abs(values - middle)
-    least = np.maximum(floors, config.relative_floor_ratio * np.abs(middle))
-    spread = np.maximum(MAD_TO_SIGMA * median(apart, 0), least)
-    found: FloatArray = apart / np.maximum(spread, _NOTHING)
-    return found
-
-
-def _beyond_others(rest: FloatArray, shift: FloatArray, shifts: FloatArray) -> FloatArray:
-    """What is left of the rows' distances once they are allowed what some other group moved by as a whole.
-
-    Two hosts of a stage that lie in a congested minipod stand out among their peers while all of the next stage, which
-    lies there too, has the same marks. A machine's own fault does not reach every machine of another stage alike.
-    Only where differences are taken: ratios of a stage that works less say nothing of another one.
-
-    Args:
-        rest: distance from what was expected, shape (rows, metrics).
-        shift: how far each row's group moved, same shape.
-        shifts: how far each group moved, shape (groups, metrics).
-    """
-    high, low = np.nan_to_num(shifts).max(0), np.nan_to_num(shifts).min(0)
-    allowed = np.maximum(np.where(rest > 0, high - shift, shift - low), 0)
-    found: FloatArray = np.sign(rest) * np.maximum(np.abs(rest) - allowed, 0)
-    return found
-
-
-def _spread_of_jam(shifts: FloatArray, counted: NDArray[np.bool_]) -> FloatArray:
-    """By how much packets differ between machines where a whole group of them is jammed, shape (metrics,).
-
-    One has several times as many as another: a constant of the logarithm where they are many, a share where few.
-
-    Args:
-        shifts: how far each group moved, transformed, shape (groups, metrics).
-        counted: which metrics are packets.
-    """
-    moved = np.maximum(np.nan_to_num(shifts).max(0, initial=0), 0)
-    # log1p(factor * jam) - log1p(jam), where log1p(jam) is what they moved by
-    return np.where(counted, np.log(_SHARED_JAM_FACTOR - (_SHARED_JAM_FACTOR - 1) * np.exp(-moved)), 0).astype(
-        np.float32
-    )
 
 
 def _highest(values: FloatArray, level: FloatArray, scales: Sequence[Scale]) -> FloatArray:

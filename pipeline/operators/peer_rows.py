@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from tocsin.models.frames import GpuRow
 from tocsin.models.metric_means import MetricMeans
-from tocsin.models.peers import PeerConfig, PeerState, PeerWindow, Scale, compare, scale_of, transform
+from tocsin.models.peer_scales import Scale, scale_of, transform
+from tocsin.models.peers import PeerConfig, PeerState, PeerWindow, compare
 from tocsin.pipeline.operators.arrays import array_from, array_state
 from tocsin.schemas.metrics import Metric, MetricTable
 

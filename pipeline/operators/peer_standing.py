@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tocsin.models.peers import PeerWindow, below_all, transform
+from tocsin.models.peer_scales import transform
+from tocsin.models.peers import PeerWindow, below_all
 from tocsin.pipeline.operators.peer_rows import Block
 from tocsin.pipeline.operators.peer_sums import HIGH, LOW
 from tocsin.schemas.metrics import Metric

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tocsin.models.peers import plain
+from tocsin.models.peer_scales import plain
 from tocsin.pipeline.operators.peer_rows import GPU_SAMPLES, Block
 from tocsin.pipeline.operators.peer_standing import Seen
 from tocsin.pipeline.operators.peer_sums import LOW, Entry, Sums

@@ -13,14 +13,13 @@ from dataclasses import asdict, dataclass, field, replace
 import numpy as np
 
 from tocsin.models.documents import Model, version_of, with_numbers
+from tocsin.models.job_change import JobChange, find_job_change
 from tocsin.models.pace import Slowdown, find_slowdown
 from tocsin.models.robust import median, spread
 from tocsin.models.steps import (
-    JobChange,
     SlowConfig,
     SlowRanks,
     StepWindow,
-    find_job_change,
     find_slow,
     has_peers,
     median_excess,

@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.bench.detect_load import JOB, LEVELS, SLICE_SECONDS, START_NS, Fleet, Planted
-from tocsin.models.peers import PeerConfig, PeerState, compare, scale_of, transform
+from tocsin.models.peer_scales import scale_of, transform
+from tocsin.models.peers import PeerConfig, PeerState, compare
 from tocsin.models.robust import median
 from tocsin.models.similarity import pairwise_sums
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig

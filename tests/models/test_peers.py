@@ -12,17 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 
-from tocsin.models.peers import (
-    PeerConfig,
-    PeerState,
-    PeerWindow,
-    Scale,
-    below_all,
-    compare,
-    plain,
-    scale_of,
-    transform,
-)
+from tocsin.models.peer_scales import Scale, plain, scale_of, transform
+from tocsin.models.peers import PeerConfig, PeerState, PeerWindow, below_all, compare
 from tocsin.schemas.metrics import BUILTIN_TABLE, Metric
 
 FloatArray = NDArray[np.float32]

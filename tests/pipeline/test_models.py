@@ -11,7 +11,7 @@ import pytest
 from tests.flink_fixtures import case_of
 from tests.model_announcements import announced, with_payload
 from tocsin.models.documents import Model, accept
-from tocsin.models.peers import Scale
+from tocsin.models.peer_scales import Scale
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.model_book import KEEP_NS, ModelBook
 from tocsin.pipeline.operators.graph import JobGraph

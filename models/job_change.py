@@ -1,0 +1,65 @@
+"""Whether the whole job became slower than it was, and on what all ranks spend the difference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tocsin.models.robust import median, quantile
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class JobChange:
+    """The whole job slowed down.
+
+    Attributes:
+        strength_ratio: growth of the step time over its baseline.
+        step_seconds: the job's step time now.
+        baseline_seconds: the step time before.
+        data_ratio: share of the growth that is waiting for data, on nearly all ranks.
+        own_ratio: share that is other own time.
+        communication_ratio: share that is communication.
+        first_row: first row of the history from which it lasts.
+    """
+
+    strength_ratio: float
+    step_seconds: float
+    baseline_seconds: float
+    data_ratio: float
+    own_ratio: float
+    communication_ratio: float
+    first_row: int
+
+
+def find_job_change(history: FloatArray, recent_count: int, min_strength_ratio: float) -> JobChange | None:
+    """Compare the newest steps with the job's own past.
+
+    Args:
+        history: shape (steps, 4): step, data (20th percentile over ranks), other own time
+            (median), communication (median), all seconds.
+        recent_count: how many of the newest steps are "now"; at least twice as many must lie before.
+        min_strength_ratio: alarm line.
+    """
+    if history.shape[0] < 3 * recent_count:
+        return None
+    now = median(history[-recent_count:], 0)
+    past = history[:-recent_count]
+    # The 40th percentile: a slow spell shorter than half of the history does not become normal.
+    before = quantile(past, 0.4, 0)
+    growth = float(now[0] - before[0])
+    strength = growth / max(float(before[0]), 1e-3)
+    if strength < min_strength_ratio:
+        return None
+    shares = np.nan_to_num(np.clip((now[1:] - before[1:]) / growth, 0.0, 1.0))
+    limit = before[0] + growth / 2
+    hot = history[:, 0] > limit
+    row = history.shape[0] - 1
+    while row > 0 and hot[row - 1]:
+        row -= 1
+    return JobChange(
+        strength, float(now[0]), float(before[0]), float(shares[0]), float(shares[1]), float(shares[2]), row
+    )
