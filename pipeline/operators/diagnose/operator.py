@@ -16,7 +16,7 @@ from tocsin.pipeline.operators.diagnose.network import NetworkConfig, NetworkTra
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.silence import SilenceConfig, find_silence, silent_hosts
 from tocsin.pipeline.operators.diagnose.slow import SlowRules, beside_shared_data, find_slow_findings
-from tocsin.pipeline.operators.diagnose.standing import still_standing
+from tocsin.pipeline.operators.diagnose.standing import idle_since, still_standing
 from tocsin.pipeline.operators.diagnose.stop import StopConfig, find_gone_first, find_stop, stood_before_deaths_ns
 from tocsin.pipeline.operators.diagnose.timing import began_later
 from tocsin.pipeline.operators.diagnose.waits import WaitConfig, WaitTracker
@@ -111,6 +111,7 @@ class Diagnose:
             findings.extend(self._slow(now_ns, anomalies, pace, reasons))
         elif not findings and stop_reason is Reason.VICTIM:
             findings.extend(self._before_deaths(now_ns, anomalies, pace, reasons))
+        findings = [*self._not_where_others_are(findings, now_ns, anomalies, pace), *findings]
         if pace.standing_since_ns:
             findings.append(still_standing(pace, now_ns))
         if not any(finding.suspects for finding in findings):
@@ -163,6 +164,20 @@ class Diagnose:
         machine, machine_reasons = find_machine(self._graph, now_ns, peers, pace, self._config.machine, self._cleared)
         reasons.extend(machine_reasons)
         return join(slow, began_later(self._graph, slow, machine, pace))
+
+    def _not_where_others_are(
+        self, findings: Sequence[Finding], now_ns: int, anomalies: Sequence[Anomaly], pace: Pace
+    ) -> list[Finding]:
+        """Of a job that stands, and its collectives do not tell why: whose metrics show that it is elsewhere."""
+        hangs = [finding for finding in findings if finding.reason is Reason.JOB_STALLED_UNEXPLAINED]
+        if not hangs or any(finding.suspects for finding in findings):
+            return []
+        peers = [anomaly for anomaly in anomalies if anomaly.detector == PEERS]
+        if pace.standing_since_ns:
+            found, _ = find_machine(self._graph, now_ns, peers, pace, self._config.machine, self._cleared)
+            return [finding for finding in found if finding.fault is FaultKind.HANG and finding.suspects]
+        idle = idle_since(hangs[0], peers, now_ns, self._config.machine)
+        return [] if idle is None else [idle]
 
     def _before_deaths(
         self, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, reasons: list[Reason]

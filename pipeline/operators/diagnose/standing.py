@@ -39,6 +39,8 @@ _LATE_HOST_COUNT = 2
 """One more that begins late may be chance."""
 _UTIL, _FAR_SIGMAS, _FAR_BELOW_RATIO, _SPINNING_RATIO = "gpu_util_ratio", 8.0, 0.7, 0.7
 """Kernels that wait in a collective keep a GPU busy (.9 and more); where all wait for data, all are idle."""
+_IDLE_SIGMAS, _ONE_IDLE_RATIO = 20.0, 0.9
+"""One idle GPU of eight is an eighth of what its machine should show; it was 53 sigmas of those that spin."""
 _PFC = "pfc_tx_packets_per_second"
 _BUSY_FAMILIES = frozenset({"cpu", "memory", "congestion", "link"})
 
@@ -183,6 +185,41 @@ def idle_beside_spinning(anomalies: Sequence[Anomaly], rules: MachineRules) -> l
     return found if len(found) == 1 else []
 
 
+def idle_since(hang: Finding, anomalies: Sequence[Anomaly], now_ns: int, rules: MachineRules) -> Finding | None:
+    """The one machine of which a GPU idles since the collectives came to stand, while those of all others spin in them.
+
+    The collectives show that all wait, and not for whom: that rank entered none, or nothing is told of it. Who is
+    busier than the others meanwhile (it writes a checkpoint) is not meant.
+    """
+    found = [
+        anomaly
+        for anomaly in anomalies
+        if abs(anomaly.start_ns - hang.onset_ns) <= rules.fresh_ns
+        and now_ns - anomaly.end_ns <= rules.fresh_ns
+        and all(metric["direction"] == "low" for metric in told_by(anomaly))
+        and any(_idles_for_long(anomaly, metric, rules) for metric in told_by(anomaly))
+    ]
+    if len(found) != 1 or now_ns - hang.onset_ns < rules.standing_ns:
+        return None
+    evidence = tuple(evidence_of(found[0], metric) for metric in found[0].detail["metrics"][:SHOWN_METRICS])
+    return replace(
+        hang,
+        suspects=(Suspect(found[0].component),),
+        confidence=0.75,
+        reason=Reason.DIFFERS_WHILE_JOB_STANDS,
+        evidence=(*evidence, *hang.evidence),
+        tentative=now_ns - hang.onset_ns < rules.sure_standing_ns,
+    )
+
+
+def _idles_for_long(anomaly: Anomaly, metric: Mapping[str, Any], rules: MachineRules) -> bool:
+    """Whether one GPU of eight, or more of them, did nothing all the time."""
+    return (
+        _is_low(metric, rules, _IDLE_SIGMAS, _ONE_IDLE_RATIO)
+        and anomaly.end_ns - metric["since_ns"] >= rules.standing_ns
+    )
+
+
 def _only(anomalies: Sequence[Anomaly], tells: Callable[[Anomaly, Mapping[str, Any]], bool]) -> list[Anomaly]:
     """Of what differs among standing machines, what tells in a job that works."""
     found = []
@@ -195,13 +232,17 @@ def _only(anomalies: Sequence[Anomaly], tells: Callable[[Anomaly, Mapping[str, A
 
 
 def _is_far_below(metric: Mapping[str, Any], rules: MachineRules) -> bool:
+    return _is_low(metric, rules, _FAR_SIGMAS, _FAR_BELOW_RATIO)
+
+
+def _is_low(metric: Mapping[str, Any], rules: MachineRules, sigmas: float, ratio: float) -> bool:
     return bool(
         metric["metric"] == _UTIL
         and metric["direction"] == "low"
-        and metric.get("sigmas", 0.0) >= _FAR_SIGMAS
+        and metric.get("sigmas", 0.0) >= sigmas
         and metric["present_ratio"] >= rules.steady_ratio
         and metric.get("expected", 0.0) >= _SPINNING_RATIO
-        and metric.get("value", 1.0) <= _FAR_BELOW_RATIO * metric.get("expected", 0.0)
+        and metric.get("value", 1.0) <= ratio * metric.get("expected", 0.0)
     )
 
 

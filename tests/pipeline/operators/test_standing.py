@@ -10,6 +10,7 @@ import pytest
 from tocsin.models.pace import Slowdown, find_slowdown
 from tocsin.pipeline.operators.diagnose.deviations import MachineRules
 from tocsin.pipeline.operators.diagnose.machine import Cleared, find_machine, join
+from tocsin.pipeline.operators.diagnose.standing import idle_since
 from tocsin.pipeline.operators.diagnose.stop import StopConfig, stood_before_deaths_ns
 from tocsin.pipeline.operators.diagnose.timing import began_later
 from tocsin.pipeline.operators.findings import Finding
@@ -701,3 +702,50 @@ def test_without_steps_what_every_other_long_window_shows_is_a_row_of_stalls(
     found, _ = find_machine(graph, _ns(100), [anomaly], pace, MachineRules(), Cleared())
 
     assert [finding.fault for finding in found] == [fault]
+
+
+HANG = Finding(FaultKind.HANG, "unknown", (), _ns(0), 0.5, Reason.JOB_STALLED_UNEXPLAINED, ())
+
+
+def _one_idle(host: str = "n3", begin: float = -5, value: float = 0.87, sigmas: float = 53.0) -> Anomaly:
+    """One GPU of a machine's eight does nothing, those of all others spin."""
+    idle = _differs(host, (begin, 60), "gpu_util_ratio", "low", sigmas)
+    idle.detail["metrics"][0].update(value=value, expected=0.99)
+    return idle
+
+
+class TestIdleSince:
+    """All wait in their collectives, which do not tell for whom."""
+
+    @pytest.mark.parametrize(
+        ("anomalies", "named"),
+        [
+            ([_one_idle()], ["n3"]),
+            ([_one_idle("n3"), _one_idle("n5")], []),
+            ([_one_idle(), _differs("n5", (-5, 60), "cpu_util_ratio", "high")], ["n3"]),
+            ([_one_idle(begin=-60)], []),
+            ([_one_idle(value=0.95)], []),
+            ([_one_idle(sigmas=9.0)], []),
+            ([], []),
+        ],
+        ids=["one", "two", "a daemon elsewhere", "long before", "hardly", "all vary as much", "nobody"],
+    )
+    def test_the_one_whose_gpu_idles_is_named(self, anomalies: list[Anomaly], named: list[str]) -> None:
+        found = idle_since(HANG, anomalies, _ns(60), MachineRules())
+
+        assert [suspect.component.name for suspect in (found.suspects if found else ())] == named
+
+    def test_who_is_busy_meanwhile_may_write_a_checkpoint(self) -> None:
+        writer = _one_idle()
+        [cpu] = _differs("n3", (-5, 60), "cpu_util_ratio", "high").detail["metrics"]
+        writer.detail["metrics"].append(cpu)
+
+        assert idle_since(HANG, [writer], _ns(60), MachineRules()) is None
+
+    @pytest.mark.parametrize(("second", "tentative"), [(24, None), (60, True), (91, False)])
+    def test_it_is_tentative_at_first(self, second: int, tentative: bool | None) -> None:
+        idle = replace(_one_idle(), end_ns=_ns(max(second, 60)))
+
+        found = idle_since(HANG, [idle], _ns(second), MachineRules())
+
+        assert (found.tentative if found else None) is tentative
