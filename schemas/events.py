@@ -20,7 +20,7 @@ XID: Final = "xid"  # {"code": 94, "pci": "0000:c1:00.0"}
 EXIT: Final = "exit"  # {"code": 1, "signal": 0, "stderr_tail": ""}
 STAGE: Final = "stage"  # {"stage", "edge", "start_kind"}
 LOADER: Final = "loader"  # {"source", "queue_depth", "fetch_seconds", "rows"}
-NAN: Final = "nan"  # {"step": 12, "what": "loss|grad_norm", "value": "nan|inf|-inf"}
+NAN: Final = "nan"  # {"step": 12, "what": "loss|grad_norm|local_…" (its own), "value": "nan|inf|-inf"}
 
 HELLO: Final = "hello"  # {"pid", "world_size", "hook_version"}: a rank's hook said hello for the first time
 BYE: Final = "bye"  # {}: a rank's hook closed in order: training is over for it

@@ -22,6 +22,8 @@ from tocsin.schemas.records import NS_PER_SECOND, Event, StepRecord
 from tocsin.schemas.verdicts import Evidence, FaultKind
 
 _STAGE = {"loss": 0, "grad_norm": 1}
+_LOCAL_STAGE = -1
+"""A number of the rank's own, said to be so: before it met those of the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,8 @@ class NanTracker:
 
     def take(self, event: Event) -> None:
         """Keep a rank's first report of the episode."""
-        stage = _STAGE.get(str(event.payload.get("what", "")), 1)
+        what = str(event.payload.get("what", event.payload.get("where", "")))
+        stage = _LOCAL_STAGE if "local" in what else _STAGE.get(what, 1)
         step, value = int(number(event.payload, "step", -1)), str(event.payload.get("value", "nan"))
         self._report(event.rank, [step, stage, event.ts_ns, value])
 
@@ -87,7 +90,8 @@ class NanTracker:
             peers, cleared = self._cleared(graph, ranks, earliest)
             if cleared < peers and now_ns - onset_ns < self.config.answer_ns:
                 return None
-            single = cleared > 0  # a rank that alone reports its loss is not the first, it is the only one
+            # A rank that alone reports its loss is not the first, it is the only one; its own number is its own.
+            single = cleared > 0 or earliest[1] == _LOCAL_STAGE
         evidence = tuple(self._evidence(graph, rank) for rank in sorted(ranks)[:5])
         if single:
             suspects, reason, confidence = suspects_of(graph, ranks), Reason.NAN_FIRST_BY_STEP, 0.9
@@ -114,12 +118,12 @@ class NanTracker:
                 continue
             later = rank in self.first  # the earliest ones are all in ``ranks``
             peers += int(later or max(facts.number_steps) >= 0)
-            cleared += int(later or facts.number_steps[stage] >= step)
+            cleared += int(later or facts.number_steps[max(stage, 0)] >= step)
         return peers, cleared
 
     def _evidence(self, graph: JobGraph, rank: int) -> Evidence:
         step, stage, ts_ns, value = self.first[rank]
-        what = "loss" if stage == 0 else "gradient norm"
+        what = {0: "loss", _LOCAL_STAGE: "its own gradient"}.get(stage, "gradient norm")
         text = f"{names_of(graph, [rank])}: {what} is {value} at step {step}"
         others = [report[0] for other, report in self.first.items() if other != rank]
         if others:

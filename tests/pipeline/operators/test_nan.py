@@ -116,6 +116,29 @@ def test_an_event_and_a_record_of_the_same_are_one_report() -> None:
     assert ranks.tracker.to_state() == other.tracker.to_state()
 
 
+@pytest.mark.parametrize(
+    ("payload", "named"),
+    [
+        ({"step": 2, "where": "local_grad_norm"}, ["n2"]),
+        ({"step": 2, "what": "local_loss"}, ["n2"]),
+        ({"step": 2, "where": "grad_norm"}, []),
+        ({"step": 2}, []),
+    ],
+    ids=str,
+)
+def test_a_number_of_the_rank_s_own_is_its_own_where_nobody_else_tells_any(
+    payload: dict[str, object], named: list[str]
+) -> None:
+    ranks = Ranks()
+    ranks.step(1, [None] * 4)
+    at_ns = T0 + 2 * NS_PER_SECOND
+    ranks.tracker.take(Event(JOB, "n2", at_ns, 2, EventSource.PROCESS, events.NAN, Severity.ERROR, payload))
+    finding = ranks.find(4)
+
+    assert finding is not None
+    assert [suspect.component.name for suspect in finding.suspects] == named
+
+
 def test_an_episode_is_forgotten() -> None:
     ranks = Ranks()
     ranks.step(1, [NAN, 2.0, 2.0, 2.0])
