@@ -195,7 +195,7 @@ class Decide:
             return []
         moved = not same_suspects(finding, verdict)
         changed = moved or (finding.cause, finding.fault) != (verdict.cause, verdict.fault)
-        if moved:
+        if moved or is_smaller(verdict, finding):  # that it hurts is another thing than that it differs
             incident.opened_ns = now_ns
             incident.was_confirmed = False
         elif verdict.state is VerdictState.CONFIRMED:

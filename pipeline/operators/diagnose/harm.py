@@ -41,6 +41,8 @@ _NOTHING_SIGMAS = 0.5
 """The weakest jams that half minutes tell show as one to two sigmas in each window; a burst that is over as none."""
 _LEAST_SHARE_RATIO = 1 / 12
 """Of what the job lost: two thirds of what one slow GPU of eight shows in its machine's mean."""
+_LEAST_CPU_RATIO = 0.07
+"""Of a machine's CPUs, seven cores of a hundred: less than that leaves the job enough of them."""
 _HARDLY_SIGMAS = 1.0
 """Whatever hurt a job showed as 1.2 sigmas or more in one of its metrics when it was told."""
 _SLIGHT_RATIO = 0.03
@@ -80,12 +82,17 @@ def hurts_job(  # what is known of it
 
 
 def _is_too_small(chosen: Sequence[Anomaly], slowdown: Slowdown) -> bool:
-    """Whether all that differs is how busy their GPUs are, and by much less than what the job lost.
+    """Whether all that differs is how busy their GPUs are, and by much less than what the job lost; or a few CPU cores.
 
     The others wait for a slow machine, and are less busy than it by what the job lost; where one GPU of its eight is
     slow, its mean is above theirs by an eighth of that.
     """
     told = [metric for metric in told_by(*chosen) if family_of(metric) not in SILENT_FAMILIES]
+    if {family_of(metric) for metric in told} == {"cpu"}:
+        used = [
+            m["value"] - m["expected"] for m in told if m.get("value") is not None and m.get("expected") is not None
+        ]
+        return max(used, default=math.inf) < _LEAST_CPU_RATIO
     if slowdown.ratio == float("inf") or {family_of(metric) for metric in told} != {"activity"}:
         return False
     known = [m for m in told if m.get("value") is not None and m.get("expected")]

@@ -126,6 +126,8 @@ def find_silence(
 def _excuse(graph: JobGraph, now_ns: int, pace: Pace, progress_ns: int, config: SilenceConfig) -> Reason | None:
     """Why the silence of a host says nothing of its job; None: the others stand."""
     stalled_ns = max(config.stalled_after_ns, 3 * pace.median_step_ns)
+    if graph.max_step >= 0 and not pace.median_step_ns:  # nobody knows yet how long a step takes
+        stalled_ns = config.sure_ns
     if now_ns - progress_ns < stalled_ns:
         return Reason.MONITORING_LOST
     if graph.in_announced_phase(now_ns - stalled_ns, now_ns):  # one that is over explains a standstill no longer

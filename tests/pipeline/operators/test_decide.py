@@ -97,6 +97,22 @@ class TestConfirm:
         assert life.states() == ["open"]
 
 
+class TestBegin:
+    def test_that_it_hurts_must_hold_as_long_as_if_it_had_not_differed_before(self) -> None:
+        """Steps varied for ten seconds while a machine differed for minutes: taken back, and never confirmed."""
+        life = Life()
+        life.see(finding(DEGRADED, "n3"), seconds=90)
+        life.see(finding(SLOW, "n3"), seconds=seconds_of(SLOW) - 2)
+        life.see(seconds=GONE + 1)
+
+        told = [(line.state.value, line.action.value) for line in life.lines if line.fault is SLOW]
+        assert [state for state, _ in told] == ["open", "cancelled"]
+
+        life.see(finding(DEGRADED, "n3", onset=200), seconds=90)
+        life.see(finding(SLOW, "n3", onset=200), seconds=seconds_of(SLOW) + 2)
+        assert life.states()[-1] == "confirmed"
+
+
 class TestEnd:
     def test_what_was_confirmed_is_resolved(self) -> None:
         life = Life()

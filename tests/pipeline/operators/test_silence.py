@@ -117,6 +117,14 @@ def test_the_others_worked_on_for_most_of_a_minute_and_stand_since(second: int, 
     assert reasons == ({} if is_named else {"n3": Reason.MONITORING_LOST})
 
 
+@pytest.mark.parametrize(("second", "is_named"), [(80, False), (91, True)])
+def test_nobody_knows_yet_how_long_a_step_takes(second: int, is_named: bool) -> None:
+    """A job has begun, and its second step takes thirteen seconds as well."""
+    found, _ = Job().run(second, steps_until=LOST_SECOND).find(second, StubPace(median_step_ns=0))
+
+    assert bool(found) is is_named
+
+
 def test_nobody_knows_what_the_others_do() -> None:
     assert Job().run(90).find(90, StubPace(work_is_known=False)) == ([], {"n3": Reason.NO_HOOK})
 

@@ -543,6 +543,15 @@ def test_gpus_that_work_one_percent_harder_are_not_why_a_job_lost_a_third(
     assert [finding.fault for finding in found] == [FaultKind.FAIL_SLOW if hurts else FaultKind.DEGRADED]
 
 
+@pytest.mark.parametrize(("more", "fault"), [(0.05, FaultKind.DEGRADED), (0.15, FaultKind.FAIL_SLOW)])
+def test_a_few_cores_that_a_daemon_uses_are_not_why_a_job_lost_a_third(more: float, fault: FaultKind) -> None:
+    anomaly = _differs("n3", (0, 60), "cpu_util_ratio", "high")
+    anomaly.detail["metrics"][0].update(value=0.13 + more, expected=0.13)
+    found, _ = find_machine(_graph(), _ns(60), [anomaly], Pace(SLOWER), MachineRules(), Cleared())
+
+    assert [finding.fault for finding in found] == [fault]
+
+
 @pytest.mark.parametrize(
     ("stopped", "longest_pause_seconds", "fault", "is_tentative"),
     [(15, 0, "degraded", False), (30, 0, "fail_slow", True), (30, 40, "degraded", False), (95, 0, "fail_slow", False)],
