@@ -86,32 +86,48 @@ class StepWindow:
 
 
 @dataclass(frozen=True, slots=True)
+class SlowPart:
+    """One of several slow ranks, by itself.
+
+    Attributes:
+        column: which one.
+        excess_seconds: own time above the peers' median, median over the window.
+        strength_ratio: excess over the step time without the slowest rank.
+        own_seconds: own time, median over the window.
+        phase: the phase that explains most of the excess, "" where phases are not measured.
+        phase_share_ratio: how much of the excess it explains.
+        first_row: first row of the window from which the excess lasts to its end.
+    """
+
+    column: int
+    excess_seconds: float
+    strength_ratio: float
+    own_seconds: float
+    phase: str
+    phase_share_ratio: float
+    first_row: int
+
+
+@dataclass(frozen=True, slots=True)
 class SlowRanks:
     """The ranks that the others wait for.
 
     Attributes:
-        columns: which ranks, as columns of the window, slowest first.
-        excess_seconds: own time above the peers' median, median over the window.
-        strength_ratio: excess over the step time without it.
+        parts: each of them, slowest first.
         score: smallest of the tests' ratios to their lines; > 1 is an alarm.
-        own_seconds: the slowest rank's own time, median over the window.
         peer_seconds: the peers' median own time.
-        phase: the phase that explains most of the excess, "" where phases are not measured.
-        phase_share_ratio: how much of the excess it explains.
         share_ratio: share of steps in which a suspect was the slowest.
-        first_row: first row of the window from which the excess lasts to its end.
     """
 
-    columns: tuple[int, ...]
-    excess_seconds: float
-    strength_ratio: float
+    parts: tuple[SlowPart, ...]
     score: float
-    own_seconds: float
     peer_seconds: float
-    phase: str
-    phase_share_ratio: float
     share_ratio: float
-    first_row: int
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        """Which ranks, as columns of the window, slowest first."""
+        return tuple(part.column for part in self.parts)
 
 
 def find_slow(window: StepWindow, config: SlowConfig) -> SlowRanks | None:
@@ -126,7 +142,7 @@ def find_slow(window: StepWindow, config: SlowConfig) -> SlowRanks | None:
         for role in np.unique(window.roles)
         if (slow := _find_in_role(window, np.flatnonzero(window.roles == role), config)) is not None
     ]
-    return max(found, key=lambda slow: slow.excess_seconds, default=None)
+    return max(found, key=lambda slow: slow.parts[0].excess_seconds, default=None)
 
 
 def median_excess(window: StepWindow) -> FloatArray:
@@ -183,18 +199,27 @@ def _find_in_role(window: StepWindow, members: IntArray, config: SlowConfig) -> 
     score = _score(above, excess, (gain, strength, share, waiting), (top, rest), config)
     if score < 1.0:
         return None
-    phase, phase_share = _phase_of(window.phase_seconds[:, :, members], top, gain)
+    usual_seconds = max(step_seconds - gain, 1e-3)
     return SlowRanks(
-        columns=tuple(int(members[c]) for c in slow),
-        excess_seconds=gain,
-        strength_ratio=strength,
+        parts=tuple(_part(window, members, int(column), float(excess[column]), usual_seconds) for column in slow),
         score=score,
-        own_seconds=float(_flat(own[:, top])),
         peer_seconds=float(_flat(own[:, rest])),
+        share_ratio=share,
+    )
+
+
+def _part(window: StepWindow, members: IntArray, column: int, gain: float, usual_seconds: float) -> SlowPart:
+    """One slow rank of a role: ``column`` among its ``members``, ``gain`` seconds above them."""
+    own = window.own_seconds[:, members]
+    phase, phase_share = _phase_of(window.phase_seconds[:, :, members], column, gain)
+    return SlowPart(
+        column=int(members[column]),
+        excess_seconds=gain,
+        strength_ratio=gain / usual_seconds,
+        own_seconds=float(_flat(own[:, column])),
         phase=phase,
         phase_share_ratio=phase_share,
-        share_ratio=share,
-        first_row=_first_row(window.own_seconds[:, members], top, gain),
+        first_row=_first_row(own, column, gain),
     )
 
 

@@ -19,11 +19,13 @@ class RotationConfig:
 
     Attributes:
         memory_ns: a host that looked slow and recovered is remembered for this long.
+        overlap_ns: a host that recovered so long after another one began to be slow did not hand it on.
         settled_seconds: who stays slow for so long is named all the same; for so long times the number of those who
             looked slow before it, where there were several.
     """
 
     memory_ns: int = 180 * NS_PER_SECOND
+    overlap_ns: int = 60 * NS_PER_SECOND
     settled_seconds: float = 60.0
 
 
@@ -74,10 +76,11 @@ class Candidates:
         self.past = [entry for entry in self.past if newest_ns - entry[1] <= self.config.memory_ns]
 
     def before(self, name: str) -> list[str]:
-        """Other components that looked slow and recovered shortly before this one began."""
+        """Other components that looked slow and recovered shortly before this one began, or as it began."""
         candidate = self.now[name]
         earliest = candidate.since_ns - self.config.memory_ns
-        others = {other for other, last_ns in self.past if other != name and last_ns >= earliest}
+        latest = candidate.since_ns + self.config.overlap_ns  # slow at the same time for longer: each is by itself
+        others = {other for other, last_ns in self.past if other != name and earliest <= last_ns <= latest}
         settled = candidate.lasted_seconds >= self.config.settled_seconds * max(1, len(others))
         return [] if settled else sorted(others)
 

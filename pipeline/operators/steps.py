@@ -7,7 +7,7 @@ evidence long (``StepsConfig.need_seconds``).
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
@@ -18,6 +18,7 @@ from tocsin.models.pace import Slowdown, find_slowdown
 from tocsin.models.robust import median, spread
 from tocsin.models.steps import (
     SlowConfig,
+    SlowPart,
     SlowRanks,
     StepWindow,
     find_slow,
@@ -285,45 +286,71 @@ class StepDetector:
             return window
         volatile = volatility_ratio(window) > self._config.max_volatility_ratio
         counts = (self._config.long_count,) if volatile else (self._config.short_count, self._config.long_count)
-        found: dict[str, tuple[SlowRanks, int]] = {}
+        found: dict[str, Candidate] = {}
+        is_any_slow = False
         for count in counts:
             if len(self._window) < count:
                 continue
             slow = find_slow(window.last(count), self._config.slow)
             if slow is None:
                 continue
-            key = self._name([ranks[column] for column in slow.columns])
-            if key is None:
+            is_any_slow = True
+            if not self._are_few(slow, ranks):
                 self._abstain(Reason.AMBIGUOUS)
                 continue
-            onset_ns = self._begin_ns(len(self._window) - count + slow.first_row)
-            if key not in found or slow.strength_ratio > found[key][0].strength_ratio:
-                found[key] = (slow, onset_ns)
-        self._update_candidates(found, ranks)
+            for host, seen in self._seen(slow, ranks, len(self._window) - count).items():
+                if host not in found or seen.detail["strength_ratio"] > found[host].detail["strength_ratio"]:
+                    found[host] = seen
+        if is_any_slow:
+            self._keep_overshadowed(found, window.last(counts[0]), ranks)
+        self._update_candidates(found)
         return window
 
-    def _name(self, ranks: Sequence[int]) -> str | None:
-        """The hosts of these ranks, comma between; None where they are too many to be a machine's fault."""
-        hosts = sorted({self._graph.host_of(rank) for rank in ranks})
-        few = max(1, int(self._config.max_host_ratio * len(self._graph.hosts)))
-        return ",".join(hosts) if len(hosts) <= few else None
+    def _are_few(self, slow: SlowRanks, ranks: Sequence[int]) -> bool:
+        """Whether these are on so few hosts that it can be the machines' fault."""
+        hosts = {self._graph.host_of(ranks[column]) for column in slow.columns}
+        return len(hosts) <= max(1, int(self._config.max_host_ratio * len(self._graph.hosts)))
 
     def _begin_ns(self, row: int) -> int:
         """When the step of this row of the window began."""
         step = self._window[row]
         return step.end_ns - int(float(step.values[:, 0].max()) * NS_PER_SECOND)
 
-    def _update_candidates(self, found: Mapping[str, tuple[SlowRanks, int]], ranks: Sequence[int]) -> None:
+    def _seen(self, slow: SlowRanks, ranks: Sequence[int], first_row: int) -> dict[str, Candidate]:
+        """The slow ranks host by host: each has its own excess, and its own begin."""
+        of_host: dict[str, list[SlowPart]] = {}
+        for part in slow.parts:
+            of_host.setdefault(self._graph.host_of(ranks[part.column]), []).append(part)
         newest_ns = self._window[-1].end_ns
-        for hosts, (slow, onset_ns) in found.items():
-            detail = {key: value for key, value in asdict(slow).items() if key not in ("columns", "first_row")}
-            detail["ranks"] = sorted(ranks[column] for column in slow.columns)
-            early = self._config.early_ratio * slow.excess_seconds
+        shared = {"score": slow.score, "peer_seconds": slow.peer_seconds, "share_ratio": slow.share_ratio}
+        found = {}
+        for host, parts in of_host.items():
+            top = {name: value for name, value in asdict(parts[0]).items() if name not in ("column", "first_row")}
+            detail = {**top, **shared, "ranks": sorted(ranks[part.column] for part in parts)}
+            early = self._config.early_ratio * parts[0].excess_seconds
             from_start = any(self._early.get(rank, 0.0) >= early for rank in detail["ranks"])
-            self._candidates.see(hosts, Candidate(onset_ns, newest_ns, detail, slow.score, from_start))
+            onset_ns = self._begin_ns(first_row + parts[0].first_row)
+            found[host] = Candidate(onset_ns, newest_ns, detail, slow.score, from_start)
+        return found
+
+    def _update_candidates(self, found: Mapping[str, Candidate]) -> None:
+        newest_ns = self._window[-1].end_ns
+        for host, seen in found.items():
+            self._candidates.see(host, seen)
         for name in list(self._candidates.now):
             if name != _JOB:
                 self._candidates.forget(name, newest_ns, self._config.candidate_grace_ns)
+
+    def _keep_overshadowed(self, found: Collection[str], window: StepWindow, ranks: Sequence[int]) -> None:
+        """Who was slow and is so still has not recovered because another one is slower now, or several are."""
+        now = self._candidates.now
+        hidden = [name for name in now if name != _JOB and name not in found and now[name].spoken]
+        excess = dict(zip(ranks, median_excess(window), strict=True)) if hidden else {}
+        for name in hidden:
+            candidate = now[name]
+            lines = self._config.slow.min_excess_seconds, candidate.detail["excess_seconds"] / 2
+            if max(excess.get(rank, 0.0) for rank in candidate.detail["ranks"]) >= max(lines):
+                candidate.last_ns = self._window[-1].end_ns
 
     def _judge_job(self) -> None:
         change = find_job_change(np.array(self._history), self._config.short_count, self._config.job_strength_ratio)
@@ -351,7 +378,7 @@ class StepDetector:
             if name == _JOB or before:
                 component = Component(ComponentKind.JOB, data.job.job_id)
             else:
-                component = Component(ComponentKind.HOST, name.partition(",")[0])
+                component = Component(ComponentKind.HOST, name)
             anomalies.append(
                 Anomaly(
                     job=data.job,

@@ -128,6 +128,31 @@ class TestSlow:
         assert {verdict.verdict_id for verdict in scenario.verdicts} == {scenario.verdicts[0].verdict_id}
         assert scenario.verdicts[-1].state.value == "confirmed"
 
+    @pytest.mark.parametrize("factor", [7.0, 4.0, 2.5], ids=["twice as much", "as much", "half of it"])
+    def test_who_is_slow_has_not_recovered_because_another_one_is_slow_too(self, factor: float) -> None:
+        """Each is an incident of its own, once; nobody's turn it is."""
+        scenario = Scenario(JobShape(rank_count=16))
+        scenario.at(30).inject(scenario.job.slow, 3, "forward", 4.0)
+        scenario.at(120).inject(scenario.job.slow, 14, "forward", factor)
+        scenario.want(between(31, 40), suspects=["n03"], fault="fail_slow", state="open")
+        scenario.want(between(121, 160), suspects=["n14"], fault="fail_slow", state="open")
+        scenario.run(400).check()
+
+        live = {verdict.verdict_id: verdict for verdict in scenario.verdicts}
+        names = [[suspect.component.name for suspect in verdict.suspects] for verdict in live.values()]
+        assert (names, {verdict.state.value for verdict in live.values()}) == ([["n03"], ["n14"]], {"confirmed"})
+
+    def test_who_was_slow_is_well_again_though_another_one_is_slow(self) -> None:
+        scenario = Scenario(JobShape(rank_count=16))
+        scenario.at(30).inject(scenario.job.slow, 3, "forward", 4.0)
+        scenario.at(120).inject(scenario.job.slow, 14, "forward", 4.0)
+        scenario.at(200).inject(scenario.job.slow, 3, "forward", 1.0)
+        scenario.want(between(121, 140), suspects=["n14"], state="open")
+        scenario.want(between(200, 240), suspects=["n03"], state="resolved")
+        scenario.run(300).check()
+
+        assert [verdict.suspects[0].component.name for verdict in scenario.verdicts[-2:]] == ["n14", "n03"]
+
     def test_a_slow_spell_of_seconds_is_cancelled_and_never_drained(self) -> None:
         scenario, job = _scenario()
         scenario.at(20).inject(job.slow, 3, "forward", 4)

@@ -13,6 +13,7 @@ from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Anomaly, ComponentKind, Evidence, FaultKind
 
+_TOGETHER_NS = 30 * NS_PER_SECOND
 _LONE_PHASE_RATIO = 0.8
 """Garbage collection lengthens the forward pass alone: the backward pass is launched from C++ (What-if, OSDI'25)."""
 
@@ -44,7 +45,7 @@ def find_slow_findings(
     """Explain the step anomalies of one slice; reasons where one is not worth a verdict."""
     hosts = [a for a in anomalies if a.component.kind is ComponentKind.HOST and a.metric == "own_seconds"]
     if hosts:
-        return [_slow_host(graph, now_ns, anomaly, rules) for anomaly in hosts], []
+        return [_slow_hosts(graph, now_ns, together, rules) for together in _behind_one(graph, hosts)], []
     rotating = [_rotating(graph, anomaly) for anomaly in anomalies if anomaly.metric == "rotating_seconds"]
     if rotating:
         return rotating[:1], []
@@ -59,6 +60,20 @@ def find_slow_findings(
         else:
             findings.append(finding)
     return findings, reasons
+
+
+def _behind_one(graph: JobGraph, anomalies: Sequence[Anomaly]) -> list[list[Anomaly]]:
+    """Slow hosts, the slowest first; those together that became slow together and hang on one switch or minipod.
+
+    Or may do so: nobody knows what they hang on.
+    """
+    ordered = sorted(anomalies, key=lambda anomaly: (-anomaly.detail["excess_seconds"], anomaly.component.name))
+    names = {anomaly.component.name for anomaly in ordered}
+    starts_ns = [anomaly.start_ns for anomaly in ordered]
+    may_share = common_component(graph, names) is not None or not any(place.leaf for place in graph.places.values())
+    if may_share and max(starts_ns) - min(starts_ns) <= _TOGETHER_NS:
+        return [ordered]
+    return [[anomaly] for anomaly in ordered]
 
 
 def beside_shared_data(steps: Sequence[Anomaly], peers: Sequence[Anomaly], rules: SlowRules) -> list[Anomaly]:
@@ -101,9 +116,11 @@ def _rotating(graph: JobGraph, anomaly: Anomaly) -> Finding:
     )
 
 
-def _slow_host(graph: JobGraph, now_ns: int, anomaly: Anomaly, rules: SlowRules) -> Finding:
+def _slow_hosts(graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], rules: SlowRules) -> Finding:
+    """One slow host, or several behind one component: by what the slowest of them shows."""
+    anomaly = anomalies[0]
     detail = anomaly.detail
-    ranks = tuple(detail["ranks"])
+    ranks = tuple(sorted(rank for one in anomalies for rank in one.detail["ranks"]))
     phase, share = str(detail["phase"]), float(detail["phase_share_ratio"])
     stopped = _stopped_ratio(graph, ranks, now_ns, rules)
     cause, reason = "unknown", Reason.SAME_RANK_SLOWEST
@@ -118,10 +135,10 @@ def _slow_host(graph: JobGraph, now_ns: int, anomaly: Anomaly, rules: SlowRules)
         FaultKind.DEGRADED if weak else FaultKind.FAIL_SLOW,
         cause,
         suspects,
-        anomaly.start_ns,
+        min(one.start_ns for one in anomalies),
         min(0.97, 0.6 + 0.2 * min(anomaly.score, 1.8)),
         reason,
-        _slow_evidence(graph, now_ns, anomaly, stopped, rules),
+        _slow_evidence(graph, now_ns, anomaly, ranks, stopped, rules),
         common=common_component(graph, {graph.host_of(rank) for rank in ranks}),
         seen_ns=anomaly.end_ns,
         is_soft=bool(detail["from_start"]),
@@ -129,7 +146,7 @@ def _slow_host(graph: JobGraph, now_ns: int, anomaly: Anomaly, rules: SlowRules)
 
 
 def _slow_evidence(
-    graph: JobGraph, now_ns: int, anomaly: Anomaly, stopped: float | None, rules: SlowRules
+    graph: JobGraph, now_ns: int, anomaly: Anomaly, ranks: Sequence[int], stopped: float | None, rules: SlowRules
 ) -> tuple[Evidence, ...]:
     detail = anomaly.detail
     phase = str(detail["phase"])
@@ -139,7 +156,7 @@ def _slow_evidence(
         anomaly.score,
         anomaly.start_ns,
         anomaly.end_ns,
-        f"{names_of(graph, detail['ranks'])}: {detail['own_seconds'] * 1e3:.0f} ms of its own a step, its peers "
+        f"{names_of(graph, ranks)}: {detail['own_seconds'] * 1e3:.0f} ms of its own a step, its peers "
         f"{detail['peer_seconds'] * 1e3:.0f} ms; slowest in {detail['share_ratio']:.0%} of the steps"
         + (f", mostly in {phase}" if phase else ""),
         suspect_value=float(detail["own_seconds"]),

@@ -30,3 +30,13 @@ def test_the_more_looked_slow_before_the_longer_one_must_be_so_to_be_named(
     candidates.see("n9", Candidate(_at(50), _at(50 + lasted_seconds), {}, 1.2))
 
     assert (candidates.before("n9") == []) is blamed
+
+
+@pytest.mark.parametrize(("recovered", "is_turn"), [(40, True), (70, True), (130, False)])
+def test_whoever_was_slow_beside_another_one_for_a_minute_did_not_hand_it_on(recovered: int, is_turn: bool) -> None:
+    candidates = Candidates(RotationConfig())
+    candidates.see("n3", Candidate(_at(0), _at(recovered), {}, 1.2, spoken=True))
+    candidates.see("n9", Candidate(_at(50), _at(60), {}, 1.2))
+    candidates.forget("n3", _at(recovered + 5), NS_PER_SECOND)
+
+    assert candidates.before("n9") == (["n3"] if is_turn else [])
