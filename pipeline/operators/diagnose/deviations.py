@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -98,6 +99,7 @@ SILENT_FAMILIES = frozenset({"temperature", "memory", "disk", "tcp", "congestion
 """They differ between healthy machines for many reasons: alone they accuse nobody."""
 
 
+_POWER = "gpu_power_watts"
 _STRONG_SIGMAS = 20.0
 """A single metric counts no more: a daemon's CPU lies fifty sigmas out and hurts nobody."""
 
@@ -208,6 +210,20 @@ def _strength(anomaly: Anomaly) -> float:
 def only_cpu(chosen: Sequence[Anomaly]) -> bool:
     """Whether a CPU alone speaks for it."""
     return all(families(anomaly) - SILENT_FAMILIES == {"cpu"} for anomaly in chosen)
+
+
+def may_have_more_work(graph: JobGraph, chosen: Sequence[Anomaly]) -> bool:
+    """Whether hosts that are alone in their pipeline stages only work harder: their stage may have more to do since.
+
+    An auxiliary loss does that to a last stage. Nobody has the same role, so nobody can say what it should show.
+    """
+    roles = graph.roles_of_hosts()
+    counts = Counter(roles.values())
+    if len(counts) < 2 or any(counts[roles.get(anomaly.component.name, ())] != 1 for anomaly in chosen):
+        return False
+    told = [metric for metric in told_by(*chosen) if family_of(metric) not in SILENT_FAMILIES]
+    harder = [m["direction"] == "high" and (family_of(m) == "activity" or m["metric"] == _POWER) for m in told]
+    return bool(told) and all(harder)
 
 
 def other_program(chosen: Sequence[Anomaly]) -> bool:

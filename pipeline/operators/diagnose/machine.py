@@ -21,6 +21,7 @@ from tocsin.pipeline.operators.diagnose.deviations import (
     evidence_of,
     family_of,
     lost_gpu,
+    may_have_more_work,
     only_cpu,
     present_ratio,
     single_out,
@@ -150,7 +151,8 @@ def _find_working(  # as above
     # By the evidence, not by the clock: what one window of 25 s showed has not lasted because the next one is not over.
     lasted_ns = max(anomaly.end_ns for anomaly in chosen) - onset_ns
     slowdown = pace.slowdown_since(onset_ns - rules.before_onset_ns, now_ns)
-    reason = why_not(graph, chosen, onset_ns, slowdown, pace)
+    unrelated = why_not(graph, chosen, onset_ns, slowdown, pace)
+    reason = unrelated or (Reason.TOO_FEW_PEERS if may_have_more_work(graph, chosen) else None)
     cleared.learn(open_ones, chosen, reason, now_ns, pace)
     if reason is Reason.OTHER_WORK:
         return [], [reason]
@@ -286,6 +288,20 @@ def _pace_evidence(slowdown: Slowdown, onset_ns: int, end_ns: int) -> Evidence:
     )
 
 
+_OUTWEIGHED_CAUSES = ("workload_change",)
+"""Where timers hold what ranks wait for, all compute longer when one link is slow."""
+_OUTWEIGHING_METRICS = frozenset(
+    {"rdma_bytes_per_second", "pfc_tx_packets_per_second", "nvlink_bytes_per_second", "gpu_sm_clock_hertz"}
+)
+"""No other batch, no longer sequence makes a machine differ from all others in these."""
+
+
+def _outweighs(finding: Finding) -> bool:
+    """Whether a machine's metrics tell more than that all ranks compute longer since then."""
+    told = {evidence.metric for evidence in finding.evidence if evidence.score >= 1.0}
+    return finding.fault is FaultKind.FAIL_SLOW and bool(finding.suspects) and bool(told & _OUTWEIGHING_METRICS)
+
+
 def join(slow: Sequence[Finding], machine: Sequence[Finding]) -> list[Finding]:
     """Steps say whom the others wait for: where they name a host, the metrics only add why.
 
@@ -301,7 +317,9 @@ def join(slow: Sequence[Finding], machine: Sequence[Finding]) -> list[Finding]:
         return [*machine, *slow]
     named = [finding for finding in slow if finding.suspects]
     if not named:
-        explained = [finding for finding in slow if finding.cause != "unknown"]
+        explained = [finding for finding in slow if finding.cause not in ("unknown", *_OUTWEIGHED_CAUSES)]
+        if not explained and not any(_outweighs(finding) for finding in machine):
+            explained = [finding for finding in slow if finding.cause in _OUTWEIGHED_CAUSES]
         return explained or list(machine)
     joined = []
     for finding in (_narrowed(finding, machine) for finding in named):

@@ -28,7 +28,7 @@ from tocsin.schemas.records import (
     StepRecord,
     Topology,
 )
-from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind, FaultKind, Suspect
+from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind, Evidence, FaultKind, Suspect
 
 JOB = JobKey("c", "j")
 T0 = 1_800_000_000 * NS_PER_SECOND
@@ -758,3 +758,47 @@ class TestIdleSince:
         found = idle_since(HANG, [idle], _ns(second), MachineRules())
 
         assert (found.tentative if found else None) is tentative
+
+
+@pytest.mark.parametrize(
+    ("hosts_a_stage", "metric", "direction", "fault"),
+    [
+        (1, "gpu_tensor_active_ratio", "high", FaultKind.DEGRADED),
+        (1, "gpu_power_watts", "high", FaultKind.DEGRADED),
+        (1, "gpu_power_watts", "low", FaultKind.FAIL_SLOW),
+        (1, "gpu_sm_clock_hertz", "low", FaultKind.FAIL_SLOW),
+        (2, "gpu_tensor_active_ratio", "high", FaultKind.FAIL_SLOW),
+        (8, "gpu_tensor_active_ratio", "high", FaultKind.FAIL_SLOW),
+    ],
+)
+def test_a_stage_of_one_host_may_have_more_work_since(
+    hosts_a_stage: int, metric: str, direction: str, fault: FaultKind
+) -> None:
+    """An auxiliary loss in the last stage; nobody else has its role."""
+    graph = JobGraph()
+    graph.take([Topology(JOB, f"n{r}", T0, (RankPlace(r, f"n{r}", pp=r // hosts_a_stage),)) for r in range(8)])
+    found, _ = find_machine(
+        graph, _ns(60), [_differs("n7", (0, 60), metric, direction)], Pace(SLOWER), MachineRules(), Cleared()
+    )
+
+    assert [finding.fault for finding in found] == [fault]
+
+
+@pytest.mark.parametrize(
+    ("metric", "score", "names"),
+    [
+        ("rdma_bytes_per_second", 1.4, ["n3"]),
+        ("gpu_sm_clock_hertz", 1.4, ["n3"]),
+        ("rdma_bytes_per_second", 0.6, []),
+        ("gpu_util_ratio", 1.4, []),
+    ],
+)
+def test_a_slow_link_tells_more_than_that_all_compute_longer(metric: str, score: float, names: list[str]) -> None:
+    """Timers hold what ranks wait for: behind a slow link all compute longer."""
+    longer = replace(_slower_since(0), cause="workload_change")
+    shown = Evidence("peers", metric, score, _ns(0), _ns(60), "it differs")
+    machine = replace(_slower_since(0), suspects=_named_by_steps("n3").suspects, evidence=(shown,))
+
+    found = join([longer], [machine])
+
+    assert [suspect.component.name for finding in found for suspect in finding.suspects] == names
