@@ -308,8 +308,8 @@ class TestStanding:
         scenario, job = _scenario(NO_HOOK)
         scenario.at(150).inject(job.freeze, 3, seen=False)
         scenario.want(between(165, 200), fault="hang", suspects=["n03"], reason="differs_while_job_stands")
-        scenario.want(between(180, 280), fault="hang", state="confirmed", suspects=["n03"])
-        scenario.run(300).check()
+        scenario.want(between(320, 345), fault="hang", state="confirmed", suspects=["n03"])
+        scenario.run(360).check()
         assert all(verdict.action.value not in ("drain", "evict") for verdict in scenario.verdicts)
 
     def test_training_that_goes_on_after_a_while(self) -> None:
@@ -317,6 +317,15 @@ class TestStanding:
         scenario.at(150).inject(job.freeze, 3, seen=False)
         scenario.at(170).inject(job.thaw, 3)
         scenario.run(260)
+        assert not _accused(scenario)
+
+    def test_a_checkpoint_of_two_minutes_that_nobody_announced_is_not_ended(self) -> None:
+        scenario, job = _scenario(NO_HOOK)
+        scenario.at(150).inject(job.freeze, 3, seen=False)
+        scenario.at(270).inject(job.thaw, 3)
+        scenario.run(330)
+
+        assert {verdict.action.value for verdict in scenario.verdicts} <= {"none", "notify"}
         assert not _accused(scenario)
 
     def test_a_card_that_drops_while_the_job_stands(self) -> None:

@@ -38,7 +38,10 @@ class MachineRules:
         busy_ns: patience with one that is busy meanwhile.
         leaning_ns: who fell first fell within this before the others.
         ill_ns: who began to differ no longer before the machines stood may be why they do.
-        sure_standing_ns: what is said of machines that stand is confirmed after this (or twice the patience).
+        sure_standing_ns: what is said of machines that stand is confirmed after this (or twice the patience): rank 0
+            may write a checkpoint alone, and nobody announced it.
+        sure_busy_ns: ... and after this of one that is only busier than those that wait: half of the time after which
+            PyTorch's watchdog ends a collective.
         fresh_ns: what a machine showed longer ago confirms nothing.
         cleared_after_ns: a deviation that has not slowed the job after this, and ...
         cleared_step_count: ... after so many of its steps, is not why it is slower later: the first was under way.
@@ -62,7 +65,8 @@ class MachineRules:
     busy_ns: int = 60 * NS_PER_SECOND
     leaning_ns: int = 10 * NS_PER_SECOND
     ill_ns: int = 300 * NS_PER_SECOND
-    sure_standing_ns: int = 90 * NS_PER_SECOND
+    sure_standing_ns: int = 180 * NS_PER_SECOND
+    sure_busy_ns: int = 300 * NS_PER_SECOND
     fresh_ns: int = 15 * NS_PER_SECOND
     cleared_after_ns: int = 60 * NS_PER_SECOND
     cleared_step_count: int = 3

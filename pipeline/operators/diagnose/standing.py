@@ -275,6 +275,7 @@ def find_stopped_alone(
     metrics = chosen[0].detail["metrics"]
     stands = still_standing(pace, now_ns).evidence
     evidence = (*(evidence_of(chosen[0], metric) for metric in metrics[:SHOWN_METRICS]), *stands)
+    sure_ns = rules.sure_busy_ns if _only_busy(chosen[0]) else rules.sure_standing_ns
     finding = Finding(
         FaultKind.HANG,
         _cause_of(chosen[0]),
@@ -283,7 +284,6 @@ def find_stopped_alone(
         0.75,
         Reason.DIFFERS_WHILE_JOB_STANDS,
         evidence,
-        tentative=stands_ns < max(rules.sure_standing_ns, 2 * patience_ns)
-        or now_ns - chosen[0].end_ns > rules.fresh_ns,
+        tentative=stands_ns < max(sure_ns, 2 * patience_ns) or now_ns - chosen[0].end_ns > rules.fresh_ns,
     )
     return [finding], []

@@ -107,6 +107,23 @@ class TestStanding:
     def test_who_fell_first_is_named_where_nobody_differs_since(self) -> None:
         assert _named_while_standing(40, self.fell_first) == ["n5"]
 
+    @pytest.mark.parametrize(
+        ("anomaly", "second", "is_tentative"),
+        [
+            (_differs("n3", (0, 290), "cpu_util_ratio", "high", standing=True), 290, True),
+            (_differs("n3", (0, 310), "cpu_util_ratio", "high", standing=True), 310, False),
+            (_differs("n3", (0, 170), "gpu_util_ratio", "low", standing=True), 170, True),
+            (_differs("n3", (0, 190), "gpu_util_ratio", "low", standing=True), 190, False),
+        ],
+    )
+    def test_who_is_busy_may_write_a_checkpoint_for_minutes(
+        self, anomaly: Anomaly, second: int, is_tentative: bool
+    ) -> None:
+        pace = Pace(standing_since_ns=_ns(0), standing_known_ns=_ns(10))
+        [found], _ = find_machine(_graph(), _ns(second), [anomaly], pace, MachineRules(), Cleared())
+
+        assert found.tentative is is_tentative
+
     def test_of_several_that_differed_as_the_job_stopped_the_one_that_fell_first_is_named(self) -> None:
         two = [_differs(host, (-10, 0), "gpu_power_watts", "low", 0.0) for host in ("n4", "n5")]
 
@@ -554,7 +571,7 @@ def test_a_few_cores_that_a_daemon_uses_are_not_why_a_job_lost_a_third(more: flo
 
 @pytest.mark.parametrize(
     ("stopped", "longest_pause_seconds", "fault", "is_tentative"),
-    [(15, 0, "degraded", False), (30, 0, "fail_slow", True), (30, 40, "degraded", False), (95, 0, "fail_slow", False)],
+    [(15, 0, "degraded", False), (30, 0, "fail_slow", True), (30, 40, "degraded", False), (185, 0, "fail_slow", False)],
 )
 def test_whoever_differs_while_no_step_ends_may_write_a_checkpoint_that_nobody_announced(
     stopped: float, longest_pause_seconds: int, fault: str, is_tentative: bool
@@ -751,7 +768,7 @@ class TestIdleSince:
 
         assert idle_since(HANG, [writer], _ns(60), MachineRules()) is None
 
-    @pytest.mark.parametrize(("second", "tentative"), [(24, None), (60, True), (91, False)])
+    @pytest.mark.parametrize(("second", "tentative"), [(24, None), (60, True), (181, False)])
     def test_it_is_tentative_at_first(self, second: int, tentative: bool | None) -> None:
         idle = replace(_one_idle(), end_ns=_ns(max(second, 60)))
 
