@@ -15,7 +15,7 @@ from tocsin.pipeline.operators.diagnose.nan import NanConfig, NanTracker
 from tocsin.pipeline.operators.diagnose.network import NetworkConfig, NetworkTracker
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.silence import SilenceConfig, find_silence, silent_hosts
-from tocsin.pipeline.operators.diagnose.slow import SlowRules, beside_shared_data, find_slow_findings
+from tocsin.pipeline.operators.diagnose.slow import SlowRules, beside_shared_data, can_be_at_fault, find_slow_findings
 from tocsin.pipeline.operators.diagnose.standing import idle_since, still_standing
 from tocsin.pipeline.operators.diagnose.stop import StopConfig, find_gone_first, find_stop, stood_before_deaths_ns
 from tocsin.pipeline.operators.diagnose.timing import began_later
@@ -27,7 +27,7 @@ from tocsin.pipeline.operators.peer_words import DETECTOR as PEERS
 from tocsin.schemas import events
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import CollectiveBatch, Event, ProbeAnswer, Slice, StepBatch
-from tocsin.schemas.verdicts import Anomaly, FaultKind
+from tocsin.schemas.verdicts import Anomaly, ComponentKind, FaultKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +157,24 @@ class Diagnose:
         network = self._network.find(now_ns, steps)
         if network is not None:
             return [network]
-        slow, slow_reasons = find_slow_findings(self._graph, now_ns, steps, self._config.slow)
-        reasons.extend(slow_reasons)
         peers = [anomaly for anomaly in anomalies if anomaly.detector == PEERS]
         peers = beside_shared_data(steps, peers, self._config.slow)
         machine, machine_reasons = find_machine(self._graph, now_ns, peers, pace, self._config.machine, self._cleared)
         reasons.extend(machine_reasons)
+        found = self._join(now_ns, steps, machine, pace, reasons)
+        few = [finding for finding in found if can_be_at_fault(self._graph, finding, self._config.slow)]
+        if len(few) < len(found):
+            reasons.append(Reason.AMBIGUOUS)
+        if few or not found:
+            return few
+        whole = [anomaly for anomaly in steps if anomaly.component.kind is not ComponentKind.HOST]
+        return self._join(now_ns, whole, machine, pace, reasons)
+
+    def _join(
+        self, now_ns: int, steps: Sequence[Anomaly], machine: Sequence[Finding], pace: Pace, reasons: list[Reason]
+    ) -> list[Finding]:
+        slow, slow_reasons = find_slow_findings(self._graph, now_ns, steps, self._config.slow)
+        reasons.extend(slow_reasons)
         return join(slow, began_later(self._graph, slow, machine, pace))
 
     def _not_where_others_are(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tocsin.pipeline.operators.diagnose.common import common_component, names_of, suspects_of
+from tocsin.pipeline.operators.diagnose.common import common_component, few_hosts, names_of, suspects_of
 from tocsin.pipeline.operators.diagnose.deviations import SILENT_FAMILIES, families
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
@@ -13,7 +13,7 @@ from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Anomaly, ComponentKind, Evidence, FaultKind
 
-_TOGETHER_NS = 30 * NS_PER_SECOND
+_TOGETHER_NS = 60 * NS_PER_SECOND
 _LONE_PHASE_RATIO = 0.8
 """Garbage collection lengthens the forward pass alone: the backward pass is launched from C++ (What-if, OSDI'25)."""
 
@@ -29,6 +29,7 @@ class SlowRules:
         from_start_strength_ratio: an excess below this that was there from the start is ``degraded``.
         stop_window_ns: a process that makes steps and was seen stopped within this time does not
             get the CPU it needs.
+        max_host_ratio: more hosts that are slow together (of 16: two) are no machine fault.
         nobody_lasting_ns: a job-wide slowdown without a known reason is worth a word after this.
     """
 
@@ -36,6 +37,7 @@ class SlowRules:
     shared_data_ratio: float = 0.3
     from_start_strength_ratio: float = 0.5
     stop_window_ns: int = 15 * NS_PER_SECOND
+    max_host_ratio: float = 0.125
     nobody_lasting_ns: int = 30 * NS_PER_SECOND
 
 
@@ -45,7 +47,7 @@ def find_slow_findings(
     """Explain the step anomalies of one slice; reasons where one is not worth a verdict."""
     hosts = [a for a in anomalies if a.component.kind is ComponentKind.HOST and a.metric == "own_seconds"]
     if hosts:
-        return [_slow_hosts(graph, now_ns, together, rules) for together in _behind_one(graph, hosts)], []
+        return [_slow_hosts(graph, now_ns, together, rules) for together in _together(hosts)], []
     rotating = [_rotating(graph, anomaly) for anomaly in anomalies if anomaly.metric == "rotating_seconds"]
     if rotating:
         return rotating[:1], []
@@ -62,18 +64,35 @@ def find_slow_findings(
     return findings, reasons
 
 
-def _behind_one(graph: JobGraph, anomalies: Sequence[Anomaly]) -> list[list[Anomaly]]:
-    """Slow hosts, the slowest first; those together that became slow together and hang on one switch or minipod.
+def _together(anomalies: Sequence[Anomaly]) -> list[list[Anomaly]]:
+    """Slow hosts, those together that became slow together, the slowest of them first.
 
-    Or may do so: nobody knows what they hang on.
+    What makes several slow at once is one thing: a switch, or a rank of one of them for which the others wait within
+    what their timers measure. Who became slow minutes after another one is slow by itself.
     """
-    ordered = sorted(anomalies, key=lambda anomaly: (-anomaly.detail["excess_seconds"], anomaly.component.name))
-    names = {anomaly.component.name for anomaly in ordered}
-    starts_ns = [anomaly.start_ns for anomaly in ordered]
-    may_share = common_component(graph, names) is not None or not any(place.leaf for place in graph.places.values())
-    if may_share and max(starts_ns) - min(starts_ns) <= _TOGETHER_NS:
-        return [ordered]
-    return [[anomaly] for anomaly in ordered]
+    found: list[list[Anomaly]] = []
+    for anomaly in sorted(anomalies, key=lambda anomaly: (anomaly.start_ns, anomaly.component.name)):
+        if found and anomaly.start_ns - found[-1][0].start_ns <= _TOGETHER_NS:
+            found[-1].append(anomaly)
+        else:
+            found.append([anomaly])
+    return [sorted(ones, key=lambda one: (-one.detail["excess_seconds"], one.component.name)) for ones in found]
+
+
+def can_be_at_fault(graph: JobGraph, finding: Finding, rules: SlowRules) -> bool:
+    """Whether the hosts that steps name together can be: they are few, or share a switch, and are no pipeline."""
+    if finding.reason not in (Reason.SAME_RANK_SLOWEST, Reason.OWN_LOADER_SLOW) or len(finding.suspects) < 2:
+        return True
+    few = finding.common is not None or len(finding.suspects) <= few_hosts(graph, rules.max_host_ratio)
+    return few and not _are_one_pipeline(graph, [rank for suspect in finding.suspects for rank in suspect.ranks])
+
+
+def _are_one_pipeline(graph: JobGraph, ranks: Sequence[int]) -> bool:
+    """Whether two of these are stages of one pipeline: one is slow, and the other waits for it within its own time."""
+    stages: dict[tuple[int, int], set[int]] = {}
+    for place in (graph.places[rank] for rank in ranks if rank in graph.places):
+        stages.setdefault((place.dp, place.tp), set()).add(place.pp)
+    return any(len(found) > 1 for found in stages.values())
 
 
 def beside_shared_data(steps: Sequence[Anomaly], peers: Sequence[Anomaly], rules: SlowRules) -> list[Anomaly]:

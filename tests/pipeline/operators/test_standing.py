@@ -10,6 +10,7 @@ import pytest
 from tocsin.models.pace import Slowdown, find_slowdown
 from tocsin.pipeline.operators.diagnose.deviations import MachineRules
 from tocsin.pipeline.operators.diagnose.machine import Cleared, find_machine, join
+from tocsin.pipeline.operators.diagnose.slow import SlowRules, can_be_at_fault
 from tocsin.pipeline.operators.diagnose.standing import idle_since
 from tocsin.pipeline.operators.diagnose.stop import StopConfig, stood_before_deaths_ns
 from tocsin.pipeline.operators.diagnose.timing import began_later
@@ -21,6 +22,7 @@ from tocsin.schemas.records import (
     NS_PER_SECOND,
     Event,
     EventSource,
+    Frame,
     JobKey,
     RankPlace,
     Severity,
@@ -819,3 +821,31 @@ def test_a_slow_link_tells_more_than_that_all_compute_longer(metric: str, score:
     found = join([longer], [machine])
 
     assert [suspect.component.name for finding in found for suspect in finding.suspects] == names
+
+
+@pytest.mark.parametrize(
+    ("stages", "hosts", "common", "can"),
+    [
+        (1, (2,), "", True),
+        (1, (2, 5), "", True),
+        (1, (2, 5, 9), "", False),
+        (1, (2, 5, 9), "leaf3", True),
+        (4, (2, 6), "", False),
+        (4, (2, 5), "", True),
+    ],
+    ids=["one", "two of sixteen", "three", "three behind a switch", "stages of one pipeline", "of two pipelines"],
+)
+def test_hosts_that_steps_name_together_are_few_and_no_pipeline(
+    stages: int, hosts: tuple[int, ...], common: str, can: bool
+) -> None:
+    graph, count = JobGraph(), 16 // stages
+    places = [RankPlace(r, f"n{r}", dp=r % count, tp=0, pp=r // count) for r in range(16)]
+    frame_hosts = [Topology(JOB, f"n{r}", T0, (places[r],)) for r in range(16)]
+    graph.take(frame_hosts)
+    for host in range(16):
+        graph.take([Frame(JOB, f"n{host}", _ns(1), 1, _ns(1), NS_PER_SECOND, 0, (), b"", b"")])
+    suspects = tuple(Suspect(Component(ComponentKind.HOST, f"n{host}"), (host,)) for host in hosts)
+    leaf = Component(ComponentKind.LEAF, common) if common else None
+    finding = replace(_slower_since(0), suspects=suspects, reason=Reason.SAME_RANK_SLOWEST, common=leaf)
+
+    assert can_be_at_fault(graph, finding, SlowRules()) is can
