@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol, get_args
 
 import pytest
 
@@ -14,6 +14,9 @@ from tocsin.schemas.records import NS_PER_SECOND, CollectiveBatch, Frame, JobRec
 from tocsin.schemas.verdicts import Anomaly, ComponentKind
 
 FAULTY_HOST = "n03"
+Lack = Literal["some numbers", "all numbers", "rows"]
+"""What of a host is missing; ``some``: those in which its faults show are among them."""
+LACKS: tuple[Lack, ...] = get_args(Lack)
 
 
 class Detector(Protocol):
@@ -41,6 +44,16 @@ def accused(told: Sequence[Sequence[Anomaly]]) -> set[str]:
     """Hosts that are named; of the whole job a detector may speak besides."""
     named = [anomaly.component for said in told for anomaly in said]
     return {component.name for component in named if component.kind is ComponentKind.HOST}
+
+
+def scores_of(told: Sequence[Sequence[Anomaly]], host: str) -> dict[int, float]:
+    """The highest score that a host has in each slice in which it has one."""
+    found: dict[int, float] = {}
+    for index, said in enumerate(told):
+        own = [a.score for a in said if a.component.kind is ComponentKind.HOST and a.component.name == host]
+        if own:
+            found[index] = max(own)
+    return found
 
 
 def renamed(data: Slice, names: Mapping[str, str]) -> Slice:
@@ -90,15 +103,21 @@ class DetectorCase:
     Attributes:
         within_slices: its continuity: how many slices after its onset a lone gross fault must be said.
         fault_at: the slice of the onset.
-        strength: 1: the usual fault, 2: a gross one.
+        waits_slices: so much later it may name a fault where another host is missing.
+        strength: of the fault, in usual ones.
+        gross_strength: of a gross one.
+        graded_strengths: of two faults that its score tells apart: not so strong that it has stopped growing.
         break_step: a snapshot is tried after every so many slices, all in one run.
-        scores: between which an anomaly's score lies (docs/conformance.md).
+        scores: between which a host's score lies (docs/conformance.md).
         exempt: check -> why this detector cannot pass it by its nature.
     """
 
     within_slices = 3
     fault_at = 30
-    strength = 1
+    waits_slices = 0
+    strength = 1.0
+    gross_strength = 2.0
+    graded_strengths = (0.25, 0.5)
     break_step = 1
     scores: tuple[float, float] = (1.0, math.inf)
     exempt: ClassVar[Mapping[str, str]] = {}
@@ -111,9 +130,19 @@ class DetectorCase:
         """Slices of a job of so many hosts; where ``faulty``, ``FAULTY_HOST`` (the last, where there are fewer) is."""
         raise NotImplementedError
 
-    def emptied(self, data: Slice) -> Slice:
-        """The same slice where every number of one host is missing."""
+    def blanked(self, record: JobRecord, lack: Lack) -> JobRecord:
+        """The same record where some or all of its numbers are missing."""
         raise NotImplementedError
+
+    def lacking(self, data: Slice, host: str, lack: Lack) -> Slice:
+        """The same slice where numbers of one host are missing; what it announced stays known."""
+        records: list[JobRecord] = []
+        for record in data.records:
+            if record.host != host or not isinstance(record, Frame | StepBatch | CollectiveBatch):
+                records.append(record)
+            elif lack != "rows":
+                records.append(self.blanked(record, lack))
+        return dataclasses.replace(data, records=tuple(records))
 
     def alike(self, data: Slice) -> Slice:
         """The same slice where every host tells what the first one tells."""

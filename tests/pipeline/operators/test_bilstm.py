@@ -53,8 +53,10 @@ class TestNetworkOverPhases(OverPhases):
     """Four of five windows: one more than the entropies need, and a sequence is six."""
     exempt: ClassVar[Mapping[str, str]] = {
         "units": "operation times are told in seconds: there are no limits that could have another unit",
-        "direction": "times are sorted into bins and the network ends in sigmoids: far out is as far as farther out",
+        "direction": "times are sorted into bins and the network ends in sigmoids: it rises and falls as faults grow",
     }
+    graded_strengths = (0.2, 0.6)
+    """Several bins apart: of neighbours the stronger one may score lower."""
     is_taught = True
 
     def detector(self, graph: JobGraph) -> Detector:

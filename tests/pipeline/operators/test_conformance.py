@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from tests.models.minder_cases import LIMITS
-from tests.pipeline.operators.conformance import FAULTY_HOST, Detector, DetectorCase, accused
+from tests.pipeline.operators.conformance import FAULTY_HOST, Detector, DetectorCase, Lack, accused
 from tests.pipeline.operators.conformance_checks import DetectorConformance
 from tocsin.models.documents import Model
 from tocsin.models.lstm_vae import Limits
 from tocsin.models.minder import PRIORITY, MinderConfig, MinderModel, Variant
+from tocsin.models.similarity import ceiling
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.pipeline.operators.minder import MinderDetector, MinderDetectorConfig
 from tocsin.pipeline.operators.peers import PeerDetector, PeersConfig
@@ -33,6 +34,7 @@ from tocsin.schemas.records import (
     TableAnnouncement,
     Topology,
 )
+from tocsin.schemas.verdicts import ComponentKind
 
 JOB = JobKey("c", "j")
 T0 = 1_700_000_000 * NS_PER_SECOND
@@ -48,25 +50,25 @@ def _hosts(count: int) -> list[str]:
     return [f"n{number:02d}" for number in range(count)]
 
 
-def _first_reported(data: Slice, kind: type[JobRecord]) -> str:
-    """The first host whose numbers are not missing yet, "" = none."""
-    return next((r.host for r in data.records if isinstance(r, kind) and not _is_empty(r)), "")
-
-
-def _is_empty(record: JobRecord) -> bool:
-    if isinstance(record, Frame):
-        return bool(np.isnan(np.frombuffer(record.host_matrix, "<f4")).all())
-    return not isinstance(record, StepBatch) or record.rows[0].communication_seconds is None
-
-
 def _only_duration(row: StepRecord) -> StepRecord:
     return StepRecord(row.ts_ns, row.rank, row.step, row.duration_seconds)
+
+
+def _without_communication(row: StepRecord) -> StepRecord:
+    return row._replace(communication_seconds=None)
 
 
 class TestStepDetector(DetectorConformance):
     exempt: ClassVar[Mapping[str, str]] = {
         "units": "steps are told in seconds: there are no limits that could have another unit"
     }
+    scores = (1.0, 1.25)
+    """A share of the steps of 0.8 is the line, and there is no larger one than 1. (The job's own score has no end.)"""
+    gross_strength = 4.0
+    graded_strengths = (0.21, 0.24)
+    """A step that takes 1.10 times as long is the line; 1.125, and it is the share of steps that is told."""
+    waits_slices = 6
+    """For who sends no step any more; then it goes on without (``StepsConfig.ripe_ns``)."""
     within_slices = 4
     """Steps take a second: three slow ones of the window of five, and 1.5 s that even the strongest must last."""
     model: Model | None = None
@@ -84,12 +86,12 @@ class TestStepDetector(DetectorConformance):
     def slices(self, hosts: int, *, faulty: bool) -> list[Slice]:
         draw = np.random.default_rng(5)
         made = []
-        for second in range(60):
+        for second in range(60 if self.strength >= 1 else 120):  # weak evidence must last for most of a minute
             end_ns = T0 + (second + 1) * NS_PER_SECOND
             places = [Topology(JOB, h, end_ns, (RankPlace(r, h, pp=0),)) for r, h in enumerate(_hosts(hosts))]
             own = 0.8 * (1 + 0.01 * draw.standard_normal(hosts))
             if faulty and second >= FAULT_AT:
-                own[min(hosts, 4) - 1] *= 1.5 if self.strength == 1 else 3.0
+                own[min(hosts, 4) - 1] *= 1 + 0.5 * self.strength
             step = float(own.max()) + 0.01
             rows = [
                 StepRecord(end_ns - 1, r, second, step, 0.0, 0.4 * t, 0.5 * t, 0.1 * t, step - t)
@@ -109,17 +111,21 @@ class TestStepDetector(DetectorConformance):
         )
         return dataclasses.replace(data, records=records)
 
-    def emptied(self, data: Slice) -> Slice:
-        host = _first_reported(data, StepBatch)
-        return dataclasses.replace(
-            data,
-            records=tuple(
-                dataclasses.replace(r, rows=tuple(map(_only_duration, r.rows)))
-                if isinstance(r, StepBatch) and r.host == host
-                else r
-                for r in data.records
-            ),
-        )
+    def blanked(self, record: JobRecord, lack: Lack) -> JobRecord:
+        assert isinstance(record, StepBatch)
+        blank = _only_duration if lack == "all numbers" else _without_communication
+        return dataclasses.replace(record, rows=tuple(map(blank, record.rows)))
+
+    def test_the_score_of_the_whole_job_grows_with_its_slowdown(self) -> None:
+        weak, strong = self._weak_and_strong((1.0, self.gross_strength))
+        of_job = [
+            {index: a.score for index, said in enumerate(told) for a in said if a.component.kind is ComponentKind.JOB}
+            for told in (weak, strong)
+        ]
+        both = of_job[0].keys() & of_job[1].keys()
+
+        assert both
+        assert all(of_job[1][index] > 2 * of_job[0][index] for index in both)
 
 
 class FrameConformance(DetectorConformance):
@@ -127,6 +133,7 @@ class FrameConformance(DetectorConformance):
 
     table: MetricTable | None = None
     metric = "gpu_power_watts"
+    gross_strength = 1.75
     slice_count = 50
     unit = 1.0
     """What the metric that the fault shows in is multiplied by."""
@@ -145,7 +152,7 @@ class FrameConformance(DetectorConformance):
                 values = 0.5 * (1 + 0.02 * draw.standard_normal((len(names), 5)))
                 values[names.index("gpu_power_watts")] *= 900
                 if faulty and window >= self.fault_at and row == min(hosts, 4) - 1:
-                    values[names.index(self.metric)] *= 0.6 if self.strength == 1 else 0.3
+                    values[names.index(self.metric)] *= 1 - 0.4 * self.strength
                 values[names.index(self.metric)] *= self.unit
                 matrix = values.astype("<f4")
                 split = len(table.host)
@@ -175,16 +182,22 @@ class FrameConformance(DetectorConformance):
         )
         return dataclasses.replace(data, records=tuple(records))
 
-    def emptied(self, data: Slice) -> Slice:
-        host = _first_reported(data, Frame)
+    def blanked(self, record: JobRecord, lack: Lack) -> JobRecord:
+        """Some: those of every second metric, and of the one that the fault shows in."""
+        assert isinstance(record, Frame)
+        table = self.table or MetricTable(1, GPU_METRICS, HOST_METRICS)
+
+        def blank(matrix: bytes, metrics: Sequence[Metric]) -> bytes:
+            values = np.frombuffer(matrix, "<f4").reshape(-1, len(metrics), record.tick_count).copy()
+            every = lack == "all numbers"
+            gone = [every or index % 2 == 0 or m.name == self.metric for index, m in enumerate(metrics)]
+            values[:, gone] = np.nan
+            return values.tobytes()
+
         return dataclasses.replace(
-            data,
-            records=tuple(
-                dataclasses.replace(r, gpu_matrix=_nothing(r.gpu_matrix), host_matrix=_nothing(r.host_matrix))
-                if isinstance(r, Frame) and r.host == host
-                else r
-                for r in data.records
-            ),
+            record,
+            gpu_matrix=blank(record.gpu_matrix, table.gpu),
+            host_matrix=blank(record.host_matrix, table.host),
         )
 
 
@@ -256,6 +269,7 @@ class MinderConformance(FrameConformance):
     window_ticks = 8
     threshold_sigmas = 1.5
     """Below what a lone outlier among four can reach, sqrt(3)."""
+    scores = (1.0, ceiling(8) / threshold_sigmas)
     slice_count = 200
     break_step = 9
     fault_at = 100
@@ -296,10 +310,18 @@ class TestMahalanobisBaseline(MinderConformance):
         **MinderConformance.exempt,
         "4 hosts": "one of four is a quarter of the spread that its components are measured in: at no threshold from "
         "0.9 up does it stay the farthest for four minutes",
+        "falls silent": "a gap is filled from the nearest sample, however long: one number, repeated, has no variance, "
+        "and who has none is the farthest (24 of 25 draws)",
     }
 
 
 class TestMinderDetectorRaw(MinderConformance):
+    exempt: ClassVar[Mapping[str, str]] = {
+        **MinderConformance.exempt,
+        "falls silent": "a gap is filled from the nearest sample, however long: where that one was far out, who fell "
+        "silent is the farthest (4 of 25 draws)",
+    }
+
     def test_it_speaks_at_its_calls_only_and_says_what_convicted(self) -> None:
         _, told = self.play(self.slices(8, faulty=True))
         [index] = [index for index, said in enumerate(told) if said]
@@ -308,7 +330,3 @@ class TestMinderDetectorRaw(MinderConformance):
         assert index == 960 // 5 - 1
         assert (anomaly.metric, anomaly.model_version, anomaly.detail["variant"]) == (self.metric, "m1", "raw")
         assert abs(anomaly.start_ns - T0 - 500 * NS_PER_SECOND) <= 8 * NS_PER_SECOND
-
-
-def _nothing(matrix: bytes) -> bytes:
-    return np.full(len(matrix) // 4, np.nan, "<f4").tobytes()

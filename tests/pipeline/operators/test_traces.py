@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 import pytest
 
-from tests.pipeline.operators.conformance import FAULTY_HOST, Detector, accused
+from tests.pipeline.operators.conformance import FAULTY_HOST, Detector, Lack, accused
 from tests.pipeline.operators.conformance_checks import DetectorConformance
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.pipeline.operators.traces import BILSTM, ENTROPY, TraceDetector, TracesConfig
@@ -76,16 +77,10 @@ def nothing(second: int, own: Own) -> None:
     """A healthy job."""
 
 
-def slow_forward(second: int, own: Own) -> None:
-    """``FAULTY_HOST`` (the last, where there are fewer) computes half as fast."""
+def slow_forward(second: int, own: Own, strength: float = 1.0) -> None:
+    """``FAULTY_HOST`` (the last, where there are fewer) computes half as fast, or slower by so many times as much."""
     if second >= FAULT_AT:
-        own[min(len(own), 4) - 1, 1] *= 1.5
-
-
-def far_slower(second: int, own: Own) -> None:
-    """The same, five times as slow."""
-    if second >= FAULT_AT:
-        own[min(len(own), 4) - 1, 1] *= 3.0
+        own[min(len(own), 4) - 1, 1] *= 1 + 0.5 * strength
 
 
 def run(detector: TraceDetector, graph: JobGraph, slices: Sequence[Slice]) -> list[Anomaly]:
@@ -104,6 +99,8 @@ def told_of(slices: Sequence[Slice]) -> tuple[TraceDetector, list[Anomaly]]:
 
 
 class TestEntropyOverPhases(DetectorConformance):
+    gross_strength = 4.0
+    graded_strengths = (0.2, 0.6)
     seconds = SECONDS
     fault_at = FAULT_AT
     within_slices = 42
@@ -118,7 +115,7 @@ class TestEntropyOverPhases(DetectorConformance):
 
     def slices(self, hosts: int, *, faulty: bool) -> list[Slice]:
         seconds = self.seconds if hosts < 1000 else self.fault_at + self.within_slices + 1
-        return job_slices(hosts, (slow_forward if self.strength == 1 else far_slower) if faulty else nothing, seconds)
+        return job_slices(hosts, partial(slow_forward, strength=self.strength) if faulty else nothing, seconds)
 
     def alike(self, data: Slice) -> Slice:
         """Of whole records: the first host's rows, with the rank of the other."""
@@ -134,10 +131,9 @@ class TestEntropyOverPhases(DetectorConformance):
         )
         return dataclasses.replace(data, records=records)
 
-    def emptied(self, data: Slice) -> Slice:
-        first = next((r.host for r in data.records if isinstance(r, StepBatch) and _measured(r)), "")
-        records = tuple(_without_phases(r) if isinstance(r, StepBatch) and r.host == first else r for r in data.records)
-        return dataclasses.replace(data, records=records)
+    def blanked(self, record: JobRecord, lack: Lack) -> JobRecord:
+        assert isinstance(record, StepBatch)
+        return _without_phases(record) if lack == "all numbers" else _without_forward(record)
 
     def test_the_anomaly_names_the_class_and_begins_with_the_fault(self) -> None:
         said = [anomaly for told in self.play(self.slices(8, faulty=True))[1] for anomaly in told][-1]
@@ -157,15 +153,19 @@ class TestEntropyOverPhases(DetectorConformance):
 class TestEntropyOverCollectives(TestEntropyOverPhases):
     """The same job as told by collectives only: who is late waits less."""
 
+    exempt: ClassVar[Mapping[str, str]] = {
+        **TestEntropyOverPhases.exempt,
+        "some numbers": "which operations a rank finishes is what it looks at: one that is told of no more changes the "
+        "distribution as one that is run no more does",
+    }
+
     def slices(self, hosts: int, *, faulty: bool) -> list[Slice]:
         return [_as_collectives(data) for data in super().slices(hosts, faulty=faulty)]
 
-    def emptied(self, data: Slice) -> Slice:
-        first = next((r.host for r in data.records if isinstance(r, CollectiveBatch) and r.rows[0].end_ns), "")
-        records = tuple(
-            _unfinished(r) if isinstance(r, CollectiveBatch) and r.host == first else r for r in data.records
-        )
-        return dataclasses.replace(data, records=records)
+    def blanked(self, record: JobRecord, lack: Lack) -> JobRecord:
+        """Some: of one operation; the fault shows in it."""
+        assert isinstance(record, CollectiveBatch)
+        return _unfinished(record, ("all_reduce", "all_gather") if lack == "all numbers" else ("all_reduce",))
 
     def test_the_anomaly_names_the_class_and_begins_with_the_fault(self) -> None:
         said = [anomaly for told in self.play(self.slices(8, faulty=True))[1] for anomaly in told][-1]
@@ -184,13 +184,13 @@ class TestEntropyOverCollectives(TestEntropyOverPhases):
         assert not told_of(slices)[1]
 
 
-def _measured(batch: StepBatch) -> bool:
-    return batch.rows[0].communication_seconds is not None
-
-
 def _without_phases(batch: StepBatch) -> StepBatch:
     rows = tuple(StepRecord(row.ts_ns, row.rank, row.step, row.duration_seconds) for row in batch.rows)
     return dataclasses.replace(batch, rows=rows)
+
+
+def _without_forward(batch: StepBatch) -> StepBatch:
+    return dataclasses.replace(batch, rows=tuple(row._replace(forward_seconds=None) for row in batch.rows))
 
 
 def _as_collectives(data: Slice) -> Slice:
@@ -215,8 +215,9 @@ def _as_collectives(data: Slice) -> Slice:
     return dataclasses.replace(data, records=tuple(records))
 
 
-def _unfinished(batch: CollectiveBatch) -> CollectiveBatch:
-    return dataclasses.replace(batch, rows=tuple(row._replace(record="state", end_ns=0) for row in batch.rows))
+def _unfinished(batch: CollectiveBatch, names: Collection[str]) -> CollectiveBatch:
+    rows = (row._replace(record="state", end_ns=0) if row.op_name in names else row for row in batch.rows)
+    return dataclasses.replace(batch, rows=tuple(rows))
 
 
 class TestWhatIsNoFaultOfOneRank:
