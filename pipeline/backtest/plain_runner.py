@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tocsin.pipeline.backtest.runner import Answer, Opinion
-from tocsin.pipeline.recording.score import host_count_of
 from tocsin.pipeline.recording.tables import Recording
-from tocsin.pipeline.simulation.baseline import BaselineConfig, accusations
+from tocsin.pipeline.simulation.baseline import BaselineConfig, accusations, comparable_count
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
 
@@ -29,10 +28,9 @@ class PlainRunner:
 
     def judge(self, recording: Recording) -> Opinion:
         """Each machine at most once."""
-        if not len(recording.tables.get("host_metrics", {}).get("ts_ns", ())):
-            return Opinion((), Reason.METRIC_MISSING)
-        if host_count_of(recording) < _MIN_PEER_COUNT:
-            return Opinion((), Reason.TOO_FEW_PEERS)
+        peers = comparable_count(recording)
+        if peers < _MIN_PEER_COUNT:
+            return Opinion((), Reason.TOO_FEW_PEERS if peers else Reason.METRIC_MISSING)
         config, manifest = self.config, recording.manifest
         least = config.window_seconds * (config.least_bias_count + config.streak_count + 1)
         if (manifest.end_ns - manifest.start_ns) / NS_PER_SECOND < least:

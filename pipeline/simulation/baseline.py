@@ -60,6 +60,19 @@ def accusations(recording: Recording, config: BaselineConfig = BaselineConfig())
     return first_above(scores, hosts, recording.manifest.start_ns, config)
 
 
+def comparable_count(recording: Recording) -> int:
+    """Machines of the largest pipeline stage that tell a number: fewer than three are not judged."""
+    table = recording.tables.get("host_metrics")
+    if table is None or not isinstance(host := table["host"], Text):
+        return 0
+    told = [np.isfinite(np.asarray(table[name], np.float64)) for name in METRIC_NAMES if name in table]
+    if not told:
+        return 0
+    some = np.unique(host.codes[np.any(told, axis=0) & (host.codes >= 0)])
+    stages = _stages(recording.tables.get("topology"), host.words)[some]
+    return int(np.unique(stages, return_counts=True)[1].max(initial=0))
+
+
 def first_above(scores: Floats, hosts: tuple[str, ...], start_ns: int, config: BaselineConfig) -> list[Accusation]:
     """Each host's first streak above the threshold."""
     above = scores >= config.z_threshold

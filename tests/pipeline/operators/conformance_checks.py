@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Mapping, Sequence
-from functools import cache
 
 import pytest
 
@@ -62,13 +61,6 @@ def first_said(told: Sequence[Sequence[Anomaly]]) -> int:
     return next(index for index, said in enumerate(told) if said)
 
 
-@cache
-def named_at(kind: type[DetectorCase]) -> int:
-    """Index of the first slice in which the usual fault's host is named where nothing is missing."""
-    case = kind()
-    return min(scores_of(case.play(case.slices(8, faulty=True))[1], FAULTY_HOST))
-
-
 class DetectorConformance(DetectorCase):
     """The checks. Subclasses make a detector and its slices."""
 
@@ -77,18 +69,13 @@ class DetectorConformance(DetectorCase):
         assert all(len(reason) > 20 for reason in self.exempt.values())
 
     def test_it_finds_what_it_is_made_for_and_names_nobody_else(self) -> None:
-        _, told = self.play(self.slices(8, faulty=True))
-
-        assert accused(told) == {FAULTY_HOST}
+        assert accused(self.told()) == {FAULTY_HOST}
 
     def test_it_says_nothing_of_a_healthy_job(self) -> None:
-        _, told = self.play(self.slices(8, faulty=False))
-
-        assert not [anomaly for said in told for anomaly in said]
+        assert not [anomaly for said in self.told(faulty=False) for anomaly in said]
 
     def test_scores_lie_where_the_documents_say_and_times_in_the_past(self) -> None:
-        slices = self.slices(8, faulty=True)
-        _, told = self.play(slices)
+        slices, told = self.slices(8, faulty=True), self.told()
         low, high = self.scores
 
         assert next(anomaly.score for said in told for anomaly in said) >= 1  # the alarm line, whoever speaks
@@ -118,10 +105,10 @@ class DetectorConformance(DetectorCase):
         assert strong[both[0]] > _CLEARLY * weak[both[0]]
         assert all(strong[index] >= weak[index] / _CLEARLY for index in both)
 
-    def _weak_and_strong(self, strengths: tuple[float, float]) -> list[list[list[Anomaly]]]:
+    def _weak_and_strong(self, strengths: tuple[float, float]) -> list[Sequence[Sequence[Anomaly]]]:
         told = []
         for self.strength in strengths:
-            told.append(self.play(self.slices(8, faulty=True))[1])
+            told.append(self.told())
         return told
 
     @pytest.mark.parametrize("lack", LACKS)
@@ -148,8 +135,7 @@ class DetectorConformance(DetectorCase):
         return self.play(self.lacking(data, host, lack) if index >= first else data for index, data in slices)[1]
 
     def _is_named_in_time(self, told: Sequence[Sequence[Anomaly]]) -> bool:
-        plain = named_at(type(self))  # type: ignore[arg-type]  # a class has a hash: mypy looks at its instances'
-        return min(scores_of(told, FAULTY_HOST)) <= plain + self.waits_slices
+        return min(scores_of(told, FAULTY_HOST)) <= min(scores_of(self.told(), FAULTY_HOST)) + self.waits_slices
 
     def test_nan_never_comes_out(self) -> None:
         slices = self.slices(8, faulty=True)
@@ -202,23 +188,21 @@ class DetectorConformance(DetectorCase):
         assert restored.snapshot() == detector.snapshot()
 
     def test_identical_inputs_give_identical_answers(self) -> None:
-        assert self.play(self.slices(8, faulty=True))[1] == self.play(self.slices(8, faulty=True))[1]
+        assert self.play(self.slices(8, faulty=True))[1] == self.told()
 
     @pytest.mark.parametrize("share", [0.5, 0.65, 0.9])
     def test_what_comes_later_changes_nothing_that_was_said(self, share: float) -> None:
         slices = self.slices(8, faulty=True)
         count = int(share * len(slices))
 
-        assert self.play(slices[:count])[1] == self.play(slices)[1][:count]
+        assert self.play(slices[:count])[1] == self.told()[:count]
 
     def test_machines_that_are_permuted_permute_the_answer_and_nothing_else(self) -> None:
         hosts = [f"n{number:02d}" for number in range(8)]
         names = dict(zip(hosts, reversed(hosts), strict=True))
-        slices = self.slices(8, faulty=True)
-        plain = self.play(slices)[1]
-        other = self.play([renamed(data, names) for data in slices])[1]
+        other = self.play([renamed(data, names) for data in self.slices(8, faulty=True)])[1]
 
-        for one, two in zip(plain, other, strict=True):
+        for one, two in zip(self.told(), other, strict=True):
             by_host = {names.get(a.component.name, a.component.name): a for a in one}
             assert by_host.keys() == {a.component.name for a in two}
             for anomaly in two:
@@ -228,7 +212,7 @@ class DetectorConformance(DetectorCase):
 
     def test_the_unit_of_a_metric_does_not_matter_where_its_limits_have_it_too(self) -> None:
         self.skip_if_exempt("units")
-        plain = self.play(self.slices(8, faulty=True))[1]
+        plain = self.told()
         case = self.rescaled(0.001)
         scaled = case.play(case.slices(8, faulty=True))[1]
 
@@ -241,11 +225,10 @@ class DetectorConformance(DetectorCase):
     def test_it_learns_when_it_is_told_to(self) -> None:
         """The same slices before and after: only what was taught tells the machine at fault, and no other."""
         self.skip_if_exempt("learning")
-        before, after = self.untaught(), self
-        slices = self.slices(8, faulty=True)
+        before = self.untaught()
 
-        assert accused(before.play(slices)[1]) != {FAULTY_HOST}
-        assert accused(after.play(slices)[1]) == {FAULTY_HOST}
+        assert accused(before.play(self.slices(8, faulty=True))[1]) != {FAULTY_HOST}
+        assert accused(self.told()) == {FAULTY_HOST}
 
     def test_constant_machines_that_are_alike_say_nothing(self) -> None:
         _, told = self.play(constant([self.alike(data) for data in self.slices(8, faulty=False)]))
@@ -317,9 +300,8 @@ class DetectorConformance(DetectorCase):
 
     def test_anomalies_name_hosts_that_sent_something(self) -> None:
         for hosts in (3, 8):
-            slices = self.slices(hosts, faulty=True)
-            known = {record.host for data in slices for record in data.records}
-            assert accused(self.play(slices)[1]) <= known
+            known = {record.host for data in self.slices(hosts, faulty=True) for record in data.records}
+            assert accused(self.told(hosts)) <= known
 
     def test_a_damaged_snapshot_is_refused(self) -> None:
         detector, _ = self.play(self.slices(3, faulty=False))
