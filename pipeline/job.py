@@ -119,6 +119,11 @@ class JobPace:
         """The longest such time that ended by itself."""
         return self.peers.work.longest_standing_ns
 
+    @property
+    def memory_is_held(self) -> bool:
+        """Whether the machines' GPU memory is in use as ever: their processes live."""
+        return self.peers.memory_is_held
+
 
 class JobPipeline:
     """align -> detect -> diagnose -> decide, for one attempt of one job."""

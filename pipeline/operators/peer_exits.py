@@ -47,6 +47,11 @@ class ExitTracker:
         self._freed: dict[str, list[int]] = {}
         """host -> [about when it gave its memory back, whether all of it]"""
 
+    @property
+    def anybody_left(self) -> bool:
+        """Whether any machine gave memory back, and did not take it again."""
+        return bool(self._freed)
+
     def take(self, data: Slice, hosts: Sequence[str], shares: FloatArray) -> list[Anomaly]:
         """Take one window; return who was the first, alone, as long as it is gone.
 
@@ -90,10 +95,18 @@ class ExitTracker:
 
 def memory_shares(values: FloatArray, state: PeerState, names: Sequence[str], warmup_count: int) -> FloatArray:
     """GPU memory in use over its usual level, shape (hosts,), from means over each host's GPUs; NaN: not known."""
-    if MEMORY not in names:
+    known = knows_memory(state, names, warmup_count)
+    if not known.any():
         return np.full(len(values), np.nan, np.float32)
     column = list(names).index(MEMORY)
-    level = state.level[:, column]
-    known = (level > 0) & (state.seen_count[:, column] >= warmup_count)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(known, values[:, column] / level, np.nan).astype(np.float32)
+        return np.where(known, values[:, column] / state.level[:, column], np.nan).astype(np.float32)
+
+
+def knows_memory(state: PeerState, names: Sequence[str], warmup_count: int) -> NDArray[np.bool_]:
+    """Of which hosts it is known how much GPU memory they usually use, shape (hosts,)."""
+    if MEMORY not in names:
+        return np.zeros(len(state.level), np.bool_)
+    column = list(names).index(MEMORY)
+    known: NDArray[np.bool_] = (state.level[:, column] > 0) & (state.seen_count[:, column] >= warmup_count)
+    return known

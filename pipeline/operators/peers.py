@@ -26,7 +26,7 @@ from tocsin.pipeline.operators.base import anomaly_from, pack_state, unpack_stat
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.pipeline.operators.peer_absence import Absences
 from tocsin.pipeline.operators.peer_begin import ALL, BeginConfig, BeginTracker
-from tocsin.pipeline.operators.peer_exits import ExitsConfig, ExitTracker, memory_shares
+from tocsin.pipeline.operators.peer_exits import ExitsConfig, ExitTracker, knows_memory, memory_shares
 from tocsin.pipeline.operators.peer_patience import Patience, PatienceConfig, as_asked
 from tocsin.pipeline.operators.peer_rows import (
     GPU_SAMPLES,
@@ -270,6 +270,13 @@ class PeerDetector:
             self._working.add(seen.sigmas, data.start_ns, data.end_ns)
         standing = self._while_standing(data, seen) if self.work.standing_since_ns else []
         return [*self._while_working(data, seen), *standing, *self._ended_first(data, seen)]
+
+    @property
+    def memory_is_held(self) -> bool:
+        """Whether nearly all machines use GPU memory as ever: their processes live. False also where nobody tells."""
+        block = self._blocks["mean"]
+        known = knows_memory(block.state, [metric.name for metric in block.metrics], self._peers.warmup_count)
+        return bool(known.sum() >= self._config.exits.known_ratio * max(1, known.size)) and not self._exits.anybody_left
 
     def _ended_first(self, data: Slice, seen: Seen) -> list[Anomaly]:
         block = self._blocks["mean"]

@@ -335,6 +335,28 @@ class TestStanding:
         scenario.want(between(160, 220), fault="hang", cause="gpu_card_drop", suspects=["n03"])
         scenario.run(220).check()
 
+    def test_a_standstill_that_nothing_explains_is_told_after_five_minutes(self) -> None:
+        scenario, job = _scenario(NO_HOOK)
+        scenario.at(150).inject(job.pause, 500, "")
+        scenario.want(between(450, 475), fault="hang", suspects=[], reason="job_stalled_unexplained", action="notify")
+        scenario.run(480).check()
+
+        assert [verdict.reason for verdict in scenario.verdicts] == ["job_stalled_unexplained"] * 2  # open, confirmed
+
+    def test_a_job_whose_processes_ended_does_not_stand(self) -> None:
+        scenario, job = _scenario(NO_HOOK)
+        scenario.at(150).inject(job.pause, 500, "")
+        for rank in range(8):
+            scenario.at(160).inject(job.shift, rank, "gpu_memory_used_bytes", 0.01)
+
+        assert not scenario.run(520).verdicts
+
+    def test_an_announced_phase_may_be_longer(self) -> None:
+        scenario, job = _scenario(NO_HOOK)
+        scenario.at(150).inject(job.pause, 500, "checkpoint")
+
+        assert not scenario.run(520).verdicts
+
     def test_all_rest_alike_and_one_has_freed_its_memory(self) -> None:
         """Its process is gone; the others' wait in a kernel that does not spin."""
         scenario, job = _scenario(NO_HOOK)

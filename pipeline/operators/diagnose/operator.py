@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tocsin.pipeline.operators.base import pack_state, unpack_state
 from tocsin.pipeline.operators.diagnose.deviations import MachineRules
@@ -16,7 +16,7 @@ from tocsin.pipeline.operators.diagnose.network import NetworkConfig, NetworkTra
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.silence import SilenceConfig, find_silence, silent_hosts
 from tocsin.pipeline.operators.diagnose.slow import SlowRules, beside_shared_data, can_be_at_fault, find_slow_findings
-from tocsin.pipeline.operators.diagnose.standing import idle_since, still_standing
+from tocsin.pipeline.operators.diagnose.standing import idle_since, still_standing, told_as_unexplained
 from tocsin.pipeline.operators.diagnose.stop import StopConfig, find_gone_first, find_stop, stood_before_deaths_ns
 from tocsin.pipeline.operators.diagnose.timing import began_later
 from tocsin.pipeline.operators.diagnose.waits import WaitConfig, WaitTracker
@@ -112,12 +112,21 @@ class Diagnose:
         elif not findings and stop_reason is Reason.VICTIM:
             findings.extend(self._before_deaths(now_ns, anomalies, pace, reasons))
         findings = [*self._not_where_others_are(findings, now_ns, anomalies, pace), *findings]
-        if pace.standing_since_ns:
-            findings.append(still_standing(pace, now_ns))
+        findings.extend(self._stands(now_ns, pace, findings, all_live=stop_reason is None))
         if not any(finding.suspects for finding in findings):
             findings = self._hardware.accuse_who_told(findings, now_ns)
         findings = add_broken(self._hardware.explain(explain_by_metrics(findings, anomalies)), broken)
         return Diagnosis(tuple(findings), tuple(reasons))
+
+    def _stands(self, now_ns: int, pace: Pace, findings: Sequence[Finding], *, all_live: bool) -> list[Finding]:
+        """That the machines stand: it holds what was said; where nothing was, it is told in the end."""
+        if not pace.standing_since_ns:
+            return []
+        stands = still_standing(pace, now_ns)
+        unexplained = all_live and all(finding.only_holds for finding in findings)
+        if unexplained and told_as_unexplained(self._graph, now_ns, pace, self._config.machine):
+            return [replace(stands, only_holds=False), stands]
+        return [stands]
 
     def _stopped(self, now_ns: int, pace: Pace, exits: Sequence[Anomaly]) -> tuple[Finding | None, Reason | None]:
         """Who died first: by what is reported, or else by whose memory was free first."""

@@ -52,3 +52,8 @@ class Pace(Protocol):
     def longest_standing_ns(self) -> int:
         """The longest such time that ended by itself."""
         ...
+
+    @property
+    def memory_is_held(self) -> bool:
+        """Whether the machines' GPU memory is in use as ever: their processes live. False also where nobody tells."""
+        ...

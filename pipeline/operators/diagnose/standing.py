@@ -54,6 +54,21 @@ def still_standing(pace: Pace, now_ns: int) -> Finding:
     return Finding(FaultKind.HANG, "unknown", (), since_ns, 0.5, reason, (evidence,), only_holds=True)
 
 
+def told_as_unexplained(graph: JobGraph, now_ns: int, pace: Pace, rules: MachineRules) -> bool:
+    """Whether a standstill is told though nothing shows why: it is longer than pauses are, and the processes live.
+
+    Where GPU memory is free the job is over; where it is not measured, nobody can tell.
+    """
+    since_ns = pace.standing_since_ns
+    longest_ns = max(pace.longest_standing_ns, pace.longest_pause_ns)
+    return (
+        now_ns - since_ns >= max(rules.unexplained_ns, int(2 * rules.learned_factor * longest_ns))
+        and pace.memory_is_held
+        and not steps_go_on(graph, pace)
+        and not graph.in_announced_phase(since_ns, now_ns)
+    )
+
+
 def since_standing(anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules) -> list[Anomaly]:
     """One anomaly per host of what differs since the standstill began: what begins later is not why it began."""
     since_ns = pace.standing_since_ns

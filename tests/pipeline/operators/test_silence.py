@@ -40,6 +40,7 @@ class StubPace:
     standing_since_ns: int = 0
     standing_known_ns: int = 0
     longest_standing_ns: int = 0
+    memory_is_held: bool = False
     longest_pause_ns: int = 0
 
     def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:

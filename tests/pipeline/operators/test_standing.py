@@ -11,7 +11,7 @@ from tocsin.models.pace import Slowdown, find_slowdown
 from tocsin.pipeline.operators.diagnose.deviations import MachineRules
 from tocsin.pipeline.operators.diagnose.machine import Cleared, find_machine, join
 from tocsin.pipeline.operators.diagnose.slow import SlowRules, can_be_at_fault
-from tocsin.pipeline.operators.diagnose.standing import idle_since
+from tocsin.pipeline.operators.diagnose.standing import idle_since, told_as_unexplained
 from tocsin.pipeline.operators.diagnose.stop import StopConfig, stood_before_deaths_ns
 from tocsin.pipeline.operators.diagnose.timing import began_later
 from tocsin.pipeline.operators.findings import Finding
@@ -58,6 +58,7 @@ class Pace:
     standing_since_ns: int = 0
     standing_known_ns: int = 0
     longest_standing_ns: int = 0
+    memory_is_held: bool = False
     longest_pause_ns: int = 0
     median_step_ns: int = NS_PER_SECOND
     work_is_known: bool = True
@@ -849,3 +850,19 @@ def test_hosts_that_steps_name_together_are_few_and_no_pipeline(
     finding = replace(_slower_since(0), suspects=suspects, reason=Reason.SAME_RANK_SLOWEST, common=leaf)
 
     assert can_be_at_fault(graph, finding, SlowRules()) is can
+
+
+@pytest.mark.parametrize(
+    ("pace", "after_seconds"),
+    [
+        (Pace(standing_since_ns=T0, memory_is_held=True), 300.0),
+        (Pace(standing_since_ns=T0, memory_is_held=True, longest_standing_ns=_ns(200) - T0), 600.0),
+        (Pace(standing_since_ns=T0, memory_is_held=True, longest_pause_ns=_ns(400) - T0), 1200.0),
+        (Pace(standing_since_ns=T0, memory_is_held=False), None),
+    ],
+)
+def test_when_a_standstill_is_told_that_nothing_explains(pace: Pace, after_seconds: float | None) -> None:
+    """Three times the longest pause that ended, five minutes at least."""
+    told = [at for at in range(1, 2000) if told_as_unexplained(_graph(), _ns(at), pace, MachineRules())]
+
+    assert (told[0] if told else None) == after_seconds
