@@ -26,10 +26,10 @@ class MachineRules:
         max_host_ratio: more hosts that differ together (of 16: two) are no machine's fault.
         most_ratio: where more of the hosts differ, it is the job that is not as usual.
         first_by_ns: of two that differ, the first is suspected when it was first by this.
-        lasting_ns: without step records the deviation must last so long ...
+        lasting_ns: without step records, where nobody knows the pace, several far deviations must last so long ...
         few_steps_ns: with step records, but too few of them before the deviation, it must last so long.
-        undecided_ns: ... and so long where the machines' work is too noisy to say whether it hurts, or where too few
-            steps were before it, but several things differ by far.
+        undecided_ns: ... and so long where the machines' work is too noisy to say whether it hurts, where nobody knows
+            the pace and little differs, or where too few steps were before it, but several things differ by far.
         before_onset_ns: steps may have become slower this long before the metrics showed it (a
             metric slice).
         cpu_lasting_ns: a CPU that alone differs must do so for so long: daemons run for 10 s; twice as

@@ -48,6 +48,8 @@ _HARDLY_SIGMAS = 1.0
 _SLIGHT_RATIO = 0.03
 """Levels of healthy machines drift by one or two percent; of sixty slow ones in jobs without steps all showed 5 % or
 more in something, but for clocks, which seldom move at all."""
+_FEWEST_STEPS = 3
+"""The median of three is as ever where one of them was late."""
 _SHORT_WINDOW_NS, _STEADY_RATIO = 10 * NS_PER_SECOND, 0.6
 """Without steps: of windows so long that a stall or two fall into each, every other one may show the same machine."""
 _ALL_THE_TIME_RATIO = 0.8
@@ -75,10 +77,15 @@ def hurts_job(  # what is known of it
             return False
     if _is_too_small(chosen, slowdown) or _is_over(chosen):
         return False
-    if slowdown.is_of_bursts and other_program(chosen):
+    if other_program(chosen) and (slowdown.is_of_bursts or _is_of_few_steps(chosen, slowdown, pace)):
         return False  # daemons come and go as well
     steady = not only_cpu(chosen) and is_loud(chosen) and lasted_ns >= rules.undecided_ns and is_steady(chosen, rules)
     return (slowdown.is_certain or (steady and slowdown.is_likely)) and _explains(chosen, slowdown, pace)
+
+
+def _is_of_few_steps(chosen: Sequence[Anomaly], slowdown: Slowdown, pace: Pace) -> bool:
+    """Whether so few steps say that the job is slower that one late one does, and no rank's own time says more."""
+    return 0 < slowdown.step_count < _FEWEST_STEPS and own_excess_of(chosen, pace) is None
 
 
 def _is_too_small(chosen: Sequence[Anomaly], slowdown: Slowdown) -> bool:

@@ -164,8 +164,11 @@ def _find_working(  # as above
     if paused_ns < patience_ns:
         return [_still_differs(anomaly) for anomaly in open_ones], [Reason.WITHIN_PATIENCE]
     # Steps that are too few yet to tell before from after will tell.
-    few_steps_ns = rules.undecided_ns if is_overwhelming(chosen) else rules.few_steps_ns
-    lasting_ns = few_steps_ns if pace.median_step_ns else rules.lasting_ns
+    lasting_ns = (
+        (rules.undecided_ns if is_overwhelming(chosen) else rules.few_steps_ns)
+        if pace.median_step_ns
+        else (rules.lasting_ns if is_overwhelming(chosen) else rules.undecided_ns)
+    )
     if slowdown is None and (lasted_ns < lasting_ns or present_ratio(chosen[0]) < rules.steady_ratio):
         return [], [Reason.NOT_CONTINUOUS]
     if is_undecided(slowdown, pace) and lasted_ns >= rules.undecided_ns and is_steady(chosen, rules):

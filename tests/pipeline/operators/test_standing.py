@@ -710,6 +710,33 @@ def test_a_daemon_that_comes_again_is_not_why_all_became_slower(present_ratio: f
 
 
 @pytest.mark.parametrize(
+    ("steps", "fault"), [(1, FaultKind.DEGRADED), (2, FaultKind.DEGRADED), (3, FaultKind.FAIL_SLOW)]
+)
+def test_of_two_steps_one_may_be_late_while_another_program_uses_a_cpu(steps: int, fault: FaultKind) -> None:
+    """A step of 18 s that takes a tenth longer, once: it was confirmed before the third step ended."""
+    slower = replace(SLOWER, step_count=steps)
+    found, _ = find_machine(
+        _graph(), _ns(61), [_differs("n3", (0, 60), "cpu_util_ratio", "high")], Pace(slower), MachineRules(), Cleared()
+    )
+
+    assert [finding.fault for finding in found] == [fault]
+
+
+@pytest.mark.parametrize(("far", "seconds", "named"), [(1, 50, []), (1, 80, ["n3"]), (2, 50, ["n3"])])
+def test_where_nobody_knows_the_pace_one_metric_must_differ_for_longer_than_several(
+    far: int, seconds: float, named: list[str]
+) -> None:
+    """A host of a congested switch sent a seventh less for a minute, in the first minutes of an attempt."""
+    anomaly = _differs("n3", (0, seconds), "rdma_bytes_per_second", "low")
+    power = {**anomaly.detail["metrics"][0], "metric": "gpu_power_watts"}
+    anomaly.detail["metrics"] += [power] * (far - 1)
+    pace = Pace(None, median_step_ns=0)
+    found, _ = find_machine(_graph(), _ns(seconds + 2), [anomaly], pace, MachineRules(), Cleared())
+
+    assert [suspect.component.name for finding in found for suspect in finding.suspects] == named
+
+
+@pytest.mark.parametrize(
     ("present_ratio", "step_seconds", "window_seconds", "fault"),
     [
         (0.5, 0, 25, FaultKind.DEGRADED),
