@@ -729,7 +729,7 @@ def test_where_nobody_knows_the_pace_one_metric_must_differ_for_longer_than_seve
     """A host of a congested switch sent a seventh less for a minute, in the first minutes of an attempt."""
     anomaly = _differs("n3", (0, seconds), "rdma_bytes_per_second", "low")
     power = {**anomaly.detail["metrics"][0], "metric": "gpu_power_watts"}
-    anomaly.detail["metrics"] += [power] * (far - 1)
+    anomaly.detail["metrics"].extend([power] * (far - 1))
     pace = Pace(None, median_step_ns=0)
     found, _ = find_machine(_graph(), _ns(seconds + 2), [anomaly], pace, MachineRules(), Cleared())
 
