@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +25,7 @@ from tocsin.pipeline.operators.base import anomaly_from, pack_state, unpack_stat
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.pipeline.operators.peer_absence import Absences
 from tocsin.pipeline.operators.peer_begin import ALL, BeginConfig, BeginTracker
+from tocsin.pipeline.operators.peer_cards import Cards
 from tocsin.pipeline.operators.peer_exits import ExitsConfig, ExitTracker, knows_memory, memory_shares
 from tocsin.pipeline.operators.peer_patience import Patience, PatienceConfig, as_asked
 from tocsin.pipeline.operators.peer_rows import (
@@ -104,9 +104,7 @@ class PeerDetector:
         self._peers = config.peers
         self._graph = graph
         self._hosts: list[str] = []
-        self._gpus: dict[str, set[GpuRow]] = {}
-        """host -> the rows of all its GPUs that were ever seen."""
-        self._retired: set[GpuRow] = set()
+        self._cards = Cards()
         self._tasks: dict[str, tuple[int, ...] | None] = {}
         """host -> the pipeline stages that it carries; None: it is spare."""
         self.work = WorkTracker(config.work)
@@ -198,12 +196,12 @@ class PeerDetector:
         for row in means.gpu_rows:
             of_host[row[0]].add(row)
         for host, rows in of_host.items():
-            self._know_gpus(host, rows)
+            self._cards.know(host, rows)
         new = set(means.hosts).difference(self._hosts)
         if new:
             self._know_hosts(new)
         self._forget(self._absences.take(means.hosts, self._hosts, self._graph.roles_of_hosts(), now_ns))
-        self._rows = MeanRows.of(means, self._hosts, sorted(chain.from_iterable(self._gpus.values())))
+        self._rows = MeanRows.of(means, self._hosts, self._cards.rows())
         return self._rows
 
     def _know_hosts(self, new: set[str]) -> None:
@@ -226,16 +224,7 @@ class PeerDetector:
         for block in self._blocks.values():
             block.drop(gone)
         self._hosts = [self._hosts[row] for row in rows]
-        self._gpus = {host: names for host, names in self._gpus.items() if host not in gone}
-        self._retired = {row for row in self._retired if row[0] not in gone}
-
-    def _know_gpus(self, host: str, rows: set[GpuRow]) -> None:
-        known = self._gpus.setdefault(host, set())
-        if rows - known:
-            # A card that is new took the place of those that are gone: they are not lost.
-            self._retired.update(known - rows)
-            known.update(rows)
-        self._retired -= rows
+        self._cards.forget(gone)
 
     def _judge(self, data: Slice, told: Told, step_ns: int) -> list[Anomaly]:
         groups = self._groups(told.hosts)
@@ -369,7 +358,7 @@ class PeerDetector:
 
     def _sample_shares(self, gpu_means: FloatArray, of_host: IntArray, host_count: int) -> FloatArray:
         known = self._blocks["gpu"].state.seen_count.max(axis=1, initial=0) >= self._peers.warmup_count
-        known &= np.array([name not in self._retired for name in self._blocks["gpu"].names], bool)
+        known &= self._cards.are_in_use(self._blocks["gpu"].names)
         return sample_shares(gpu_means, known, of_host, host_count)
 
     def _groups(self, hosts: Sequence[str]) -> IntArray:
@@ -426,8 +415,7 @@ class PeerDetector:
             {
                 "table": table_state(self._table),
                 "hosts": self._hosts,
-                "gpus": [[host, sorted(uuid for _, uuid in rows)] for host, rows in sorted(self._gpus.items())],
-                "retired": sorted(map(list, self._retired)),
+                **self._cards.to_state(),
                 "tasks": sorted(self._tasks.items()),
                 "working": self._working.to_state(),
                 "standing": self._standing.to_state(),
@@ -446,8 +434,7 @@ class PeerDetector:
         """Take back what ``snapshot`` gave."""
         state = unpack_state(parts, "peers")
         self._hosts = state["hosts"]
-        self._gpus = {host: {(host, uuid) for uuid in uuids} for host, uuids in state["gpus"]}
-        self._retired = {(host, uuid) for host, uuid in state["retired"]}
+        self._cards.load_state(state)
         self._tasks = {host: None if task is None else tuple(task) for host, task in state["tasks"]}
         self._rows = None
         self._begin_with(table_from(state["table"]))
