@@ -110,6 +110,29 @@ def find_slowdown(seconds: FloatArray, ends_ns: IntArray, onset_ns: int, now_ns:
     return Slowdown(ratio, ratio >= line, gone and recent < line, found, usual, error, after.size)
 
 
+def most_growth_seconds(seconds: FloatArray, ends_ns: IntArray, onset_ns: int) -> float | None:
+    """By how much steps may at most be longer since a point in time: by median or mean, and two errors more.
+
+    Args:
+        seconds: the job's step times, shape (steps,).
+        ends_ns: when they ended, ascending.
+        onset_ns: the point in time.
+
+    Returns:
+        None where fewer than eight steps lie before, or four after.
+    """
+    before = seconds[ends_ns <= onset_ns][-_BEFORE_COUNT:]
+    after = seconds[ends_ns - (seconds * 0.5e9).astype(np.int64) >= onset_ns][-_AFTER_COUNT:]
+    if before.size < _MIN_GROWTH_COUNTS[0] or after.size < _MIN_GROWTH_COUNTS[1]:
+        return None
+    noise = 1.4826 * float(np.median(np.abs(before - np.median(before))))
+    grown = max(float(np.median(after) - np.median(before)), float(after.mean() - before.mean()))
+    return grown + 2.0 * noise / math.sqrt(min(after.size, _INDEPENDENT_COUNT))
+
+
+_MIN_GROWTH_COUNTS = (8, 4)
+
+
 def _growth_by_bursts(before: FloatArray, after: FloatArray, usual: float) -> float:
     """How much longer steps take in the mean where some are long and the others as ever; 0: no more than before.
 

@@ -89,6 +89,10 @@ class JobPace:
         """How much longer than its peers the slowest rank of a host computes in a step; None: not measured."""
         return self.steps.own_excess_seconds(host)
 
+    def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
+        """By how much the job's steps may at most be longer since then; None: too few steps tell."""
+        return self.steps.most_growth_seconds(onset_ns, now_ns)
+
     @property
     def work_is_known(self) -> bool:
         """Whether metrics show the machines' work."""
@@ -98,6 +102,11 @@ class JobPace:
     def work_goes_on(self) -> bool:
         """Whether the machines work about as much as ever, whatever the steps do."""
         return self.peers.work.goes_on
+
+    @property
+    def other_work_since_ns(self) -> int:
+        """Since when the machines compute as much as ever and move much less, 0: they do not, or nobody knows."""
+        return self.peers.work.other_work_since_ns
 
     @property
     def standing_since_ns(self) -> int:
@@ -120,9 +129,9 @@ class JobPace:
         return self.peers.work.longest_standing_ns
 
     @property
-    def memory_is_held(self) -> bool:
-        """Whether the machines' GPU memory is in use as ever: their processes live."""
-        return self.peers.memory_is_held
+    def processes_wait(self) -> bool:
+        """Whether the machines' GPU memory is in use as ever, and their GPUs draw less: processes live and wait."""
+        return self.peers.memory_is_held and self.peers.work.rests
 
 
 class JobPipeline:

@@ -75,6 +75,10 @@ def _sxid(payload: Mapping[str, Any]) -> HardwareMeaning | None:
     return HardwareMeaning(found.cause, "fail_stop" if found.is_fatal else "degraded", found.accuses, found.meaning)
 
 
+_MANY_CORRECTED = 8
+"""In one event: a memory that ails corrects dozens and more within seconds."""
+
+
 def _ecc(payload: Mapping[str, Any]) -> HardwareMeaning | None:
     count = _int(payload, "count", 1)
     if count <= 0:
@@ -85,7 +89,8 @@ def _ecc(payload: Mapping[str, Any]) -> HardwareMeaning | None:
             text = f"{count} uncorrected errors of {where} before the agent came"
             return HardwareMeaning("ecc_error", "degraded", accuses=False, text=text)
         return HardwareMeaning("ecc_error", "fail_stop", accuses=True, text=f"{count} uncorrected errors of {where}")
-    return HardwareMeaning("ecc_error", "degraded", accuses=False, text=f"{count} corrected errors of {where}")
+    cause = "ecc_error" if count >= _MANY_CORRECTED else ""  # a few are corrected every day, and cost nothing
+    return HardwareMeaning(cause, "degraded", accuses=False, text=f"{count} corrected errors of {where}")
 
 
 def _row_remap(payload: Mapping[str, Any]) -> HardwareMeaning | None:

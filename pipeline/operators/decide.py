@@ -93,6 +93,7 @@ class Decide:
             for suspect in finding.suspects
         }
         for finding in findings:
+            lines.extend(self._take_back(finding, now_ns))
             if finding.only_holds:
                 self._hold_those(finding, now_ns, named)
                 continue
@@ -103,6 +104,18 @@ class Decide:
                 lines.extend(self._hold(incident, finding, now_ns))
         lines.extend(self._age(now_ns))
         return lines
+
+    def _take_back(self, finding: Finding, now_ns: int) -> list[Verdict]:
+        """Whoever was said to be slow and is not, as this finding shows."""
+        freed = set(finding.exonerates)
+        wrong = [
+            incident
+            for incident in self._incidents
+            if incident.verdict.fault is FaultKind.FAIL_SLOW
+            and incident.verdict.suspects
+            and components(incident.verdict.suspects) <= freed
+        ]
+        return [self._close(incident, now_ns, VerdictState.CANCELLED, finding.reason) for incident in wrong]
 
     def close_all(self, now_ns: int, reason: Reason) -> list[Verdict]:
         """Close everything: the job ended, or a new attempt began.

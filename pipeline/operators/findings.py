@@ -26,6 +26,7 @@ class Finding:
         is_harmless: what it says hurts nobody (any more): it ends an incident that did.
         only_holds: it opens no verdict, but one that is open stands.
         is_soft: nobody is drained for it, however long it lasts.
+        exonerates: whoever was said to be slow and is not: what named these is taken back.
         common: the component that several suspects share.
     """
 
@@ -38,6 +39,7 @@ class Finding:
     evidence: tuple[Evidence, ...]
     certain: bool = False
     common: Component | None = None
+    exonerates: tuple[Component, ...] = ()
     is_soft: bool = False
     tentative: bool = False
     is_harmless: bool = False

@@ -22,6 +22,15 @@ WORK = (
 kernels spin)."""
 FALLBACK_WORK = ("gpu_power_watts", "gpu_util_ratio", "cpu_util_ratio")
 """Asked where there is none of them."""
+_COMPUTE, _TRAFFIC = (
+    ("gpu_tensor_active_ratio", "gpu_fp_active_ratio"),
+    ("rdma_bytes_per_second", "nvlink_bytes_per_second", "pcie_bytes_per_second"),
+)
+_COMPUTE_RATIO, _TRAFFIC_RATIO = 0.95, 0.75
+"""Of what is usual. A step is the same sums and the same bytes however long it takes: machines that do as many sums a
+second as ever, and move less than three quarters of the bytes, make no slow steps but do other work (they evaluate)."""
+_POWER, _REST_POWER_RATIO = "gpu_power_watts", 0.75
+"""Kernels that wait draw 30 to 50 % of a GPU's limit, working ones 70 to 100 %."""
 _PCIE, _BURST_RATIO = WORK.index("pcie_bytes_per_second"), 1.5
 """Nvidia-smi alone shows no other work. Steps stay within 1.35 times the usual of it; a checkpoint is 2 to 45."""
 _LONGEST_BURST_NS = 300 * NS_PER_SECOND
@@ -65,6 +74,14 @@ def work_row(shares: Mapping[str, float]) -> tuple[list[float], bool]:
     return [shares.get(name, np.nan) for name in FALLBACK_WORK] + [np.nan] * (len(WORK) - len(FALLBACK_WORK)), False
 
 
+def is_other_work(shares: Mapping[str, float]) -> bool:
+    """Whether the machines compute as much as ever and move much less. False also where one of the two is not known."""
+    compute, traffic = (
+        [shares[name] for name in names if np.isfinite(shares.get(name, np.nan))] for names in (_COMPUTE, _TRAFFIC)
+    )
+    return bool(compute and traffic) and min(compute) >= _COMPUTE_RATIO and max(traffic) < _TRAFFIC_RATIO
+
+
 class WorkTracker:
     """Follows the work of one job's machines."""
 
@@ -76,6 +93,10 @@ class WorkTracker:
         self._usual_move = 0.0
         self._idle_since_ns = 0
         self._burst_since_ns = 0
+        self.other_work_since_ns = 0
+        """Since when the machines compute as much as ever and move much less, 0: they do not."""
+        self.rests = False
+        """Whether the machines' GPUs drew much less power than usual in the last window."""
         self._shows_work = False
         """Whether the last window was judged by metrics of ``WORK``: spinning machines draw power, too."""
         self.work_ratio = 1.0
@@ -107,6 +128,7 @@ class WorkTracker:
             announced: the job announced a pause.
         """
         row, self._shows_work = work_row(shares)
+        self.rests = shares.get(_POWER, 1.0) < _REST_POWER_RATIO
         if not np.isfinite(row).any():
             return False
         if self._is_storage(row, span_ns):
@@ -114,6 +136,7 @@ class WorkTracker:
             return False
         before, self.work_ratio = self.work_ratio, float(np.nanmedian(row))
         start_ns, end_ns = span_ns
+        self.other_work_since_ns = (self.other_work_since_ns or start_ns) if is_other_work(shares) else 0
         if not announced:
             self._factors.append([float(start_ns), float(end_ns), *row])
             del self._factors[:-_KEPT_FACTORS]
@@ -196,6 +219,8 @@ class WorkTracker:
             "standing_since_ns": self.standing_since_ns,
             "standing_known_ns": self.standing_known_ns,
             "longest_standing_ns": self.longest_standing_ns,
+            "other_work_since_ns": self.other_work_since_ns,
+            "rests": self.rests,
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -205,3 +230,4 @@ class WorkTracker:
         self._shows_work, self._burst_since_ns = state["shows_work"], state["burst_since_ns"]
         self.standing_since_ns, self.standing_known_ns = state["standing_since_ns"], state["standing_known_ns"]
         self.longest_standing_ns = state["longest_standing_ns"]
+        self.other_work_since_ns, self.rests = state["other_work_since_ns"], state["rests"]

@@ -14,7 +14,7 @@ import numpy as np
 
 from tocsin.models.documents import Model, version_of, with_numbers
 from tocsin.models.job_change import JobChange, find_job_change
-from tocsin.models.pace import Slowdown, find_slowdown
+from tocsin.models.pace import Slowdown, find_slowdown, most_growth_seconds
 from tocsin.models.robust import median, spread
 from tocsin.models.steps import (
     SlowConfig,
@@ -157,6 +157,12 @@ class StepDetector:
         seconds = np.array([row[0] for row in self._history[:count]])
         ends_ns = np.array(self._history_ns[:count], np.int64)
         return find_slowdown(seconds, ends_ns, onset_ns, now_ns)
+
+    def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
+        """By how much the job's steps may at most be longer since then, by median and mean; None: too few of them."""
+        count = bisect_right(self._history_ns, now_ns)
+        seconds = np.array([row[0] for row in self._history[:count]])
+        return most_growth_seconds(seconds, np.array(self._history_ns[:count], np.int64), onset_ns)
 
     def own_excess_seconds(self, host: str) -> float | None:
         """How much longer than its peers a host's slowest rank computes of late, beyond noise; None: not measured.

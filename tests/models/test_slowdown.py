@@ -15,6 +15,7 @@ from tocsin.models.pace import (
     find_slowdown,
     is_uneven,
     means_of_spans,
+    most_growth_seconds,
     slowdown_of_spans,
     slowdown_of_work,
 )
@@ -320,3 +321,35 @@ class TestLikely:
         assert few is not None
         assert many is not None
         assert (few.is_known, many.is_known) == (False, True)
+
+
+class TestMostGrowth:
+    @pytest.mark.parametrize(
+        ("before", "after", "most_seconds"),
+        [
+            ([2.0] * 8, [2.0] * 4, 0.0),
+            ([2.0] * 8, [2.5] * 4, 0.5),
+            ([2.0] * 20, [2.0, 2.0, 2.0, 6.0] * 3, 1.0),  # the mean tells what the median does not
+            ([2.0] * 20, [1.0] * 8, -1.0),
+        ],
+    )
+    def test_by_median_or_mean(self, before: list[float], after: list[float], most_seconds: float) -> None:
+        seconds, ends_ns = steps(*before, *after)
+
+        assert most_growth_seconds(seconds, ends_ns, int(ends_ns[len(before) - 1])) == pytest.approx(most_seconds)
+
+    def test_uneven_steps_may_hide_growth(self) -> None:
+        even, uneven = (noisy(40, 2.0, ratio) for ratio in (0.01, 0.3))
+        known = [
+            most_growth_seconds(*steps(*before, *[2.0] * 6), int(steps(*before)[1][-1])) for before in (even, uneven)
+        ]
+
+        assert None not in known
+        assert abs(known[0] or 0.0) < 0.05
+        assert (known[1] or 0.0) > 0.2
+
+    @pytest.mark.parametrize(("before", "after"), [(7, 9), (20, 3)])
+    def test_too_few_steps_tell_nothing(self, before: int, after: int) -> None:
+        seconds, ends_ns = steps(*[2.0] * (before + after))
+
+        assert most_growth_seconds(seconds, ends_ns, int(ends_ns[before - 1])) is None

@@ -193,9 +193,9 @@ class TestBadInput:
         engine.tick(self.NOW + 3 * NS_PER_SECOND)
         parts = engine.snapshot()
         name = next(name for name in parts if name.endswith("/steps"))
-        parts[name] = parts[name].replace(b'"version":%d' % STATE_VERSION, b'"version":9')
+        parts[name] = parts[name].replace(b'"version":%d' % STATE_VERSION, b'"version":99')
 
-        with pytest.raises(SnapshotError, match=r"'steps' has version 9.*reads version \d"):
+        with pytest.raises(SnapshotError, match=r"'steps' has version 99.*reads version \d"):
             EmbeddedEngine(EngineConfig()).restore(parts)
 
 

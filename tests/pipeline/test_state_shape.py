@@ -15,7 +15,7 @@ from tocsin.pipeline.operators.base import STATE_VERSION
 from tocsin.pipeline.testing import JobShape, MetricsScenario
 from tocsin.schemas.errors import SnapshotError
 
-SHAPE_OF_VERSION = (8, "21509c5b32845355")
+SHAPE_OF_VERSION = (9, "f9e7d1ee1a9c76c3")
 _JOB = re.compile(r"^pipeline/[^/]*/[^/]*/[^/]*/")
 
 
@@ -50,7 +50,7 @@ def test_whoever_changes_the_state_raises_its_version(parts: dict[str, bytes]) -
 
 
 def test_a_state_of_the_version_before_is_refused_by_name(parts: dict[str, bytes]) -> None:
-    before = {name: data.replace(b'"version":%d' % STATE_VERSION, b'"version":7') for name, data in parts.items()}
+    before = {name: data.replace(b'"version":%d' % STATE_VERSION, b'"version":8') for name, data in parts.items()}
 
-    with pytest.raises(SnapshotError, match=r"has version 7, this program reads version 8"):
+    with pytest.raises(SnapshotError, match=r"has version 8, this program reads version 9"):
         EmbeddedEngine(EngineConfig()).restore(before)

@@ -30,6 +30,7 @@ def meaning(name: str, payload: Any, architecture: str = "") -> HardwareMeaning 
         ("ecc", {"kind": "uncorrected", "count": 1}, "ecc_error", "fail_stop", True),
         ("ecc", {"kind": "uncorrected", "count": 1, "at_start": True}, "ecc_error", "degraded", False),
         ("ecc", {"kind": "corrected", "count": 9}, "ecc_error", "degraded", False),
+        ("ecc", {"kind": "corrected", "count": 3}, "", "degraded", False),
         ("row_remap", {"pending": True, "failure": False}, "ecc_error", "degraded", False),
         ("row_remap", {"pending": False, "failure": True}, "ecc_error", "fail_stop", True),
         ("nvlink_error", {}, "nvlink_error", "fail_slow", True),

@@ -232,6 +232,39 @@ def may_have_more_work(graph: JobGraph, chosen: Sequence[Anomaly]) -> bool:
     return bool(told) and all(harder)
 
 
+_WORK_METRICS = frozenset(
+    {"gpu_tensor_active_ratio", "gpu_fp_active_ratio", "gpu_dram_active_ratio", "gpu_sm_active_ratio"}
+)
+_MORE_RATIO, _MORE_POWER_RATIO = 1.07, 1.06
+"""Of one of them, or of power. Hosts with a hot expert: activity 10 to 20 % and power 4 to 10 % above what peers that
+wait for them show; machines of which one GPU of eight is slow: by up to 6 % in single windows."""
+_MORE_BYTES, _AS_MUCH_RATIO = "gpu_dram_active_ratio", 1.02
+"""At a low clock activity is higher; power is not, nor do more bytes go to memory."""
+_FAINT_SCORE = 0.5
+
+
+def works_harder(anomaly: Anomaly) -> bool:
+    """Whether a machine does more work a second than its peers, and nothing of it is low.
+
+    In a synchronous job all do the same work in each step, and the steps of all are as long as those of the slowest:
+    whoever is slow does no more work a second than those who wait for it. Whoever does has more to do: a hot expert,
+    longer sequences. Activity alone does not show it: at a low clock the same work takes more of the cycles.
+    """
+    seen = [m for m in anomaly.detail["metrics"] if m["score"] >= _FAINT_SCORE and family_of(m) not in SILENT_FAMILIES]
+    if any(m["direction"] == "low" or family_of(m) not in ("activity", "power") for m in seen):
+        return False
+    above = {m["metric"]: _above(m) for m in seen}
+    as_fast = max(above.get(name, 0.0) for name in (_POWER, _MORE_BYTES)) >= _AS_MUCH_RATIO
+    more = max(above.get(name, 0.0) for name in _WORK_METRICS) >= _MORE_RATIO
+    return as_fast and (more or above.get(_POWER, 0.0) >= _MORE_POWER_RATIO)
+
+
+def _above(metric: Mapping[str, Any]) -> float:
+    """What a metric shows over what is expected, 0: not known."""
+    value, expected = metric.get("value"), metric.get("expected")
+    return value / expected if value is not None and expected else 0.0
+
+
 def other_program(chosen: Sequence[Anomaly]) -> bool:
     """Whether all that speaks for it is that more of a CPU is used: other programs do that every day."""
     used = [metric for metric in told_by(*chosen) if family_of(metric) == "cpu"]

@@ -7,7 +7,7 @@ are no machine's fault, unless they share one component.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from tocsin.models.pace import Slowdown, overdue_seconds
@@ -26,6 +26,7 @@ from tocsin.pipeline.operators.diagnose.deviations import (
     present_ratio,
     single_out,
     telling_of,
+    works_harder,
 )
 from tocsin.pipeline.operators.diagnose.hardware import VAGUE_CAUSES
 from tocsin.pipeline.operators.diagnose.harm import (
@@ -47,7 +48,7 @@ from tocsin.pipeline.operators.diagnose.standing import (
     since_standing,
     steps_go_on,
 )
-from tocsin.pipeline.operators.diagnose.timing import why_not, window_ns
+from tocsin.pipeline.operators.diagnose.timing import began_with_other_work, why_not, window_ns
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.pipeline.operators.peer_words import DETECTOR
@@ -94,8 +95,9 @@ class Cleared:
                 self.since_ns[anomaly.component.name] = since_ns
         return [anomaly for anomaly in anomalies if anomaly.component.name not in self.since_ns]
 
-    def learn(
+    def learn(  # what was decided, and of whom
         self,
+        graph: JobGraph,
         anomalies: Sequence[Anomaly],
         chosen: Sequence[Anomaly],
         reason: Reason | None,
@@ -104,19 +106,28 @@ class Cleared:
     ) -> None:
         """Remember what ``why_not`` said of the chosen ones: what the others show may still be why."""
         if reason is Reason.OTHER_WORK:
-            self._forgive(anomalies, now_ns, pace)
-        elif reason is Reason.SLOWER_LATER:
+            self._forgive(graph, anomalies, now_ns, pace)
+        elif reason in (Reason.SLOWER_LATER, Reason.WORKS_HARDER):
             self.since_ns.update({anomaly.component.name: begin_ns(anomaly) for anomaly in chosen})
 
-    def _forgive(self, anomalies: Sequence[Anomaly], now_ns: int, pace: Pace) -> None:
-        """Remember what began as the job went over to other work: it is not why the steps stopped.
+    def free(self, anomalies: Sequence[Anomaly], hosts: Collection[str]) -> None:
+        """What these hosts show now is no fault of theirs."""
+        for anomaly in anomalies:
+            if anomaly.component.name in hosts:
+                self.since_ns[anomaly.component.name] = begin_ns(anomaly)
+
+    def _forgive(self, graph: JobGraph, anomalies: Sequence[Anomaly], now_ns: int, pace: Pace) -> None:
+        """Remember what began as the job went over to other work: it is not why the steps stopped, or seem to be slow.
 
         Whoever still differs a minute later in a job that trains again, and slower than before, is forgiven no more.
         """
         overdue_ns = round(overdue_seconds(pace.median_step_ns / NS_PER_SECOND) * NS_PER_SECOND)
         for anomaly in anomalies:
-            if begin_ns(anomaly) >= now_ns - overdue_ns - _SEEN_WITHIN_NS:
-                self.since_ns.setdefault(anomaly.component.name, -begin_ns(anomaly))
+            since_ns = begin_ns(anomaly)
+            if since_ns >= now_ns - overdue_ns - _SEEN_WITHIN_NS or began_with_other_work(
+                graph, [anomaly], since_ns, pace
+            ):
+                self.since_ns.setdefault(anomaly.component.name, -since_ns)
 
 
 def _is_no_pause(slowdown: Slowdown) -> bool:
@@ -152,8 +163,8 @@ def _find_working(  # as above
     lasted_ns = max(anomaly.end_ns for anomaly in chosen) - onset_ns
     slowdown = pace.slowdown_since(onset_ns - rules.before_onset_ns, now_ns)
     unrelated = why_not(graph, chosen, onset_ns, slowdown, pace)
-    reason = unrelated or (Reason.TOO_FEW_PEERS if may_have_more_work(graph, chosen) else None)
-    cleared.learn(open_ones, chosen, reason, now_ns, pace)
+    reason = unrelated or _more_work(graph, chosen)
+    cleared.learn(graph, open_ones, chosen, reason, now_ns, pace)
     if reason is Reason.OTHER_WORK:
         return [], [reason]
     if now_ns - max(anomaly.end_ns for anomaly in chosen) > max(
@@ -189,6 +200,13 @@ def _find_working(  # as above
     is_pause = paused_ns < max(rules.sure_standing_ns, 2 * patience_ns) if patience_ns else False
     finding = replace(finding, tentative=is_pause or lasted_ns < rules.sure_ns)
     return [finding, *holding], []
+
+
+def _more_work(graph: JobGraph, chosen: Sequence[Anomaly]) -> Reason | None:
+    """Why what these show is that they have more to do, and no fault; None: it may be one."""
+    if may_have_more_work(graph, chosen):
+        return Reason.TOO_FEW_PEERS
+    return Reason.WORKS_HARDER if all(works_harder(anomaly) for anomaly in chosen) else None
 
 
 def _pause_ns(
@@ -269,6 +287,7 @@ def _finding(  # what is known of it
         tuple(evidence[:SHOWN_METRICS] + evidence[-1:] if len(evidence) > SHOWN_METRICS else evidence),
         common=common_component(graph, {anomaly.component.name for anomaly in chosen}),
         seen_ns=max(anomaly.end_ns for anomaly in chosen),
+        exonerates=tuple(anomaly.component for anomaly in chosen) if reason is Reason.WORKS_HARDER else (),
         is_harmless=slowdown is not None and slowdown.is_gone,
     )
 

@@ -15,7 +15,13 @@ from tocsin.pipeline.operators.diagnose.nan import NanConfig, NanTracker
 from tocsin.pipeline.operators.diagnose.network import NetworkConfig, NetworkTracker
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.silence import SilenceConfig, find_silence, silent_hosts
-from tocsin.pipeline.operators.diagnose.slow import SlowRules, beside_shared_data, can_be_at_fault, find_slow_findings
+from tocsin.pipeline.operators.diagnose.slow import (
+    Exonerated,
+    SlowRules,
+    beside_shared_data,
+    can_be_at_fault,
+    find_slow_findings,
+)
 from tocsin.pipeline.operators.diagnose.standing import idle_since, still_standing, told_as_unexplained
 from tocsin.pipeline.operators.diagnose.stop import StopConfig, find_gone_first, find_stop, stood_before_deaths_ns
 from tocsin.pipeline.operators.diagnose.timing import began_later
@@ -75,6 +81,7 @@ class Diagnose:
         self._dumps = DumpTracker(config.dumps, graph, config.waits.mute_after_seconds)
         self._hardware = HardwareTracker(config.hardware)
         self._cleared = Cleared()
+        self._exonerated = Exonerated()
         self._network = NetworkTracker(config.network, graph)
 
     def on_slice(self, data: Slice, anomalies: Sequence[Anomaly], pace: Pace) -> Diagnosis:
@@ -168,9 +175,11 @@ class Diagnose:
             return [network]
         peers = [anomaly for anomaly in anomalies if anomaly.detector == PEERS]
         peers = beside_shared_data(steps, peers, self._config.slow)
+        more, left = self._exonerated.judge(self._graph, now_ns, steps, peers, pace)
+        self._cleared.free(peers, self._exonerated.since_ns)
         machine, machine_reasons = find_machine(self._graph, now_ns, peers, pace, self._config.machine, self._cleared)
         reasons.extend(machine_reasons)
-        found = self._join(now_ns, steps, machine, pace, reasons)
+        found = [*more, *self._join(now_ns, left, machine, pace, reasons)]
         few = [finding for finding in found if can_be_at_fault(self._graph, finding, self._config.slow)]
         if len(few) < len(found):
             reasons.append(Reason.AMBIGUOUS)
@@ -236,6 +245,7 @@ class Diagnose:
         return {
             "hardware": pack_state(self._hardware.to_state()),
             "cleared": pack_state(sorted(self._cleared.since_ns.items())),
+            "exonerated": pack_state(self._exonerated.to_state()),
             "nan": pack_state(self._nan.to_state()),
             "waits": pack_state(self._waits.to_state()),
             "flows": pack_state(self._flows.to_state()),
@@ -246,6 +256,7 @@ class Diagnose:
     def restore(self, parts: Mapping[str, bytes]) -> None:
         """Take back what ``snapshot`` gave."""
         self._cleared = Cleared(dict(map(tuple, unpack_state(parts, "cleared"))))
+        self._exonerated.load_state(unpack_state(parts, "exonerated"))
         self._hardware.load_state(unpack_state(parts, "hardware"))
         self._nan.load_state(unpack_state(parts, "nan"))
         self._waits.load_state(unpack_state(parts, "waits"))

@@ -23,6 +23,10 @@ class Pace(Protocol):
         """How much longer than its peers the slowest rank of a host computes in a step; None: not measured."""
         ...
 
+    def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
+        """By how much the job's steps may at most be longer since then; None: too few steps tell."""
+        ...
+
     @property
     def work_is_known(self) -> bool:
         """Whether metrics show the machines' work."""
@@ -31,6 +35,11 @@ class Pace(Protocol):
     @property
     def work_goes_on(self) -> bool:
         """Whether the machines work about as much as ever, whatever the steps do."""
+        ...
+
+    @property
+    def other_work_since_ns(self) -> int:
+        """Since when the machines compute as much as ever and move much less, 0: they do not, or nobody knows."""
         ...
 
     @property
@@ -54,6 +63,9 @@ class Pace(Protocol):
         ...
 
     @property
-    def memory_is_held(self) -> bool:
-        """Whether the machines' GPU memory is in use as ever: their processes live. False also where nobody tells."""
+    def processes_wait(self) -> bool:
+        """Whether the machines' GPU memory is in use as ever, and their GPUs draw less power: processes live and wait.
+
+        False also where nobody tells.
+        """
         ...

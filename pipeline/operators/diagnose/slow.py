@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from tocsin.pipeline.operators.diagnose.common import common_component, few_hosts, names_of, suspects_of
-from tocsin.pipeline.operators.diagnose.deviations import SILENT_FAMILIES, families
+from tocsin.pipeline.operators.diagnose.deviations import (
+    SHOWN_METRICS,
+    SILENT_FAMILIES,
+    evidence_of,
+    families,
+    works_harder,
+)
+from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas.reasons import Reason
@@ -132,6 +140,91 @@ def _rotating(graph: JobGraph, anomaly: Anomaly) -> Finding:
         Reason.SLOWEST_RANK_CHANGES,
         (evidence,),
         seen_ns=anomaly.end_ns,
+    )
+
+
+@dataclass(slots=True)
+class Exonerated:
+    """Hosts that are slow because they have more to do: as long as they are so, and however that shows later.
+
+    Attributes:
+        since_ns: host -> since when its ranks are slow.
+        reasons: host -> what showed it.
+    """
+
+    since_ns: dict[str, int] = field(default_factory=dict)
+    reasons: dict[str, Reason] = field(default_factory=dict)
+
+    def judge(
+        self, graph: JobGraph, now_ns: int, steps: Sequence[Anomaly], peers: Sequence[Anomaly], pace: Pace
+    ) -> tuple[list[Finding], list[Anomaly]]:
+        """What is nobody's fault of the step anomalies, and those that are left."""
+        slow = [anomaly for anomaly in steps if anomaly.metric == "own_seconds"]
+        begins = {anomaly.component.name: anomaly.start_ns for anomaly in slow}
+        for host in [host for host, since_ns in self.since_ns.items() if begins.get(host) != since_ns]:
+            del self.since_ns[host], self.reasons[host]
+        harder = {anomaly.component.name: anomaly for anomaly in peers if works_harder(anomaly)}
+        ailing = {anomaly.component.name for anomaly in peers if families(anomaly) - SILENT_FAMILIES} - harder.keys()
+        for anomaly in slow:
+            host = anomaly.component.name
+            if host in self.since_ns:
+                continue
+            alone = all(other.start_ns >= anomaly.start_ns for other in slow)
+            if host in harder:
+                self.since_ns[host], self.reasons[host] = anomaly.start_ns, Reason.WORKS_HARDER
+            elif alone and host not in ailing and _made_nothing_slower(anomaly, now_ns, pace):
+                self.since_ns[host], self.reasons[host] = anomaly.start_ns, Reason.SLOWEST_RANK_CHANGES
+        freed = [anomaly for anomaly in slow if anomaly.component.name in self.since_ns]
+        found = [_more_work(graph, one, self.reasons[one.component.name], harder) for one in freed]
+        return found, [anomaly for anomaly in steps if anomaly not in freed]
+
+    def to_state(self) -> list[list[Any]]:
+        """JSON-able state."""
+        return [[host, since_ns, self.reasons[host].value] for host, since_ns in sorted(self.since_ns.items())]
+
+    def load_state(self, state: Sequence[Sequence[Any]]) -> None:
+        """Take back what ``to_state`` gave."""
+        self.since_ns = {host: since_ns for host, since_ns, _ in state}
+        self.reasons = {host: Reason(reason) for host, _, reason in state}
+
+
+_SLOWER_SHARE_RATIO = 0.25
+"""Of what a host's ranks take longer than their peers': the steps of jobs that wait for one grew by at least half of
+it; where another one had been as slow before they did not grow."""
+
+
+def _made_nothing_slower(slow: Anomaly, now_ns: int, pace: Pace) -> bool:
+    """Whether the job's steps are as long as before a host became the slowest: another one was, until then."""
+    growth_seconds = pace.most_growth_seconds(slow.start_ns, now_ns)
+    if growth_seconds is None or slow.detail["from_start"]:
+        return False
+    return growth_seconds < _SLOWER_SHARE_RATIO * float(slow.detail["excess_seconds"])
+
+
+def _more_work(graph: JobGraph, slow: Anomaly, reason: Reason, harder: Mapping[str, Anomaly]) -> Finding:
+    detail = slow.detail
+    why = (
+        "it does more work a second than they: it has more to do"
+        if reason is Reason.WORKS_HARDER
+        else "the job's steps are as long as before: until then they waited for another one"
+    )
+    text = (
+        f"{names_of(graph, detail['ranks'])}: {detail['own_seconds'] * 1e3:.0f} ms of its own a step, its peers "
+        f"{detail['peer_seconds'] * 1e3:.0f} ms, and {why}"
+    )
+    evidence = [Evidence(slow.detector, "own_seconds", slow.score, slow.start_ns, slow.end_ns, text)]
+    if shown := harder.get(slow.component.name):
+        evidence.extend(evidence_of(shown, metric) for metric in shown.detail["metrics"][:SHOWN_METRICS])
+    return Finding(
+        FaultKind.FAIL_SLOW,
+        "data_imbalance",
+        (),
+        slow.start_ns,
+        0.7,
+        reason,
+        tuple(evidence),
+        exonerates=(slow.component,),
+        seen_ns=slow.end_ns,
     )
 
 

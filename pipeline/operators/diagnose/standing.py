@@ -57,13 +57,13 @@ def still_standing(pace: Pace, now_ns: int) -> Finding:
 def told_as_unexplained(graph: JobGraph, now_ns: int, pace: Pace, rules: MachineRules) -> bool:
     """Whether a standstill is told though nothing shows why: it is longer than pauses are, and the processes live.
 
-    Where GPU memory is free the job is over; where it is not measured, nobody can tell.
+    Where GPU memory is free the job is over, where GPUs draw power as ever they work; not measured, nobody can tell.
     """
     since_ns = pace.standing_since_ns
     longest_ns = max(pace.longest_standing_ns, pace.longest_pause_ns)
     return (
         now_ns - since_ns >= max(rules.unexplained_ns, int(2 * rules.learned_factor * longest_ns))
-        and pace.memory_is_held
+        and pace.processes_wait
         and not steps_go_on(graph, pace)
         and not graph.in_announced_phase(since_ns, now_ns)
     )

@@ -50,6 +50,8 @@ def why_not(
         return None
     if slowdown.ratio == float("inf") and pace.work_goes_on:
         return Reason.OTHER_WORK  # own levels were learned while it trained: they say nothing of this
+    if began_with_other_work(graph, chosen, onset_ns, pace):
+        return Reason.OTHER_WORK
     growth_seconds = slowdown.step_seconds - slowdown.before_seconds
     if (own_excess_of(chosen, pace) or 0.0) > max(0.0, OWN_SHARE_RATIO * growth_seconds):
         return None
@@ -58,6 +60,14 @@ def why_not(
     # Other programs use a CPU for minutes and hurt nobody; what else ails may take minutes until it hurts.
     later = other_program(chosen) and _came_later(graph, chosen, onset_ns, slowdown, pace)
     return Reason.SLOWER_LATER if later else None
+
+
+def began_with_other_work(graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, pace: Pace) -> bool:
+    """Whether no steps tell the pace, and these differ since the job went over to other work, or later."""
+    since_ns = pace.other_work_since_ns
+    if pace.median_step_ns or not since_ns:
+        return False
+    return onset_ns >= since_ns - _LATE_NS - 2 * window_ns(graph, chosen)
 
 
 def _came_later(graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, slowdown: Slowdown, pace: Pace) -> bool:

@@ -522,3 +522,22 @@ class TestNan:
         life.see(nan, finding(STOP, "n3", cause="ecc_error", onset=20, certain=True), seconds=20)
 
         assert [line.suspects[0].component.name for line in life.decide.live] == ["n2", "n3"]
+
+
+def test_who_was_slow_because_it_had_more_to_do_is_taken_back_though_it_was_confirmed() -> None:
+    life, component = Life(), Component(ComponentKind.HOST, "n3")
+    life.see(finding(SLOW, "n3"), seconds=40)
+    assert life.lines[-1].state is VerdictState.CONFIRMED
+    more = replace(finding(SLOW, cause="data_imbalance"), reason=Reason.WORKS_HARDER, exonerates=(component,))
+    taken_back, told = life.see(more)
+
+    assert (taken_back.state, taken_back.reason, taken_back.update) == (VerdictState.CANCELLED, "works_harder", 2)
+    assert (told.suspects, told.cause) == ((), "data_imbalance")
+
+
+def test_a_process_that_ended_is_not_taken_back_because_its_host_had_more_to_do() -> None:
+    life, component = Life(), Component(ComponentKind.HOST, "n3")
+    life.see(finding(STOP, "n3", certain=True))
+    life.see(finding(STOP, "n3", certain=True), replace(finding(DEGRADED, "n3"), exonerates=(component,)))
+
+    assert all(line.state is not VerdictState.CANCELLED for line in life.lines)

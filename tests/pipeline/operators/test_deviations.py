@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tocsin.pipeline.operators.diagnose.deviations import MachineRules, telling_of
+from tocsin.pipeline.operators.diagnose.deviations import MachineRules, telling_of, works_harder
 from tocsin.pipeline.operators.diagnose.slow import SlowRules, beside_shared_data
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
@@ -83,3 +83,35 @@ def test_who_is_only_busier_is_not_why_a_job_waits_for_its_data(data_ratio: floa
     slower = _deviates("gpu_sm_clock_hertz", "low", 1.0e9, 1.9e9)
 
     assert beside_shared_data([steps], [busier, slower], SlowRules()) == [*([busier] if is_left else []), slower]
+
+
+def _shows(*metrics: tuple[str, str, float]) -> Anomaly:
+    """A machine whose metrics are so many times what is expected."""
+    parts = [_deviates(name, direction, ratio, 1.0) for name, direction, ratio in metrics]
+    return replace(parts[0], detail={"metrics": [part.detail["metrics"][0] for part in parts]})
+
+
+TENSOR, SM, DRAM = "gpu_tensor_active_ratio", "gpu_sm_active_ratio", "gpu_dram_active_ratio"
+POWER, CLOCK, UTIL = "gpu_power_watts", "gpu_sm_clock_hertz", "gpu_util_ratio"
+
+
+@pytest.mark.parametrize(
+    ("shown", "harder"),
+    [
+        (((TENSOR, "high", 1.18), (POWER, "high", 1.09)), True),
+        (((SM, "high", 1.1), (POWER, "high", 1.07)), True),
+        (((DRAM, "high", 1.11),), True),
+        (((POWER, "high", 1.08),), True),
+        (((SM, "high", 1.13),), False),  # at a low clock, too: nothing shows that it does more
+        (((TENSOR, "high", 1.26), (CLOCK, "low", 0.67)), False),
+        (((DRAM, "high", 1.2), (UTIL, "low", 0.9)), False),
+        (((SM, "high", 1.06), (POWER, "high", 1.04)), False),  # one slow GPU of eight
+        (((POWER, "high", 1.08), ("cpu_util_ratio", "high", 2.0)), False),
+        (((DRAM, "high", 1.11), ("gpu_temperature_celsius", "high", 1.1)), True),
+    ],
+)
+def test_whoever_does_more_work_a_second_has_more_to_do(
+    shown: tuple[tuple[str, str, float], ...], harder: bool
+) -> None:
+    """All do the same work in each step, and all steps are as long as the slowest's."""
+    assert works_harder(_shows(*shown)) is harder

@@ -143,11 +143,14 @@ class _StepsOfOneSecond:
     """A job whose steps ended until it came to stand."""
 
     median_step_ns = NS_PER_SECOND
-    work_is_known = work_goes_on = memory_is_held = False
-    standing_since_ns = standing_known_ns = longest_standing_ns = longest_pause_ns = 0
+    work_is_known = work_goes_on = processes_wait = False
+    standing_since_ns = standing_known_ns = longest_standing_ns = longest_pause_ns = other_work_since_ns = 0
 
     def slowdown_since(self, onset_ns: int, now_ns: int) -> None:
         """Nobody can say."""
+
+    def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
+        return None
 
     def own_excess_seconds(self, host: str) -> None:
         """Not measured."""

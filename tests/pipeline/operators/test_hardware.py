@@ -186,11 +186,15 @@ class StubPace:
     standing_since_ns: int = 0
     standing_known_ns: int = 0
     longest_standing_ns: int = 0
-    memory_is_held: bool = False
+    processes_wait: bool = False
+    other_work_since_ns: int = 0
     longest_pause_ns: int = 0
 
     def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
         return self.slowdown
+
+    def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
+        return None
 
     def own_excess_seconds(self, host: str) -> float | None:
         return None
@@ -370,7 +374,7 @@ def test_a_corrected_error_as_the_job_comes_to_stand_accuses_only_whom_it_is_new
     """An old card corrects some every few minutes: that one of them falls near a standstill tells nothing."""
     machines = Machines()
     for second in (*earlier, 260):
-        machines.say(second, "n3", events.ECC, kind="corrected", count=3)
+        machines.say(second, "n3", events.ECC, kind="corrected", count=30)
     onset_ns = T0 + 262 * NS_PER_SECOND
     stands = Finding(FaultKind.HANG, "unknown", (), onset_ns, 0.5, Reason.JOB_STALLED_UNEXPLAINED, ())
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tocsin.pipeline.operators.peer_work import WORK, WorkConfig, WorkTracker
+from tocsin.pipeline.operators.peer_work import WORK, WorkConfig, WorkTracker, is_other_work
 from tocsin.schemas.records import NS_PER_SECOND
 
 WINDOW_NS = 5 * NS_PER_SECOND
@@ -81,3 +81,25 @@ def test_what_pcie_does_for_minutes_is_how_the_job_works_now() -> None:
     tracker = _with_pcie(*[1.0] * 12, *[1.6] * 80, *[0.0] * 12)
 
     assert tracker.standing_since_ns == 92 * WINDOW_NS
+
+
+SM = {"gpu_sm_active_ratio": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("compute", "traffic", "is_other"),
+    [(1.1, 0.5, True), (0.96, 0.2, True), (0.6, 0.5, False), (1.1, 0.9, False), (None, 0.2, False), (1.1, None, False)],
+)
+def test_who_computes_as_ever_and_moves_much_less_makes_no_slow_steps(
+    compute: float | None, traffic: float | None, is_other: bool
+) -> None:
+    """An evaluation: no gradients go round."""
+    told = {"gpu_fp_active_ratio": compute, "rdma_bytes_per_second": traffic, "gpu_util_ratio": 1.0}
+    shares = {name: value for name, value in told.items() if value is not None}
+    assert is_other_work(shares) is is_other
+    tracker = WorkTracker(WorkConfig())
+    tracker.take((15, 20), {"gpu_fp_active_ratio": 1.0, "rdma_bytes_per_second": 1.0, **SM}, 0, announced=False)
+    assert tracker.other_work_since_ns == 0
+    for window in (20, 25):
+        tracker.take((window, window + 5), {**shares, **SM}, 0, announced=False)
+    assert tracker.other_work_since_ns == (20 if is_other else 0)

@@ -40,10 +40,14 @@ class StubPace:
     standing_since_ns: int = 0
     standing_known_ns: int = 0
     longest_standing_ns: int = 0
-    memory_is_held: bool = False
+    processes_wait: bool = False
+    other_work_since_ns: int = 0
     longest_pause_ns: int = 0
 
     def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
+        return None
+
+    def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
         return None
 
     def own_excess_seconds(self, host: str) -> float | None:

@@ -58,7 +58,8 @@ class Pace:
     standing_since_ns: int = 0
     standing_known_ns: int = 0
     longest_standing_ns: int = 0
-    memory_is_held: bool = False
+    processes_wait: bool = False
+    other_work_since_ns: int = 0
     longest_pause_ns: int = 0
     median_step_ns: int = NS_PER_SECOND
     work_is_known: bool = True
@@ -67,6 +68,9 @@ class Pace:
     def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
         """By the median of steps of a second."""
         return AS_EVER if self.slowdown and (onset_ns + now_ns) / 2 < self.slower_ns else self.slowdown
+
+    def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
+        return None
 
     def own_excess_seconds(self, host: str) -> float | None:
         return None
@@ -882,10 +886,10 @@ def test_hosts_that_steps_name_together_are_few_and_no_pipeline(
 @pytest.mark.parametrize(
     ("pace", "after_seconds"),
     [
-        (Pace(standing_since_ns=T0, memory_is_held=True), 300.0),
-        (Pace(standing_since_ns=T0, memory_is_held=True, longest_standing_ns=_ns(200) - T0), 600.0),
-        (Pace(standing_since_ns=T0, memory_is_held=True, longest_pause_ns=_ns(400) - T0), 1200.0),
-        (Pace(standing_since_ns=T0, memory_is_held=False), None),
+        (Pace(standing_since_ns=T0, processes_wait=True), 300.0),
+        (Pace(standing_since_ns=T0, processes_wait=True, longest_standing_ns=_ns(200) - T0), 600.0),
+        (Pace(standing_since_ns=T0, processes_wait=True, longest_pause_ns=_ns(400) - T0), 1200.0),
+        (Pace(standing_since_ns=T0, processes_wait=False), None),
     ],
 )
 def test_when_a_standstill_is_told_that_nothing_explains(pace: Pace, after_seconds: float | None) -> None:

@@ -1,0 +1,90 @@
+"""Hosts that are slow because they have more to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from tests.pipeline.operators.states import through_bytes
+from tests.pipeline.operators.test_standing import Pace
+from tocsin.pipeline.operators.diagnose.slow import Exonerated
+from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import NS_PER_SECOND, JobKey
+from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
+
+T0 = 1_800_000_000 * NS_PER_SECOND
+JOB = JobKey("c", "j")
+
+
+@dataclass
+class GrowingPace(Pace):
+    """The steps are so much longer since whenever is asked."""
+
+    growth_seconds: float | None = None
+
+    def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
+        return self.growth_seconds
+
+
+def _anomaly(host: str, metric: str, begin: int, detector: str, detail: dict[str, object]) -> Anomaly:
+    begin_ns, end_ns = T0 + begin * NS_PER_SECOND, T0 + 100 * NS_PER_SECOND
+    component = Component(ComponentKind.HOST, host)
+    return Anomaly(JOB, end_ns, component, metric, begin_ns, end_ns, 1.2, detector, "", detail)
+
+
+def _slow(host: str, begin: int = 50, *, from_start: bool = False) -> Anomaly:
+    detail = {"ranks": [3], "own_seconds": 1.5, "peer_seconds": 1.0, "excess_seconds": 0.5, "from_start": from_start}
+    return _anomaly(host, "own_seconds", begin, "steps", detail)
+
+
+def _power(host: str, ratio: float) -> Anomaly:
+    metric = {"metric": "gpu_power_watts", "direction": "high", "score": 1.4, "since_ns": T0, "present_ratio": 1.0}
+    return _anomaly(host, "gpu_power_watts", 50, "peers", {"metrics": [{**metric, "value": ratio, "expected": 1.0}]})
+
+
+def _judge(known: Exonerated, steps: list[Anomaly], peers: list[Anomaly], pace: Pace) -> list[tuple[str, str]]:
+    """Reason and whom it takes back, of each finding; through a snapshot."""
+    other = Exonerated()
+    other.load_state(through_bytes(known.to_state()))
+    found, left = other.judge(JobGraph(), T0 + 100 * NS_PER_SECOND, steps, peers, pace)
+    known.load_state(other.to_state())
+    assert len(left) == len(steps) - len(found)
+    assert all(finding.cause == "data_imbalance" and not finding.suspects for finding in found)
+    return [(finding.reason.value, finding.exonerates[0].name) for finding in found]
+
+
+def test_whoever_works_harder_meanwhile_stays_exonerated_as_long_as_it_is_slow() -> None:
+    known, pace = Exonerated(), GrowingPace(growth_seconds=0.5)
+
+    assert _judge(known, [_slow("n3")], [], pace) == []
+    assert _judge(known, [_slow("n3"), _slow("n5")], [_power("n3", 1.1)], pace) == [("works_harder", "n3")]
+    assert _judge(known, [_slow("n3")], [], pace) == [("works_harder", "n3")]
+    assert _judge(known, [], [], pace) == []
+    assert _judge(known, [_slow("n3")], [], pace) == []  # slow again: to be shown again
+
+
+@pytest.mark.parametrize(
+    ("growth_seconds", "freed"), [(None, False), (0.4, False), (0.13, False), (0.12, True), (-1.0, True)]
+)
+def test_whoever_became_the_slowest_and_made_nothing_slower_took_over_from_another(
+    growth_seconds: float | None, freed: bool
+) -> None:
+    found = _judge(Exonerated(), [_slow("n3")], [], GrowingPace(growth_seconds=growth_seconds))
+
+    assert found == ([(Reason.SLOWEST_RANK_CHANGES.value, "n3")] if freed else [])
+
+
+def test_who_ails_in_another_way_made_its_steps_longer_whatever_they_were_before() -> None:
+    pace, clock = GrowingPace(growth_seconds=0.0), _power("n3", 0.7)
+    clock.detail["metrics"][0]["direction"] = "low"
+
+    assert _judge(Exonerated(), [_slow("n3")], [clock], pace) == []
+
+
+def test_who_was_always_slow_and_who_is_slow_beside_an_earlier_one_are_not_asked() -> None:
+    pace = GrowingPace(growth_seconds=0.0)
+
+    assert _judge(Exonerated(), [_slow("n3", from_start=True)], [], pace) == []
+    assert _judge(Exonerated(), [_slow("n3", 20, from_start=True), _slow("n5", 50)], [], pace) == []
