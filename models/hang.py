@@ -231,6 +231,14 @@ def _alone(graph: WaitGraph, rank: int) -> bool:
     return not op.is_p2p and group is not None and group.ranks == (rank,) and not group.inferred
 
 
+def _in_other_collectives(roots: _Roots) -> dict[int, str]:
+    """Ranks that brought another name, size or type than their peers: that is seen, that others are absent may be that
+    nobody tells of them.
+    """
+    entered_other = Reason.ENTERED_OTHER_COLLECTIVE.value
+    return {rank: reason for rank, reason in roots.proven.items() if reason == entered_other}
+
+
 def _decide(data: HangInput, roots: _Roots, waiting: set[int]) -> tuple[dict[int, str], set[int], str]:
     """Choose the culprits: the strongest kind of evidence, and only while it singles somebody out."""
     everybody = roots.frozen | set(roots.proven) | roots.unsure | roots.silent | roots.inside | roots.torn
@@ -239,6 +247,8 @@ def _decide(data: HangInput, roots: _Roots, waiting: set[int]) -> tuple[dict[int
     culprits: dict[int, str] = {}
     if roots.frozen:
         culprits = dict.fromkeys(roots.frozen, Reason.PROCESS_STOPPED_PEERS_WAIT.value)
+    elif other := _in_other_collectives(roots):
+        culprits = other
     elif roots.proven:
         # More ranks "absent" than waiting: the ones that wait came early, or went astray.
         if len(roots.proven) <= max(len(waiting), 1):

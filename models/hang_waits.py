@@ -185,9 +185,21 @@ class WaitGraph:
     unstarted: frozenset[int] = frozenset()
 
 
+_NAMES_OF_NCCL: Mapping[str, str] = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather_base",
+    "reducescatter": "reduce_scatter_base",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "alltoall": "all_to_all",
+}
+"""NCCL's own words, which want the same count of all members; PyTorch's lists (``all_gather``) may be uneven."""
+
+
 def base_name(op_name: str) -> str:
-    """``nccl:send 0->1`` -> ``send``; ``_all_gather_base`` -> ``all_gather_base``."""
-    return op_name.rpartition(":")[2].partition(" ")[0].lstrip("_")
+    """``nccl:send 0->1`` -> ``send``; ``_all_gather_base`` -> ``all_gather_base``, ``AllGather`` as well."""
+    name = op_name.rpartition(":")[2].partition(" ")[0].lstrip("_")
+    return _NAMES_OF_NCCL.get(name.removeprefix("nccl").lower(), name) if "_" not in name else name
 
 
 def sends(op: OpState) -> bool:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.models import hang_cases as cases
 from tocsin.models import hang
 from tocsin.models.hang import GroupInfo, HangInput, OpState, RankState, analyse
+from tocsin.models.hang_waits import base_name
 
 WORLD = GroupInfo("w", "world", (0, 1, 2, 3))
 SURE_KINDS = ("cpu_stall", "stopped", "no_dump", "skip", "wrong_op", "gpu_error", "gpu_stall_timed")
@@ -260,3 +261,35 @@ def test_ten_thousand_ranks_take_about_a_second() -> None:
     assert finding.culprits == (777,)
     assert len(finding.victims) == 9_999
     assert took < 4, "about a second on a free core; the machine may be shared"
+
+
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [
+        ("nccl:send 0->1", "send"),
+        ("nccl:_all_gather_base", "all_gather_base"),
+        ("AllReduce", "all_reduce"),
+        ("ncclReduceScatter", "reduce_scatter_base"),
+        ("all_gather", "all_gather"),
+        ("gloo:barrier", "barrier"),
+    ],
+)
+def test_operations_have_one_name_whoever_tells_it(told: str, name: str) -> None:
+    assert base_name(told) == name
+
+
+@pytest.mark.parametrize("word", ["AllReduce", "nccl:all_reduce", "ReduceScatter"])
+@pytest.mark.parametrize("heard_of", [16, 10])
+def test_whoever_brings_another_size_is_named_though_nobody_tells_of_half_of_the_ranks(
+    word: str, heard_of: int
+) -> None:
+    """States are samples: of ranks that tell none nobody knows whether they arrived."""
+    group = GroupInfo("dp0", "dp", tuple(range(16)))
+    states = []
+    for rank in range(16):
+        op = OpState("dp0", 1347, word, 4096 if rank == 3 else 8192, start_ns=10)
+        states.append(RankState(rank, (op,) if rank < heard_of else (), {"dp0": 1346}))
+
+    found = analyse(HangInput((group,), tuple(states), world_size=16))
+
+    assert (found.culprits, found.reason) == ((3,), "entered_other_collective")
