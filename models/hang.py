@@ -232,9 +232,7 @@ def _alone(graph: WaitGraph, rank: int) -> bool:
 
 
 def _in_other_collectives(roots: _Roots) -> dict[int, str]:
-    """Ranks that brought another name, size or type than their peers: that is seen, that others are absent may be that
-    nobody tells of them.
-    """
+    """Ranks that brought another name, size or type: that is seen; of who seems to be absent perhaps nobody tells."""
     entered_other = Reason.ENTERED_OTHER_COLLECTIVE.value
     return {rank: reason for rank, reason in roots.proven.items() if reason == entered_other}
 

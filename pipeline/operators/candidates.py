@@ -20,13 +20,13 @@ class RotationConfig:
     Attributes:
         memory_ns: a host that looked slow and recovered is remembered for this long.
         overlap_ns: a host that recovered so long after another one began to be slow did not hand it on.
-        settled_seconds: who stays slow for so long is named all the same; for so long times the number of those who
-            looked slow before it, where there were several.
+        settled_seconds: who stays slow for so long (hot experts stay for one to two and a half minutes) is named all
+            the same; for so long times the number of those who looked slow before it, where there were several.
     """
 
     memory_ns: int = 180 * NS_PER_SECOND
     overlap_ns: int = 60 * NS_PER_SECOND
-    settled_seconds: float = 60.0
+    settled_seconds: float = 120.0
 
 
 @dataclass(slots=True)

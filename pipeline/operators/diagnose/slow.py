@@ -150,10 +150,12 @@ class Exonerated:
     Attributes:
         since_ns: host -> since when its ranks are slow.
         reasons: host -> what showed it.
+        asked: host -> the same, of those that were asked once whether they made anything slower.
     """
 
     since_ns: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, Reason] = field(default_factory=dict)
+    asked: dict[str, int] = field(default_factory=dict)
 
     def judge(
         self, graph: JobGraph, now_ns: int, steps: Sequence[Anomaly], peers: Sequence[Anomaly], pace: Pace
@@ -163,29 +165,33 @@ class Exonerated:
         begins = {anomaly.component.name: anomaly.start_ns for anomaly in slow}
         for host in [host for host, since_ns in self.since_ns.items() if begins.get(host) != since_ns]:
             del self.since_ns[host], self.reasons[host]
+        self.asked = {host: since_ns for host, since_ns in self.asked.items() if begins.get(host) == since_ns}
         harder = {anomaly.component.name: anomaly for anomaly in peers if works_harder(anomaly)}
         ailing = {anomaly.component.name for anomaly in peers if families(anomaly) - SILENT_FAMILIES} - harder.keys()
         for anomaly in slow:
             host = anomaly.component.name
             if host in self.since_ns:
                 continue
-            alone = all(other.start_ns >= anomaly.start_ns for other in slow)
             if host in harder:
                 self.since_ns[host], self.reasons[host] = anomaly.start_ns, Reason.WORKS_HARDER
-            elif alone and host not in ailing and _made_nothing_slower(anomaly, now_ns, pace):
-                self.since_ns[host], self.reasons[host] = anomaly.start_ns, Reason.SLOWEST_RANK_CHANGES
+            elif host not in self.asked and (known := _made_slower(anomaly, slow, now_ns, pace)) is not None:
+                self.asked[host] = anomaly.start_ns
+                if not known and host not in ailing:
+                    self.since_ns[host], self.reasons[host] = anomaly.start_ns, Reason.SLOWEST_RANK_CHANGES
         freed = [anomaly for anomaly in slow if anomaly.component.name in self.since_ns]
         found = [_more_work(graph, one, self.reasons[one.component.name], harder) for one in freed]
         return found, [anomaly for anomaly in steps if anomaly not in freed]
 
-    def to_state(self) -> list[list[Any]]:
+    def to_state(self) -> dict[str, list[list[Any]]]:
         """JSON-able state."""
-        return [[host, since_ns, self.reasons[host].value] for host, since_ns in sorted(self.since_ns.items())]
+        freed = [[host, since_ns, self.reasons[host].value] for host, since_ns in sorted(self.since_ns.items())]
+        return {"freed": freed, "asked": [[host, since_ns] for host, since_ns in sorted(self.asked.items())]}
 
-    def load_state(self, state: Sequence[Sequence[Any]]) -> None:
+    def load_state(self, state: Mapping[str, Sequence[Sequence[Any]]]) -> None:
         """Take back what ``to_state`` gave."""
-        self.since_ns = {host: since_ns for host, since_ns, _ in state}
-        self.reasons = {host: Reason(reason) for host, _, reason in state}
+        self.since_ns = {host: since_ns for host, since_ns, _ in state["freed"]}
+        self.reasons = {host: Reason(reason) for host, _, reason in state["freed"]}
+        self.asked = dict(state["asked"])
 
 
 _SLOWER_SHARE_RATIO = 0.25
@@ -193,12 +199,17 @@ _SLOWER_SHARE_RATIO = 0.25
 it; where another one had been as slow before they did not grow."""
 
 
-def _made_nothing_slower(slow: Anomaly, now_ns: int, pace: Pace) -> bool:
-    """Whether the job's steps are as long as before a host became the slowest: another one was, until then."""
+def _made_slower(slow: Anomaly, others: Sequence[Anomaly], now_ns: int, pace: Pace) -> bool | None:
+    """Whether the job's steps are longer since a host became the slowest: else another one was, until then.
+
+    It is asked once, as soon as steps tell (None: not yet): later another one may have recovered.
+    """
+    if slow.detail["from_start"] or any(other.start_ns < slow.start_ns for other in others):
+        return True
     growth_seconds = pace.most_growth_seconds(slow.start_ns, now_ns)
-    if growth_seconds is None or slow.detail["from_start"]:
-        return False
-    return growth_seconds < _SLOWER_SHARE_RATIO * float(slow.detail["excess_seconds"])
+    if growth_seconds is None:
+        return None
+    return growth_seconds >= _SLOWER_SHARE_RATIO * float(slow.detail["excess_seconds"])
 
 
 def _more_work(graph: JobGraph, slow: Anomaly, reason: Reason, harder: Mapping[str, Anomaly]) -> Finding:

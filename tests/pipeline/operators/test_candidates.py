@@ -16,7 +16,7 @@ def _at(second: float) -> int:
 
 @pytest.mark.parametrize(
     ("others", "lasted_seconds", "blamed"),
-    [(0, 5, True), (1, 59, False), (1, 60, True), (3, 60, False), (3, 179, False), (3, 180, True)],
+    [(0, 5, True), (1, 119, False), (1, 120, True), (3, 120, False), (3, 359, False), (3, 360, True)],
 )
 def test_the_more_looked_slow_before_the_longer_one_must_be_so_to_be_named(
     others: int, lasted_seconds: int, blamed: bool

@@ -76,6 +76,14 @@ def test_whoever_became_the_slowest_and_made_nothing_slower_took_over_from_anoth
     assert found == ([(Reason.SLOWEST_RANK_CHANGES.value, "n3")] if freed else [])
 
 
+def test_it_is_asked_once_as_soon_as_steps_tell_as_another_one_may_recover_later() -> None:
+    known = Exonerated()
+
+    assert _judge(known, [_slow("n3")], [], GrowingPace(growth_seconds=None)) == []
+    assert _judge(known, [_slow("n3")], [], GrowingPace(growth_seconds=0.5)) == []
+    assert _judge(known, [_slow("n3")], [], GrowingPace(growth_seconds=0.0)) == []
+
+
 def test_who_ails_in_another_way_made_its_steps_longer_whatever_they_were_before() -> None:
     pace, clock = GrowingPace(growth_seconds=0.0), _power("n3", 0.7)
     clock.detail["metrics"][0]["direction"] = "low"
