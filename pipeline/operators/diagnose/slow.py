@@ -191,7 +191,7 @@ class Exonerated:
         """Take back what ``to_state`` gave."""
         self.since_ns = {host: since_ns for host, since_ns, _ in state["freed"]}
         self.reasons = {host: Reason(reason) for host, _, reason in state["freed"]}
-        self.asked = dict(state["asked"])
+        self.asked = dict(map(tuple, state["asked"]))
 
 
 _SLOWER_SHARE_RATIO = 0.25
