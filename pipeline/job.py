@@ -129,9 +129,9 @@ class JobPace:
         return self.peers.work.longest_standing_ns
 
     @property
-    def processes_wait(self) -> bool:
-        """Whether the machines' GPU memory is in use as ever, and their GPUs draw less: processes live and wait."""
-        return self.peers.memory_is_held and self.peers.work.rests
+    def processes_wait_since_ns(self) -> int:
+        """Since when GPUs draw less while their memory is in use as ever: processes live and wait; 0: they do not."""
+        return self.peers.work.resting_since_ns if self.peers.memory_is_held else 0
 
 
 class JobPipeline:

@@ -95,8 +95,8 @@ class WorkTracker:
         self._burst_since_ns = 0
         self.other_work_since_ns = 0
         """Since when the machines compute as much as ever and move much less, 0: they do not."""
-        self.rests = False
-        """Whether the machines' GPUs drew much less power than usual in the last window."""
+        self.resting_since_ns = 0
+        """Since when the machines' GPUs draw much less power than usual in each window, 0: they do not."""
         self._shows_work = False
         """Whether the last window was judged by metrics of ``WORK``: spinning machines draw power, too."""
         self.work_ratio = 1.0
@@ -128,7 +128,8 @@ class WorkTracker:
             announced: the job announced a pause.
         """
         row, self._shows_work = work_row(shares)
-        self.rests = shares.get(_POWER, 1.0) < _REST_POWER_RATIO
+        rests = shares.get(_POWER, 1.0) < _REST_POWER_RATIO
+        self.resting_since_ns = (self.resting_since_ns or span_ns[0]) if rests else 0
         if not np.isfinite(row).any():
             return False
         if self._is_storage(row, span_ns):
@@ -220,7 +221,7 @@ class WorkTracker:
             "standing_known_ns": self.standing_known_ns,
             "longest_standing_ns": self.longest_standing_ns,
             "other_work_since_ns": self.other_work_since_ns,
-            "rests": self.rests,
+            "resting_since_ns": self.resting_since_ns,
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -230,4 +231,4 @@ class WorkTracker:
         self._shows_work, self._burst_since_ns = state["shows_work"], state["burst_since_ns"]
         self.standing_since_ns, self.standing_known_ns = state["standing_since_ns"], state["standing_known_ns"]
         self.longest_standing_ns = state["longest_standing_ns"]
-        self.other_work_since_ns, self.rests = state["other_work_since_ns"], state["rests"]
+        self.other_work_since_ns, self.resting_since_ns = state["other_work_since_ns"], state["resting_since_ns"]

@@ -63,9 +63,9 @@ class Pace(Protocol):
         ...
 
     @property
-    def processes_wait(self) -> bool:
-        """Whether the machines' GPU memory is in use as ever, and their GPUs draw less power: processes live and wait.
+    def processes_wait_since_ns(self) -> int:
+        """Since when the GPUs always draw less power while their memory is in use as ever: processes live and wait.
 
-        False also where nobody tells.
+        0: they do not, or nobody tells.
         """
         ...

@@ -59,11 +59,11 @@ def told_as_unexplained(graph: JobGraph, now_ns: int, pace: Pace, rules: Machine
 
     Where GPU memory is free the job is over, where GPUs draw power as ever they work; not measured, nobody can tell.
     """
-    since_ns = pace.standing_since_ns
+    since_ns, waits_ns = pace.standing_since_ns, pace.processes_wait_since_ns
     longest_ns = max(pace.longest_standing_ns, pace.longest_pause_ns)
     return (
-        now_ns - since_ns >= max(rules.unexplained_ns, int(2 * rules.learned_factor * longest_ns))
-        and pace.processes_wait
+        bool(waits_ns)
+        and now_ns - max(since_ns, waits_ns) >= max(rules.unexplained_ns, int(2 * rules.learned_factor * longest_ns))
         and not steps_go_on(graph, pace)
         and not graph.in_announced_phase(since_ns, now_ns)
     )

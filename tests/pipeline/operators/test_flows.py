@@ -143,8 +143,10 @@ class _StepsOfOneSecond:
     """A job whose steps ended until it came to stand."""
 
     median_step_ns = NS_PER_SECOND
-    work_is_known = work_goes_on = processes_wait = False
-    standing_since_ns = standing_known_ns = longest_standing_ns = longest_pause_ns = other_work_since_ns = 0
+    work_is_known = work_goes_on = False
+    standing_since_ns = standing_known_ns = longest_standing_ns = longest_pause_ns = other_work_since_ns = (
+        processes_wait_since_ns
+    ) = 0
 
     def slowdown_since(self, onset_ns: int, now_ns: int) -> None:
         """Nobody can say."""

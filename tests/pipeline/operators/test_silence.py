@@ -40,7 +40,7 @@ class StubPace:
     standing_since_ns: int = 0
     standing_known_ns: int = 0
     longest_standing_ns: int = 0
-    processes_wait: bool = False
+    processes_wait_since_ns: int = 0
     other_work_since_ns: int = 0
     longest_pause_ns: int = 0
 

@@ -58,7 +58,7 @@ class Pace:
     standing_since_ns: int = 0
     standing_known_ns: int = 0
     longest_standing_ns: int = 0
-    processes_wait: bool = False
+    processes_wait_since_ns: int = 0
     other_work_since_ns: int = 0
     longest_pause_ns: int = 0
     median_step_ns: int = NS_PER_SECOND
@@ -886,10 +886,11 @@ def test_hosts_that_steps_name_together_are_few_and_no_pipeline(
 @pytest.mark.parametrize(
     ("pace", "after_seconds"),
     [
-        (Pace(standing_since_ns=T0, processes_wait=True), 300.0),
-        (Pace(standing_since_ns=T0, processes_wait=True, longest_standing_ns=_ns(200) - T0), 600.0),
-        (Pace(standing_since_ns=T0, processes_wait=True, longest_pause_ns=_ns(400) - T0), 1200.0),
-        (Pace(standing_since_ns=T0, processes_wait=False), None),
+        (Pace(standing_since_ns=T0, processes_wait_since_ns=T0), 300.0),
+        (Pace(standing_since_ns=T0, processes_wait_since_ns=T0, longest_standing_ns=_ns(200) - T0), 600.0),
+        (Pace(standing_since_ns=T0, processes_wait_since_ns=T0, longest_pause_ns=_ns(400) - T0), 1200.0),
+        (Pace(standing_since_ns=T0, processes_wait_since_ns=_ns(100)), 400.0),  # GPUs that worked until then
+        (Pace(standing_since_ns=T0, processes_wait_since_ns=0), None),
     ],
 )
 def test_when_a_standstill_is_told_that_nothing_explains(pace: Pace, after_seconds: float | None) -> None:
