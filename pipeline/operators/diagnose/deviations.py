@@ -232,9 +232,9 @@ def may_have_more_work(graph: JobGraph, chosen: Sequence[Anomaly]) -> bool:
     return bool(told) and all(harder)
 
 
-_WORK_METRICS = frozenset(
-    {"gpu_tensor_active_ratio", "gpu_fp_active_ratio", "gpu_dram_active_ratio", "gpu_sm_active_ratio"}
-)
+_WORK_METRICS = ("gpu_tensor_active_ratio", "gpu_fp_active_ratio", "gpu_dram_active_ratio")
+_OCCUPIED, _MORE_BESIDE_RATIO = "gpu_sm_active_ratio", 1.04
+"""Time in which anything runs, no work: it counts where power is as clearly higher."""
 _MORE_RATIO, _MORE_POWER_RATIO = 1.07, 1.06
 """Of one of them, or of power. Hosts with a hot expert: activity 10 to 20 % and power 4 to 10 % above what peers that
 wait for them show; machines of which one GPU of eight is slow: by up to 6 % in single windows."""
@@ -254,9 +254,11 @@ def works_harder(anomaly: Anomaly) -> bool:
     if any(m["direction"] == "low" or family_of(m) not in ("activity", "power") for m in seen):
         return False
     above = {m["metric"]: _above(m) for m in seen}
-    as_fast = max(above.get(name, 0.0) for name in (_POWER, _MORE_BYTES)) >= _AS_MUCH_RATIO
-    more = max(above.get(name, 0.0) for name in _WORK_METRICS) >= _MORE_RATIO
-    return as_fast and (more or above.get(_POWER, 0.0) >= _MORE_POWER_RATIO)
+    power, more_bytes = above.get(_POWER, 0.0), above.get(_MORE_BYTES, 0.0)
+    counted = max(above.get(name, 0.0) for name in _WORK_METRICS) >= _MORE_RATIO
+    occupied = above.get(_OCCUPIED, 0.0) >= _MORE_RATIO and power >= _MORE_BESIDE_RATIO
+    as_fast = max(power, more_bytes) >= _AS_MUCH_RATIO
+    return (counted and as_fast) or occupied or power >= _MORE_POWER_RATIO
 
 
 def _above(metric: Mapping[str, Any]) -> float:

@@ -100,6 +100,7 @@ POWER, CLOCK, UTIL = "gpu_power_watts", "gpu_sm_clock_hertz", "gpu_util_ratio"
     [
         (((TENSOR, "high", 1.18), (POWER, "high", 1.09)), True),
         (((SM, "high", 1.1), (POWER, "high", 1.07)), True),
+        (((SM, "high", 1.08), (POWER, "high", 1.02)), False),  # a GPU of eight whose kernels take longer
         (((DRAM, "high", 1.11),), True),
         (((POWER, "high", 1.08),), True),
         (((SM, "high", 1.13),), False),  # at a low clock, too: nothing shows that it does more
