@@ -241,6 +241,8 @@ wait for them show; machines of which one GPU of eight is slow: by up to 6 % in 
 _MORE_BYTES, _AS_MUCH_RATIO = "gpu_dram_active_ratio", 1.02
 """At a low clock activity is higher; power is not, nor do more bytes go to memory."""
 _FAINT_SCORE = 0.5
+_SHOWS_WITHIN_NS = 90 * NS_PER_SECOND
+"""Three half minutes."""
 
 
 def works_harder(anomaly: Anomaly) -> bool:
@@ -248,8 +250,11 @@ def works_harder(anomaly: Anomaly) -> bool:
 
     In a synchronous job all do the same work in each step, and the steps of all are as long as those of the slowest:
     whoever is slow does no more work a second than those who wait for it. Whoever does has more to do: a hot expert,
-    longer sequences. Activity alone does not show it: at a low clock the same work takes more of the cycles.
+    longer sequences. Activity alone does not show it: at a low clock the same work takes more of the cycles. It shows
+    from the begin on: what one window shows minutes later takes nothing back.
     """
+    if anomaly.end_ns - begin_ns(anomaly) > _SHOWS_WITHIN_NS:
+        return False
     seen = [m for m in anomaly.detail["metrics"] if m["score"] >= _FAINT_SCORE and family_of(m) not in SILENT_FAMILIES]
     if any(m["direction"] == "low" or family_of(m) not in ("activity", "power") for m in seen):
         return False

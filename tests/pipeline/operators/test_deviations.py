@@ -116,3 +116,8 @@ def test_whoever_does_more_work_a_second_has_more_to_do(
 ) -> None:
     """All do the same work in each step, and all steps are as long as the slowest's."""
     assert works_harder(_shows(*shown)) is harder
+
+
+@pytest.mark.parametrize(("seconds", "harder"), [(30, True), (90, True), (120, False)])
+def test_what_one_window_shows_minutes_later_takes_nothing_back(seconds: int, harder: bool) -> None:
+    assert works_harder(_deviates(POWER, "high", 1.1, 1.0, seconds)) is harder

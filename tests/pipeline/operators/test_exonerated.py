@@ -40,7 +40,8 @@ def _slow(host: str, begin: int = 50, *, from_start: bool = False) -> Anomaly:
 
 
 def _power(host: str, ratio: float) -> Anomaly:
-    metric = {"metric": "gpu_power_watts", "direction": "high", "score": 1.4, "since_ns": T0, "present_ratio": 1.0}
+    metric = {"metric": "gpu_power_watts", "direction": "high", "score": 1.4, "present_ratio": 1.0}
+    metric["since_ns"] = T0 + 50 * NS_PER_SECOND
     return _anomaly(host, "gpu_power_watts", 50, "peers", {"metrics": [{**metric, "value": ratio, "expected": 1.0}]})
 
 
