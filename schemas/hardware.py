@@ -149,9 +149,13 @@ def _clocks_event(payload: Mapping[str, Any]) -> HardwareMeaning | None:
     return None
 
 
+_PORT_IS_UP: Final = frozenset({"", "active", "active_defer", "up", "linkup"})
+"""The kernel's names, and what other collectors write: to take "up" for a fault would evict a healthy machine."""
+
+
 def _ib_port(payload: Mapping[str, Any]) -> HardwareMeaning | None:
     port, state = _text(payload, "port") or "a port", _text(payload, "state").lower()
-    if state in {"", "active"}:
+    if state in _PORT_IS_UP:
         rate, best = _number(payload, "rate_gbps"), _number(payload, "max_rate_gbps")
         if 0 < rate < best:
             text = f"{port} runs at {rate:g} Gb/s, it had {best:g}"

@@ -90,10 +90,10 @@ class Reason(StrEnum):
     SLOWER_BEFORE = "slower_before"
     """Deviates, and the steps are slower; they were for a while before it did: that is not why."""
     SLOWER_LATER = "slower_later"
+    """Deviates, and the steps are slower; they were as fast as ever for a while after it did: that is not why."""
     WORKS_HARDER = "works_harder"
     """Takes longer for its steps, or makes all steps longer, and does more work a second than its peers meanwhile: it
     has more to do."""
-    """Deviates, and the steps are slower; they were as fast as ever for a while after it did: that is not why."""
     OTHER_WORK = "other_work"
     """No step ends, and the machines work on: an evaluation, a compilation or a checkpoint that nobody announced."""
     STEPS_GO_ON = "steps_go_on"

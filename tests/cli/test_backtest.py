@@ -124,7 +124,7 @@ def test_nothing_to_judge_is_no_error(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main([*argv, "--jobs", "1"]) == 0
     by_set = {name: figures["not_judged"] for name, figures in told(capsys)["sets"].items()}
     assert by_set["ours"] == {"nothing_recorded": 1}
-    assert by_set["plain"] == {"metric_missing": 1}
+    assert by_set["plain"] == {"metric_missing": 1, "too_few_peers": 1}
     assert (by_set["peers"], by_set["steps"]) == ({"metric_missing": 1}, {"no_hook": 1})
     assert by_set["entropy"] == {"no_hook": 1, "warming_up": 1}
     assert by_set["bilstm"] == {"no_model": 2}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tocsin.pipeline.operators.diagnose.common import common_component, few_hosts
@@ -245,15 +245,27 @@ _SHOWS_WITHIN_NS = 90 * NS_PER_SECOND
 """Three half minutes."""
 
 
+_REPORTS = "reports_broken_part"
+
+
+def beside_reports(anomalies: Sequence[Anomaly], hosts: Collection[str]) -> list[Anomaly]:
+    """The same, marked where the machine said of itself that a part of it is broken."""
+    return [
+        replace(anomaly, detail={**anomaly.detail, _REPORTS: True}) if anomaly.component.name in hosts else anomaly
+        for anomaly in anomalies
+    ]
+
+
 def works_harder(anomaly: Anomaly) -> bool:
     """Whether a machine does more work a second than its peers, and nothing of it is low.
 
     In a synchronous job all do the same work in each step, and the steps of all are as long as those of the slowest:
     whoever is slow does no more work a second than those who wait for it. Whoever does has more to do: a hot expert,
     longer sequences. Activity alone does not show it: at a low clock the same work takes more of the cycles. It shows
-    from the begin on: what one window shows minutes later takes nothing back.
+    from the begin on: what one window shows minutes later takes nothing back. Nor does it of a machine that reports a
+    broken part (``beside_reports``): a failing link keeps GPUs busy.
     """
-    if anomaly.end_ns - begin_ns(anomaly) > _SHOWS_WITHIN_NS:
+    if anomaly.detail.get(_REPORTS) or anomaly.end_ns - begin_ns(anomaly) > _SHOWS_WITHIN_NS:
         return False
     seen = [m for m in anomaly.detail["metrics"] if m["score"] >= _FAINT_SCORE and family_of(m) not in SILENT_FAMILIES]
     if any(m["direction"] == "low" or family_of(m) not in ("activity", "power") for m in seen):

@@ -267,6 +267,15 @@ class HardwareTracker:
             only_holds=False,
         )
 
+    def hosts_with_reports(self, now_ns: int) -> frozenset[str]:
+        """Who said of itself lately that a part of it is broken."""
+        oldest_ns = now_ns - self.config.keep_ns
+        return frozenset(
+            host
+            for host, facts in self.facts.items()
+            if any(fact.accuses and fact.cause not in _WEAK_CAUSES and fact.ts_ns >= oldest_ns for fact in facts)
+        )
+
     def explain(self, findings: Sequence[Finding]) -> list[Finding]:
         """Name the cause where an event on the same machine tells it."""
         return [self._explained(finding) for finding in findings]

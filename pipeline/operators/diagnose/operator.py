@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tocsin.pipeline.operators.base import pack_state, unpack_state
-from tocsin.pipeline.operators.diagnose.deviations import MachineRules
+from tocsin.pipeline.operators.diagnose.deviations import MachineRules, beside_reports
 from tocsin.pipeline.operators.diagnose.dumps import DumpConfig, DumpTracker
 from tocsin.pipeline.operators.diagnose.flows import FlowRules, FlowTracker
 from tocsin.pipeline.operators.diagnose.hardware import HardwareRules, HardwareTracker, add_broken
@@ -174,8 +174,9 @@ class Diagnose:
         if network is not None:
             return [network]
         peers = [anomaly for anomaly in anomalies if anomaly.detector == PEERS]
-        peers = beside_shared_data(steps, peers, self._config.slow)
-        more, left = self._exonerated.judge(self._graph, now_ns, steps, peers, pace)
+        broken = self._hardware.hosts_with_reports(now_ns)
+        peers = beside_reports(beside_shared_data(steps, peers, self._config.slow), broken)
+        more, left = self._exonerated.judge(self._graph, now_ns, steps, peers, pace, broken)
         self._cleared.free(peers, self._exonerated.since_ns)
         machine, machine_reasons = find_machine(self._graph, now_ns, peers, pace, self._config.machine, self._cleared)
         reasons.extend(machine_reasons)

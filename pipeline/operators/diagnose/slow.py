@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -157,20 +157,26 @@ class Exonerated:
     reasons: dict[str, Reason] = field(default_factory=dict)
     asked: dict[str, int] = field(default_factory=dict)
 
-    def judge(
-        self, graph: JobGraph, now_ns: int, steps: Sequence[Anomaly], peers: Sequence[Anomaly], pace: Pace
+    def judge(  # what is known, and who reports that it is broken
+        self,
+        graph: JobGraph,
+        now_ns: int,
+        steps: Sequence[Anomaly],
+        peers: Sequence[Anomaly],
+        pace: Pace,
+        broken: Collection[str] = (),
     ) -> tuple[list[Finding], list[Anomaly]]:
-        """What is nobody's fault of the step anomalies, and those that are left."""
+        """What is nobody's fault of the step anomalies, and those that are left: all of who reports a broken part."""
         slow = [anomaly for anomaly in steps if anomaly.metric == "own_seconds"]
         begins = {anomaly.component.name: anomaly.start_ns for anomaly in slow}
-        for host in [host for host, since_ns in self.since_ns.items() if begins.get(host) != since_ns]:
+        for host in [h for h, since_ns in self.since_ns.items() if begins.get(h) != since_ns or h in broken]:
             del self.since_ns[host], self.reasons[host]
         self.asked = {host: since_ns for host, since_ns in self.asked.items() if begins.get(host) == since_ns}
         harder = {anomaly.component.name: anomaly for anomaly in peers if works_harder(anomaly)}
         ailing = {anomaly.component.name for anomaly in peers if families(anomaly) - SILENT_FAMILIES} - harder.keys()
         for anomaly in slow:
             host = anomaly.component.name
-            if host in self.since_ns:
+            if host in self.since_ns or host in broken:
                 continue
             if host in harder:
                 self.since_ns[host], self.reasons[host] = anomaly.start_ns, Reason.WORKS_HARDER

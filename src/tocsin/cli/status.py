@@ -32,6 +32,7 @@ _MEANING = {
     "no_impact": "a machine deviated, and neither the steps nor its peers suffered",
     "slower_before": "a machine deviated in a job that had been slower for a while: that is not why",
     "slower_later": "a job became slower when a machine had deviated for a while: that is not why",
+    "works_harder": "a machine is slower than its peers and does more work a second: it has more to do",
     "monitoring_lost": "a source fell silent while its peers went on",
     "ambiguous": "several components fitted the evidence equally well",
     "victim": "explained by another component's fault",

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tocsin.pipeline.operators.diagnose.deviations import MachineRules, telling_of, works_harder
+from tocsin.pipeline.operators.diagnose.deviations import MachineRules, beside_reports, telling_of, works_harder
 from tocsin.pipeline.operators.diagnose.slow import SlowRules, beside_shared_data
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
@@ -121,3 +121,10 @@ def test_whoever_does_more_work_a_second_has_more_to_do(
 @pytest.mark.parametrize(("seconds", "harder"), [(30, True), (90, True), (120, False)])
 def test_what_one_window_shows_minutes_later_takes_nothing_back(seconds: int, harder: bool) -> None:
     assert works_harder(_deviates(POWER, "high", 1.1, 1.0, seconds)) is harder
+
+
+@pytest.mark.parametrize(("host", "harder"), [("n1", False), ("n2", True)])
+def test_more_work_clears_nobody_who_reports_a_broken_part(host: str, harder: bool) -> None:
+    [marked] = beside_reports([_deviates(POWER, "high", 1.1, 1.0)], {host})
+
+    assert works_harder(marked) is harder

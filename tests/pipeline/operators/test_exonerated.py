@@ -97,3 +97,13 @@ def test_who_was_always_slow_and_who_is_slow_beside_an_earlier_one_are_not_asked
 
     assert _judge(Exonerated(), [_slow("n3", from_start=True)], [], pace) == []
     assert _judge(Exonerated(), [_slow("n3", 20, from_start=True), _slow("n5", 50)], [], pace) == []
+
+
+def test_who_reports_a_broken_part_is_never_exonerated_nor_stays_so() -> None:
+    """A failing link keeps GPUs busy."""
+    known, pace, now_ns = Exonerated(), GrowingPace(growth_seconds=0.0), T0 + 100 * NS_PER_SECOND
+    steps = [_slow("n3"), _slow("n5")]
+
+    assert known.judge(JobGraph(), now_ns, steps, [_power("n3", 1.1)], pace)[1] == []
+    assert known.judge(JobGraph(), now_ns, steps, [_power("n3", 1.1)], pace, {"n3"})[1] == [_slow("n3")]
+    assert list(known.since_ns) == ["n5"]

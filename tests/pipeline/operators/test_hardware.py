@@ -229,6 +229,9 @@ class Machines:
     def find(self, second: float, pace: StubPace) -> tuple[list[Finding], list[Reason]]:
         return self.tracker.find(self.graph, T0 + int(second * NS_PER_SECOND), pace)
 
+    def reports(self, second: float) -> frozenset[str]:
+        return self.tracker.hosts_with_reports(T0 + int(second * NS_PER_SECOND))
+
 
 class TestTracker:
     def test_a_job_that_suffers_confirms_and_one_that_does_not_only_notes(self) -> None:
@@ -381,3 +384,22 @@ def test_a_corrected_error_as_the_job_comes_to_stand_accuses_only_whom_it_is_new
     [found] = machines.tracker.accuse_who_told([stands], onset_ns + 40 * NS_PER_SECOND)
 
     assert [suspect.component.name for suspect in found.suspects] == suspects
+
+
+class TestReports:
+    def test_a_broken_part_counts_for_ten_minutes_or_until_it_is_well_again(self) -> None:
+        machines = Machines()
+        machines.say(1, "n3", events.XID, code=74)
+        machines.say(2, "n4", events.IB_PORT, port="mlx5_0/1", state="down")
+
+        assert machines.reports(10) == {"n3", "n4"}
+        machines.say(12, "n4", events.IB_PORT, port="mlx5_0/1", state="up")
+        assert machines.reports(20) == machines.reports(601) == {"n3"}
+        assert machines.reports(602) == set()
+
+    def test_an_event_that_accuses_nobody_is_no_report(self) -> None:
+        machines = Machines()
+        machines.say(1, "n3", events.XID, code=31)  # a page fault: mostly the program's
+
+        assert machines.tracker.facts["n3"]
+        assert machines.reports(10) == set()
