@@ -17,6 +17,7 @@ from tocsin.pipeline.operators.base import anomaly_from, pack_state, unpack_stat
 from tocsin.pipeline.operators.decide import Decide, DecideConfig
 from tocsin.pipeline.operators.diagnose import Diagnose, DiagnoseConfig
 from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.pipeline.operators.peer_load import Load
 from tocsin.pipeline.operators.peer_words import DETECTOR as PEERS
 from tocsin.pipeline.operators.peers import PeerDetector, PeersConfig
 from tocsin.pipeline.operators.steps import DETECTOR as STEPS
@@ -92,6 +93,10 @@ class JobPace:
     def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
         """By how much the job's steps may at most be longer since then; None: too few steps tell."""
         return self.steps.most_growth_seconds(onset_ns, now_ns)
+
+    def more_work(self, host: str) -> Load | None:
+        """How much more work than its peers a host lately does, None: no more, or nobody knows."""
+        return self.peers.load.more_work(host)
 
     @property
     def work_is_known(self) -> bool:

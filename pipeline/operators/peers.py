@@ -27,6 +27,7 @@ from tocsin.pipeline.operators.peer_absence import Absences
 from tocsin.pipeline.operators.peer_begin import ALL, BeginConfig, BeginTracker
 from tocsin.pipeline.operators.peer_cards import Cards
 from tocsin.pipeline.operators.peer_exits import ExitsConfig, ExitTracker, knows_memory, memory_shares
+from tocsin.pipeline.operators.peer_load import LoadConfig, LoadTracker
 from tocsin.pipeline.operators.peer_patience import Patience, PatienceConfig, as_asked
 from tocsin.pipeline.operators.peer_rows import (
     GPU_SAMPLES,
@@ -73,6 +74,7 @@ class PeersConfig:
         patience: and over means of half a minute.
         exits: whose processes ended first.
         begin: when it began to work in earnest.
+        load: who does more work than expected.
         standing_share_ratio: while the job stands, a host differs from this share of its usual level on.
         lone_standing_share_ratio: and a single one of its GPUs from this share on.
         lone_gpu_ratio: a single GPU's deviation counts so much: the largest of eight is larger by chance.
@@ -87,6 +89,7 @@ class PeersConfig:
     patience: PatienceConfig = field(default_factory=PatienceConfig)
     exits: ExitsConfig = field(default_factory=ExitsConfig)
     begin: BeginConfig = field(default_factory=BeginConfig)
+    load: LoadConfig = field(default_factory=LoadConfig)
     standing_share_ratio: float = 0.3
     lone_standing_share_ratio: float = 0.5
     lone_gpu_ratio: float = 0.8
@@ -108,6 +111,7 @@ class PeerDetector:
         self._tasks: dict[str, tuple[int, ...] | None] = {}
         """host -> the pipeline stages that it carries; None: it is spare."""
         self.work = WorkTracker(config.work)
+        self.load = LoadTracker(config.load)
         self._exits = ExitTracker(config.exits)
         self._first: Anomaly | None = None
         """Who fell alone in the first window in which the job did nothing."""
@@ -122,6 +126,7 @@ class PeerDetector:
         self._table = table
         self._patience = Patience(self._config.patience, table)
         self._patience.sums.grow([], len(self._hosts))
+        self.load.clear()
         self._ask_patience()
         self._blocks = {"host": Block(table.host), "mean": Block(table.gpu), "gpu": Block(table.gpu)}
         self._set_floors()
@@ -245,7 +250,11 @@ class PeerDetector:
             self._first = None
         if announced or self.work.standing_since_ns:
             self._patience.drop()
+            self.load.clear()
         else:
+            if not self.work.is_idle:
+                span_ns, means = data.end_ns - data.start_ns, seen.values["mean"]
+                self.load.take(span_ns, told.hosts, means, groups, self._blocks["mean"], seen.windows["mean"])
             crowded = self._working.crowded(seen.sigmas)
             self._patience.take((data.start_ns, data.end_ns), told.hosts, seen.values, groups, self._peers, crowded)
         if announced:
@@ -387,6 +396,7 @@ class PeerDetector:
             self._working.forget(rows)
             self._standing.forget(rows)
             self._patience.forget(sorted(new), rows)
+            self.load.forget(new)
 
     def _known(self) -> Known:
         config = self._config
@@ -424,6 +434,7 @@ class PeerDetector:
                 "first": None if self._first is None else asdict(self._first),
                 "begin": self._begin.to_state(),
                 "exits": self._exits.to_state(),
+                "load": self.load.to_state(),
                 "absences": self._absences.to_state(),
                 "abstained": self.abstained,
             }
@@ -445,6 +456,7 @@ class PeerDetector:
         self._first = None if state["first"] is None else anomaly_from(state["first"])
         self._begin.load_state(state["begin"])
         self._exits.load_state(state["exits"])
+        self.load.load_state(state["load"])
         self._absences.load_state(state["absences"])
         self.abstained = state["abstained"]
         for name, block in self._blocks.items():

@@ -15,7 +15,7 @@ from tocsin.pipeline.operators.base import STATE_VERSION
 from tocsin.pipeline.testing import JobShape, MetricsScenario
 from tocsin.schemas.errors import SnapshotError
 
-SHAPE_OF_VERSION = (9, "d97042f465ef643a")
+SHAPE_OF_VERSION = (10, "041715e479ff1cf5")
 _JOB = re.compile(r"^pipeline/[^/]*/[^/]*/[^/]*/")
 
 
@@ -50,7 +50,7 @@ def test_whoever_changes_the_state_raises_its_version(parts: dict[str, bytes]) -
 
 
 def test_a_state_of_the_version_before_is_refused_by_name(parts: dict[str, bytes]) -> None:
-    before = {name: data.replace(b'"version":%d' % STATE_VERSION, b'"version":8') for name, data in parts.items()}
+    before = {name: data.replace(b'"version":%d' % STATE_VERSION, b'"version":9') for name, data in parts.items()}
 
-    with pytest.raises(SnapshotError, match=r"has version 8, this program reads version 9"):
+    with pytest.raises(SnapshotError, match=r"has version 9, this program reads version 10"):
         EmbeddedEngine(EngineConfig()).restore(before)

@@ -267,15 +267,24 @@ def works_harder(anomaly: Anomaly) -> bool:
     """
     if anomaly.detail.get(_REPORTS) or anomaly.end_ns - begin_ns(anomaly) > _SHOWS_WITHIN_NS:
         return False
-    seen = [m for m in anomaly.detail["metrics"] if m["score"] >= _FAINT_SCORE and family_of(m) not in SILENT_FAMILIES]
-    if any(m["direction"] == "low" or family_of(m) not in ("activity", "power") for m in seen):
+    if not is_only_busier(anomaly):
         return False
-    above = {m["metric"]: _above(m) for m in seen}
+    above = {m["metric"]: _above(m) for m in _seen(anomaly)}
     power, more_bytes = above.get(_POWER, 0.0), above.get(_MORE_BYTES, 0.0)
     counted = max(above.get(name, 0.0) for name in _WORK_METRICS) >= _MORE_RATIO
     occupied = above.get(_OCCUPIED, 0.0) >= _MORE_RATIO and power >= _MORE_BESIDE_RATIO
     as_fast = max(power, more_bytes) >= _AS_MUCH_RATIO
     return (counted and as_fast) or occupied or power >= _MORE_POWER_RATIO
+
+
+def is_only_busier(anomaly: Anomaly) -> bool:
+    """Whether nothing of a machine is low, and nothing else than its activity and power is high."""
+    return all(m["direction"] == "high" and family_of(m) in ("activity", "power") for m in _seen(anomaly))
+
+
+def _seen(anomaly: Anomaly) -> list[Mapping[str, Any]]:
+    metrics = anomaly.detail["metrics"]
+    return [m for m in metrics if m["score"] >= _FAINT_SCORE and family_of(m) not in SILENT_FAMILIES]
 
 
 def _above(metric: Mapping[str, Any]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from tocsin.models.pace import Slowdown
+from tocsin.pipeline.operators.peer_load import Load
 
 
 class Pace(Protocol):
@@ -25,6 +26,10 @@ class Pace(Protocol):
 
     def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
         """By how much the job's steps may at most be longer since then; None: too few steps tell."""
+        ...
+
+    def more_work(self, host: str) -> Load | None:
+        """How much more work than its peers a host lately does, None: no more, or nobody knows."""
         ...
 
     @property

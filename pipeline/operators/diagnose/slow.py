@@ -12,11 +12,13 @@ from tocsin.pipeline.operators.diagnose.deviations import (
     SILENT_FAMILIES,
     evidence_of,
     families,
+    is_only_busier,
     works_harder,
 )
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.pipeline.operators.peer_load import POWER
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Anomaly, ComponentKind, Evidence, FaultKind
@@ -174,18 +176,19 @@ class Exonerated:
         self.asked = {host: since_ns for host, since_ns in self.asked.items() if begins.get(host) == since_ns}
         harder = {anomaly.component.name: anomaly for anomaly in peers if works_harder(anomaly)}
         ailing = {anomaly.component.name for anomaly in peers if families(anomaly) - SILENT_FAMILIES} - harder.keys()
+        ill = {anomaly.component.name for anomaly in peers if not is_only_busier(anomaly)}
         for anomaly in slow:
             host = anomaly.component.name
             if host in self.since_ns or host in broken:
                 continue
-            if host in harder:
+            if host in harder or (host not in ill and _more_load(anomaly, now_ns, pace)):
                 self.since_ns[host], self.reasons[host] = anomaly.start_ns, Reason.WORKS_HARDER
             elif host not in self.asked and (known := _made_slower(anomaly, slow, now_ns, pace)) is not None:
                 self.asked[host] = anomaly.start_ns
                 if not known and host not in ailing:
                     self.since_ns[host], self.reasons[host] = anomaly.start_ns, Reason.SLOWEST_RANK_CHANGES
         freed = [anomaly for anomaly in slow if anomaly.component.name in self.since_ns]
-        found = [_more_work(graph, one, self.reasons[one.component.name], harder) for one in freed]
+        found = [_more_work(graph, one, self.reasons[one.component.name], harder, pace) for one in freed]
         return found, [anomaly for anomaly in steps if anomaly not in freed]
 
     def to_state(self) -> dict[str, list[list[Any]]]:
@@ -198,6 +201,15 @@ class Exonerated:
         self.since_ns = {host: since_ns for host, since_ns, _ in state["freed"]}
         self.reasons = {host: Reason(reason) for host, _, reason in state["freed"]}
         self.asked = dict(map(tuple, state["asked"]))
+
+
+_LOAD_WITHIN_NS = 180 * NS_PER_SECOND
+"""Steps name a host half a minute to two minutes after it became slow; what shows later may be something else."""
+
+
+def _more_load(slow: Anomaly, now_ns: int, pace: Pace) -> bool:
+    """Whether a host that became slow draws more power than expected since, by too little to be an alarm by itself."""
+    return now_ns - slow.start_ns <= _LOAD_WITHIN_NS and pace.more_work(slow.component.name) is not None
 
 
 _SLOWER_SHARE_RATIO = 0.25
@@ -218,7 +230,7 @@ def _made_slower(slow: Anomaly, others: Sequence[Anomaly], now_ns: int, pace: Pa
     return growth_seconds >= _SLOWER_SHARE_RATIO * float(slow.detail["excess_seconds"])
 
 
-def _more_work(graph: JobGraph, slow: Anomaly, reason: Reason, harder: Mapping[str, Anomaly]) -> Finding:
+def _more_work(graph: JobGraph, slow: Anomaly, reason: Reason, harder: Mapping[str, Anomaly], pace: Pace) -> Finding:
     detail = slow.detail
     why = (
         "it does more work a second than they: it has more to do"
@@ -232,6 +244,10 @@ def _more_work(graph: JobGraph, slow: Anomaly, reason: Reason, harder: Mapping[s
     evidence = [Evidence(slow.detector, "own_seconds", slow.score, slow.start_ns, slow.end_ns, text)]
     if shown := harder.get(slow.component.name):
         evidence.extend(evidence_of(shown, metric) for metric in shown.detail["metrics"][:SHOWN_METRICS])
+    elif load := pace.more_work(slow.component.name):
+        host = slow.component.name
+        text = f"{host}: {load.power_ratio:.3f} times the power that is expected, {load.work_ratio:.3f} times the work"
+        evidence.append(Evidence("peers", POWER, 0.5, slow.start_ns, slow.end_ns, text))
     return Finding(
         FaultKind.FAIL_SLOW,
         "data_imbalance",

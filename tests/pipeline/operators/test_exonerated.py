@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -10,10 +10,12 @@ from tests.pipeline.operators.states import through_bytes
 from tests.pipeline.operators.test_standing import Pace
 from tocsin.pipeline.operators.diagnose.slow import Exonerated
 from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.pipeline.operators.peer_load import Load
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
+CLOCK = "gpu_sm_clock_hertz"
 T0 = 1_800_000_000 * NS_PER_SECOND
 JOB = JobKey("c", "j")
 
@@ -23,6 +25,10 @@ class GrowingPace(Pace):
     """The steps are so much longer since whenever is asked."""
 
     growth_seconds: float | None = None
+    loads: dict[str, Load] = field(default_factory=dict)
+
+    def more_work(self, host: str) -> Load | None:
+        return self.loads.get(host)
 
     def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
         return self.growth_seconds
@@ -107,3 +113,19 @@ def test_who_reports_a_broken_part_is_never_exonerated_nor_stays_so() -> None:
     assert known.judge(JobGraph(), now_ns, steps, [_power("n3", 1.1)], pace)[1] == []
     assert known.judge(JobGraph(), now_ns, steps, [_power("n3", 1.1)], pace, {"n3"})[1] == [_slow("n3")]
     assert list(known.since_ns) == ["n5"]
+
+
+@pytest.mark.parametrize(("begin", "freed"), [(50, True), (-80, True), (-81, False)])
+def test_a_little_more_power_is_no_alarm_and_tells_why_a_host_became_slow(begin: int, freed: bool) -> None:
+    pace = GrowingPace(growth_seconds=0.5, loads={"n3": Load(1.06, 1.15)})
+
+    assert _judge(Exonerated(), [_slow("n3", begin)], [], pace) == ([("works_harder", "n3")] if freed else [])
+
+
+@pytest.mark.parametrize(("metric", "direction", "freed"), [("gpu_power_watts", "high", True), (CLOCK, "low", False)])
+def test_more_power_clears_nobody_of_whom_something_is_low(metric: str, direction: str, freed: bool) -> None:
+    shown = _power("n3", 1.01)
+    shown.detail["metrics"][0].update(metric=metric, direction=direction)
+    pace = GrowingPace(growth_seconds=0.5, loads={"n3": Load(1.06, 1.15)})
+
+    assert _judge(Exonerated(), [_slow("n3")], [shown], pace) == ([("works_harder", "n3")] if freed else [])

@@ -154,6 +154,9 @@ class _StepsOfOneSecond:
     def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
         return None
 
+    def more_work(self, host: str) -> None:
+        """Nobody has more to do."""
+
     def own_excess_seconds(self, host: str) -> None:
         """Not measured."""
 

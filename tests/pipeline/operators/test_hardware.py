@@ -196,6 +196,9 @@ class StubPace:
     def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
         return None
 
+    def more_work(self, host: str) -> None:
+        """Nobody has more to do."""
+
     def own_excess_seconds(self, host: str) -> float | None:
         return None
 

@@ -16,6 +16,7 @@ from tocsin.pipeline.operators.diagnose.stop import StopConfig, stood_before_dea
 from tocsin.pipeline.operators.diagnose.timing import began_later
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.pipeline.operators.peer_load import Load
 from tocsin.schemas import events
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import (
@@ -73,6 +74,9 @@ class Pace:
         return None
 
     def own_excess_seconds(self, host: str) -> float | None:
+        return None
+
+    def more_work(self, host: str) -> Load | None:
         return None
 
 

@@ -1,0 +1,160 @@
+"""Which machines do more work a second than is usual for them, by their peers: they may be slow because of it.
+
+In a synchronous job all do the same work in each step, and the steps of all are as long as the slowest's: whoever is
+slow does as much work a second as those who wait for it, and draws as much power or less. Whoever does more of both
+has more to do: a hot expert, longer sequences. Ten percent more power is no alarm by itself; beside a rank that is
+slower than its peers it tells why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tocsin.models.peers import PeerWindow
+from tocsin.models.robust import MAD_TO_SIGMA, median
+from tocsin.pipeline.operators.arrays import array_from, array_state
+from tocsin.pipeline.operators.peer_rows import Block
+from tocsin.schemas.records import NS_PER_SECOND
+
+FloatArray = NDArray[np.float32]
+IntArray = NDArray[np.intp]
+
+POWER = "gpu_power_watts"
+CLOCK = "gpu_sm_clock_hertz"
+WORK = ("gpu_tensor_active_ratio", "gpu_fp_active_ratio", "gpu_dram_active_ratio")
+MOVED = ("nvlink_bytes_per_second", "pcie_bytes_per_second")
+_COLUMNS = (POWER, CLOCK, *WORK, *MOVED)
+_NOTHING_FLOORS = 3.0
+"""Below so many of a metric's floors there is nothing to take a ratio of."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadConfig:
+    """Settings.
+
+    Attributes:
+        memory_ns: a window of so long ago counts e times less.
+        least_power_ratio: of what is expected: power alone shows more work from here on.
+        least_work_ratio: the busiest of tensor cores, arithmetic and memory, where ...
+        beside_power_ratio: ... power is higher too, by so much.
+        clear_sigmas: above the other hosts by so many of their spreads.
+        least_clock_ratio: at a lower clock the same work takes more of the cycles.
+        least_moved_ratio: whoever moves less than usual over a link may wait for that link.
+    """
+
+    memory_ns: int = 15 * NS_PER_SECOND
+    least_power_ratio: float = 1.05
+    least_work_ratio: float = 1.10
+    beside_power_ratio: float = 1.02
+    clear_sigmas: float = 3.0
+    least_clock_ratio: float = 0.985
+    least_moved_ratio: float = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How much more than expected a host draws and does, both 1.0 where it is as ever or nobody tells."""
+
+    power_ratio: float
+    work_ratio: float
+
+
+@dataclass(slots=True)
+class LoadTracker:
+    """What each host of one job lately did, over what is expected of it: shape (hosts, metrics), NaN = not known."""
+
+    config: LoadConfig
+    hosts: list[str] = field(default_factory=list)
+    ratios: FloatArray = field(default_factory=lambda: np.empty((0, len(_COLUMNS)), np.float32))
+
+    def take(  # one window
+        self, span_ns: int, hosts: Sequence[str], values: FloatArray, groups: IntArray, block: Block, window: PeerWindow
+    ) -> None:
+        """Take one window in which the job worked.
+
+        Args:
+            span_ns: its length.
+            hosts: row keys.
+            values: means over each host's GPUs, shape (hosts, metrics).
+            groups: who is compared with whom, shape (hosts,).
+            block: what ``values`` are.
+            window: and what was expected of them; until that is learned, what the group shows is.
+        """
+        place = {metric.name: column for column, metric in enumerate(block.metrics)}
+        now = np.full((len(hosts), len(_COLUMNS)), np.nan, np.float32)
+        for column, name in enumerate(_COLUMNS):
+            if (source := place.get(name)) is None:
+                continue
+            learned = np.isfinite(window.sigmas[:, source])
+            expected = np.where(learned, window.expected[:, source], _of_group(values[:, source], groups))
+            tells = expected > _NOTHING_FLOORS * block.scales[source].floor
+            now[tells, column] = values[tells, source] / expected[tells]
+        known = self._of(hosts)
+        rate = min(1.0, span_ns / self.config.memory_ns)
+        moved = known + np.float32(rate) * (now - known)
+        self.ratios = np.where(np.isfinite(known) & np.isfinite(now), moved, np.where(np.isfinite(now), now, known))
+        self.hosts = list(hosts)
+
+    def clear(self) -> None:
+        """The job does something else, or nothing."""
+        self.ratios = np.full_like(self.ratios, np.nan)
+
+    def forget(self, hosts: Collection[str]) -> None:
+        """These do other work from now on."""
+        self.ratios[[row for row, host in enumerate(self.hosts) if host in hosts]] = np.nan
+
+    def more_work(self, host: str) -> Load | None:
+        """How much more work than its peers a host does, None: no more, or nobody knows."""
+        if host not in self.hosts:
+            return None
+        config, index = self.config, self.hosts.index(host)
+        row = self.ratios[index]
+        told = dict(zip(_COLUMNS, map(float, row), strict=True))
+        low = [told[CLOCK] < config.least_clock_ratio, *(told[name] < config.least_moved_ratio for name in MOVED)]
+        if any(low):
+            return None
+        clear = self._clear_ratios(row, np.delete(self.ratios, index, 0))
+        power, work = clear.get(POWER, 1.0), max(clear.get(name, 1.0) for name in WORK)
+        beside = work >= config.least_work_ratio and power >= config.beside_power_ratio
+        return Load(power, work) if power >= config.least_power_ratio or beside else None
+
+    def _clear_ratios(self, row: FloatArray, others: FloatArray) -> dict[str, float]:
+        """What of it stands out among the hosts."""
+        middle = median(others, 0)
+        width = MAD_TO_SIGMA * median(np.abs(others - middle), 0)
+        with np.errstate(invalid="ignore"):
+            clear = row - middle >= self.config.clear_sigmas * width
+        return {name: float(row[column]) for column, name in enumerate(_COLUMNS) if clear[column]}
+
+    def _of(self, hosts: Sequence[str]) -> FloatArray:
+        """What is known of these."""
+        if list(hosts) == self.hosts:
+            return self.ratios
+        rows = {host: row for row, host in enumerate(self.hosts)}
+        found = np.full((len(hosts), len(_COLUMNS)), np.nan, np.float32)
+        for row, host in enumerate(hosts):
+            if host in rows:
+                found[row] = self.ratios[rows[host]]
+        return found
+
+    def to_state(self) -> dict[str, Any]:
+        """JSON-able state."""
+        return {"hosts": self.hosts, "ratios": array_state(self.ratios)}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``to_state`` gave."""
+        self.hosts, self.ratios = list(state["hosts"]), array_from(state["ratios"])
+
+
+def _of_group(values: FloatArray, groups: IntArray) -> FloatArray:
+    """What each row's group shows, shape (rows,)."""
+    found = np.full(len(values), np.nan, np.float32)
+    for group in np.unique(groups[groups >= 0]):
+        rows = groups == group
+        found[rows] = median(values[rows], 0)
+    return found

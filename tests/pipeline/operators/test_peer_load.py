@@ -1,0 +1,96 @@
+"""Who does more work a second than expected, by too little to be an alarm."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.pipeline.operators.states import through_bytes
+from tocsin.models.peers import PeerConfig
+from tocsin.pipeline.operators.peer_load import LoadConfig, LoadTracker
+from tocsin.pipeline.operators.peer_rows import Block
+from tocsin.schemas.metrics import BUILTIN_TABLE
+from tocsin.schemas.records import NS_PER_SECOND
+
+METRICS = [metric.name for metric in BUILTIN_TABLE.gpu]
+USUAL = {"gpu_power_watts": 500.0, "gpu_sm_clock_hertz": 1.9e9, "gpu_tensor_active_ratio": 0.4}
+USUAL |= {"nvlink_bytes_per_second": 5e10}
+COUNT = 8
+HOSTS = [f"n{row}" for row in range(COUNT)]
+SPAN_NS = 5 * NS_PER_SECOND
+
+
+class Job:
+    """Eight hosts that do the same, each by its own measure, a percent of noise."""
+
+    def __init__(self, metrics: tuple[str, ...] = tuple(USUAL)) -> None:
+        self.metrics = metrics
+        self.tracker = LoadTracker(LoadConfig())
+        self.block = Block(BUILTIN_TABLE.gpu)
+        self.random = np.random.default_rng(7)
+        self.own = 1 + 0.02 * self.random.standard_normal((COUNT, len(METRICS)))
+
+    def run(self, count: int, **n3: float) -> None:
+        """So many windows; n3 shows so many times what it usually does."""
+        for _ in range(count):
+            values = np.full((COUNT, len(METRICS)), np.nan, np.float32)
+            for name in self.metrics:
+                column = METRICS.index(name)
+                noise = 1 + 0.01 * self.random.standard_normal(COUNT)
+                values[:, column] = USUAL[name] * self.own[:, column] * noise
+                values[3, column] *= n3.get(name, 1.0)
+            groups = np.zeros(COUNT, np.intp)
+            window = self.block.compare(HOSTS, values, groups, PeerConfig())
+            self.tracker.take(SPAN_NS, HOSTS, values, groups, self.block, window)
+
+    def hosts(self) -> list[str]:
+        return [host for host in HOSTS if self.tracker.more_work(host)]
+
+
+@pytest.mark.parametrize(
+    ("shown", "told"),
+    [
+        ({}, False),
+        ({"gpu_power_watts": 1.08}, True),
+        ({"gpu_power_watts": 1.02}, False),
+        ({"gpu_power_watts": 1.05, "gpu_tensor_active_ratio": 1.2}, True),
+        ({"gpu_tensor_active_ratio": 1.2}, False),  # of the cycles, of which there may be fewer
+        ({"gpu_power_watts": 1.08, "gpu_sm_clock_hertz": 0.95}, False),
+        ({"gpu_power_watts": 1.08, "nvlink_bytes_per_second": 0.8}, False),  # it waits for that link
+    ],
+)
+def test_more_power_at_the_same_clock_is_more_work(shown: dict[str, float], told: bool) -> None:
+    job = Job()
+    job.run(30)
+    job.run(6, **shown)
+
+    assert job.hosts() == (["n3"] if told else [])
+
+
+def test_before_a_host_is_known_it_is_measured_by_the_others() -> None:
+    job = Job()
+    job.run(4, gpu_power_watts=1.2)
+
+    assert job.hosts() == ["n3"]
+
+
+def test_what_is_not_measured_tells_nothing() -> None:
+    job = Job(metrics=("gpu_sm_clock_hertz",))
+    job.run(30)
+
+    assert job.hosts() == []
+    assert job.tracker.more_work("unknown") is None
+
+
+def test_it_is_forgotten_with_the_work_and_goes_through_a_snapshot() -> None:
+    job, other = Job(), LoadTracker(LoadConfig())
+    job.run(30)
+    job.run(6, gpu_power_watts=1.1)
+    other.load_state(through_bytes(job.tracker.to_state()))
+
+    assert job.hosts() == ["n3"]
+    assert other.more_work("n3") == job.tracker.more_work("n3")
+    other.forget({"n3"})
+    assert other.more_work("n3") is None
+    job.tracker.clear()
+    assert job.hosts() == []
