@@ -202,10 +202,15 @@ class EmbeddedEngine:
         pipeline = self._pipelines[job] = JobPipeline(self._config.job, job, self.models, time.perf_counter)
         if self._config.history is not None:
             self._histories[job] = JobHistory(self._config.history)
-        for other, older in self._pipelines.items():
-            same = (other.cluster, other.job_id) == (job.cluster, job.job_id)
-            if same and other.attempt < job.attempt:
-                verdicts.extend(older.on_new_attempt(now_ns))
+        olders = {
+            other.attempt: older
+            for other, older in self._pipelines.items()
+            if (other.cluster, other.job_id) == (job.cluster, job.job_id) and other.attempt < job.attempt
+        }
+        for older in olders.values():
+            verdicts.extend(older.on_new_attempt(now_ns))
+        if olders:
+            pipeline.diagnose.follow(olders[max(olders)].diagnose)
         _LOG.info("job appeared", extra={"job": job.job_id, "attempt": job.attempt, "cluster": job.cluster})
         if self._on_job is not None:
             self._on_job(job)

@@ -55,6 +55,12 @@ class Reason(StrEnum):
     """This rank was the only one without a number at the first step that had one."""
     NAN_EVERYWHERE = "nan_everywhere"
     """All ranks lost their numbers in the same step: nobody is singled out."""
+    NAN_SAME_STEP_AGAIN = "nan_same_step_again"
+    """The step that had no number before the job went back has none again: the data or the model's state is to blame,
+    and no machine."""
+    NAN_SOON_ELSEWHERE = "nan_soon_elsewhere"
+    """Another machine than before lost its numbers, few steps from there or right after the job went back: the model's
+    state is more likely to blame than two machines."""
     JOB_STALLED_UNEXPLAINED = "job_stalled_unexplained"
     """The job stands still beyond its patience and the evidence names nobody."""
     JOB_SILENT = "job_silent"

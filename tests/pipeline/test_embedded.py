@@ -147,6 +147,37 @@ def test_a_new_attempt_closes_the_verdicts_of_the_old_one() -> None:
     assert verdicts[-1].reason == "new_attempt"
 
 
+@pytest.mark.parametrize("broken_off", [False, True], ids=["through", "restored"])
+def test_a_nan_that_comes_again_at_the_same_step_on_another_machine_names_nobody(broken_off: bool) -> None:
+    """The machine was replaced, the data was not: the second attempt knows what happened in the first."""
+    first = FakeJob(JobShape(), JobKey("c", "j", 0))
+    second = FakeJob(JobShape(start_ns=first.shape.start_ns + 40 * NS_PER_SECOND), JobKey("c", "j", 1))
+    engine = EmbeddedEngine(EngineConfig())
+    verdicts: list[Verdict] = []
+    lost_step = -1
+    for at in range(80):
+        job = first if at < 40 else second
+        if at == 15:
+            lost_step = first.step
+            first.nan(3)
+        if at > 40 and second.step == lost_step:
+            second.ranks[3].host = "spare"
+            second.nan(3)
+            lost_step = -1
+        for record in job.second():
+            engine.take(encode(record))
+        verdicts += engine.tick(first.shape.start_ns + (at + 1) * NS_PER_SECOND).verdicts
+        if at == 45 and broken_off:
+            parts = engine.snapshot()
+            engine = EmbeddedEngine(EngineConfig())
+            engine.restore(parts)
+
+    assert lost_step == -1
+    opened = [verdict for verdict in verdicts if verdict.update == 0]
+    told = [(verdict.job.attempt, [s.component.name for s in verdict.suspects], verdict.reason) for verdict in opened]
+    assert told == [(0, ["n03"], "nan_first_by_step"), (1, [], "nan_same_step_again")]
+
+
 class TestBadInput:
     """Nothing crashes; each error names what is wrong; the rest goes on."""
 

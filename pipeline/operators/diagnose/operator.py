@@ -75,7 +75,7 @@ class Diagnose:
         """Know nothing but the graph."""
         self._config = config
         self._graph = graph
-        self._nan = NanTracker(config.nan)
+        self._nan = NanTracker(config.nan, graph)
         self._waits = WaitTracker(config.waits, graph)
         self._flows = FlowTracker(config.flows, graph)
         self._dumps = DumpTracker(config.dumps, graph, config.waits.mute_after_seconds)
@@ -83,6 +83,10 @@ class Diagnose:
         self._cleared = Cleared()
         self._exonerated = Exonerated()
         self._network = NetworkTracker(config.network, graph)
+
+    def follow(self, older: Diagnose) -> None:
+        """Know of the attempt before this one what this one may meet again."""
+        self._nan.follow(older._nan)
 
     def on_slice(self, data: Slice, anomalies: Sequence[Anomaly], pace: Pace) -> Diagnosis:
         """Explain what is wrong at the end of this slice.
@@ -103,7 +107,7 @@ class Diagnose:
         anomalies = [anomaly for anomaly in anomalies if anomaly.detector != EXITS]
         if stop_reason is not None:
             reasons.append(stop_reason)
-        nan = self._nan.find(self._graph, now_ns)
+        nan = self._nan.find(now_ns)
         findings = [finding for finding in (stop, nan) if finding is not None]
         broken, broken_reasons = self._hardware.find(self._graph, now_ns, pace)
         reasons.extend(broken_reasons)

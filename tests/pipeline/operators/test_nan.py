@@ -13,6 +13,7 @@ from tocsin.pipeline.operators.diagnose.nan import NanConfig, NanTracker
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas import events
+from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import (
     NS_PER_SECOND,
     Event,
@@ -33,21 +34,25 @@ NAN, INF = float("nan"), float("inf")
 class Ranks:
     """Four ranks on four hosts, one step a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, *hosts: str) -> None:
         self.graph = JobGraph()
-        self.graph.take([Topology(JOB, f"n{r}", T0, (RankPlace(r, f"n{r}"),)) for r in range(4)])
-        self.tracker = NanTracker(NanConfig())
+        self.hosts = hosts or ("n0", "n1", "n2", "n3")
+        self.graph.take([Topology(JOB, host, T0, (RankPlace(r, host),)) for r, host in enumerate(self.hosts)])
+        self.tracker = NanTracker(NanConfig(), self.graph)
+        self.now_ns = 0
 
     def step(self, step: int, losses: list[float | None], norms: list[float | None] | None = None) -> None:
-        ts_ns = T0 + step * NS_PER_SECOND
+        ts_ns = self.now_ns = max(self.now_ns + NS_PER_SECOND, T0 + step * NS_PER_SECOND)
         for rank, loss in enumerate(losses):
             norm = norms[rank] if norms else None
-            batch = StepBatch(JOB, f"n{rank}", ts_ns, (StepRecord(ts_ns, rank, step, 1.0, loss=loss, grad_norm=norm),))
+            batch = StepBatch(
+                JOB, self.hosts[rank], ts_ns, (StepRecord(ts_ns, rank, step, 1.0, loss=loss, grad_norm=norm),)
+            )
             self.graph.take([batch])
             self.tracker.take_steps(batch.rows)
 
     def find(self, second: float) -> Finding | None:
-        return self.tracker.find(self.graph, T0 + int(second * NS_PER_SECOND))
+        return self.tracker.find(T0 + int(second * NS_PER_SECOND))
 
 
 @pytest.mark.parametrize("number", [NAN, INF, -INF])
@@ -149,11 +154,132 @@ def test_an_episode_is_forgotten() -> None:
 
 
 def test_state_there_and_back() -> None:
-    ranks, other = Ranks(), Ranks()
-    ranks.step(1, [2.0] * 4)
-    ranks.step(2, [2.0, NAN, 2.0, 2.0])
-    other.tracker.load_state(json.loads(json.dumps(ranks.tracker.to_state())))
-    other.graph = ranks.graph
+    ranks = Ranks()
+    for step in (8, 9, 10, 1, 2):  # one episode of before, and one that goes on
+        ranks.step(step, [2.0, NAN if step in (9, 2) else 2.0, 2.0, 2.0])
+    other = NanTracker(NanConfig(), ranks.graph)
+    other.load_state(json.loads(json.dumps(ranks.tracker.to_state())))
 
-    assert other.tracker.to_state() == ranks.tracker.to_state()
-    assert other.find(14) == ranks.find(14)
+    assert [one.step for one in other.past] == [9]
+    assert other == ranks.tracker
+    second = (ranks.now_ns - T0) / NS_PER_SECOND + 11
+    assert ranks.find(second) is not None
+    assert other.find(T0 + int(second * NS_PER_SECOND)) == ranks.find(second)
+
+
+def _after(older: Ranks, began_step: int, *hosts: str) -> Ranks:
+    """The next attempt, on these machines, from that step on."""
+    ranks = Ranks(*hosts)
+    ranks.now_ns = older.now_ns + 60 * NS_PER_SECOND
+    ranks.tracker.follow(older.tracker)
+    ranks.step(began_step, [2.0] * 4)
+    return ranks
+
+
+def _lost(ranks: Ranks, step: int, rank: int) -> Finding:
+    """One rank's number, the others' a step later; what is said then."""
+    ranks.step(step - 1, [2.0] * 4)
+    ranks.step(step, [NAN if each == rank else 2.0 for each in range(4)])
+    ranks.step(step + 1, [NAN] * 4)
+    finding = ranks.find((ranks.now_ns - T0) / NS_PER_SECOND + 1)
+    assert finding is not None
+    return finding
+
+
+def _names(finding: Finding) -> list[str]:
+    return [suspect.component.name for suspect in finding.suspects]
+
+
+SPARE = ("n0", "spare", "n2", "n3")
+FIRST, SAME, SOON = Reason.NAN_FIRST_BY_STEP, Reason.NAN_SAME_STEP_AGAIN, Reason.NAN_SOON_ELSEWHERE
+
+
+@pytest.mark.parametrize(
+    ("hosts", "step", "rank", "named", "reason"),
+    [
+        (SPARE, 900, 1, [], SAME),  # another machine has this rank now
+        ((), 900, 1, [], SAME),  # and be it the same one: the data is, too
+        ((), 900, 3, [], SAME),  # ranks were dealt anew
+        (SPARE, 902, 1, [], SAME),
+        (SPARE, 850, 1, [], SOON),
+        (SPARE, 990, 1, [], SOON),
+        ((), 850, 1, ["n1"], FIRST),  # the same machine, with data that was good before
+        (SPARE, 802, 1, [], SOON),  # the checkpoint
+        ((), 802, 1, ["n1"], FIRST),  # the machine, as soon as it works
+        (SPARE, 1500, 1, ["spare"], FIRST),  # its own
+    ],
+    ids=str,
+)
+def test_after_a_new_attempt(hosts: tuple[str, ...], step: int, rank: int, named: list[str], reason: Reason) -> None:
+    older = Ranks()
+    assert _names(_lost(older, 900, 1)) == ["n1"]
+    finding = _lost(_after(older, 700 if step < 800 else 800, *hosts), step, rank)
+
+    assert (_names(finding), finding.reason) == (named, reason)
+    if not named:
+        assert "before, on n1, numbers were lost at step 900" in finding.evidence[-1].text
+
+
+def test_right_after_it_went_far_back() -> None:
+    older = Ranks()
+    _lost(older, 900, 1)
+    finding = _lost(_after(older, 100, *SPARE), 102, 1)
+
+    assert (_names(finding), finding.reason) == ([], SOON)
+
+
+def test_earlier_attempts_are_remembered_through_one_without_a_nan() -> None:
+    oldest = Ranks()
+    _lost(oldest, 900, 1)
+    finding = _lost(_after(_after(oldest, 800), 850, *SPARE), 900, 1)
+
+    assert (_names(finding), finding.reason) == ([], SAME)
+
+
+def test_rolled_back_without_a_new_attempt() -> None:
+    ranks = Ranks()
+    assert _names(_lost(ranks, 900, 1)) == ["n1"]
+    ranks.step(850, [2.0] * 4)
+    assert ranks.find((ranks.now_ns - T0) / NS_PER_SECOND + 1) is None
+    finding = _lost(ranks, 900, 1)
+
+    assert (_names(finding), finding.reason) == ([], SAME)
+
+
+def test_the_same_machine_that_goes_on_is_named_again_after_long_silence() -> None:
+    """Steps of ten minutes: it never went back."""
+    ranks = Ranks()
+    _lost(ranks, 900, 1)
+    ranks.now_ns += 2 * NanConfig().forget_ns
+    finding = _lost(ranks, 903, 1)
+
+    assert (_names(finding), finding.reason) == (["n1"], FIRST)
+
+
+def test_late_reports_of_before_it_went_back_are_of_before() -> None:
+    ranks = Ranks()
+    _lost(ranks, 900, 1)
+    lost_ns = ranks.now_ns
+    ranks.step(850, [2.0] * 4)
+    ranks.tracker.take_steps([StepRecord(lost_ns, 3, 901, 1.0, loss=NAN)])
+
+    assert ranks.tracker.first == {}
+
+
+def test_all_in_the_same_step_stay_everywhere_the_second_time() -> None:
+    older = Ranks()
+    older.step(900, [NAN] * 4)
+    ranks = _after(older, 800)
+    ranks.step(900, [NAN] * 4)
+    finding = ranks.find((ranks.now_ns - T0) / NS_PER_SECOND + 1)
+
+    assert finding is not None
+    assert (_names(finding), finding.reason) == ([], Reason.NAN_EVERYWHERE)
+
+
+def test_no_more_is_kept_than_configured() -> None:
+    ranks = Ranks()
+    for turn in range(20):
+        _lost(ranks, 5000 - 20 * turn, 1)
+
+    assert len(ranks.tracker.past) == NanConfig().kept_count
