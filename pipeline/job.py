@@ -138,6 +138,11 @@ class JobPace:
         """Since when GPUs draw less while their memory is in use as ever: processes live and wait; 0: they do not."""
         return self.peers.work.resting_since_ns if self.peers.memory_is_held else 0
 
+    @property
+    def ended_at_once(self) -> Mapping[str, int]:
+        """Host -> about when its processes ended, where those of nearly all did so within seconds; else empty."""
+        return self.peers.ended_at_once
+
 
 class JobPipeline:
     """align -> detect -> diagnose -> decide, for one attempt of one job."""

@@ -106,6 +106,8 @@ class Reason(StrEnum):
     """The machines do hardly any work, and steps end all the same, one by one: the job is slow, it does not stand."""
     MONITORING_LOST = "monitoring_lost"
     """A source fell silent while the peers progress: only monitoring is lost."""
+    ENDED_WITH_OTHERS = "ended_with_others"
+    """Its processes ended with those of all others, by no fault of its own: the job is over, or starts elsewhere."""
     ANNOUNCED_PHASE = "announced_phase"
     """The job announced a checkpoint, an evaluation or a compilation."""
     WARMING_UP = "warming_up"

@@ -29,6 +29,7 @@ class ExitsConfig:
         known_ratio: of so many of the hosts the memory must be known, or nobody can be said to be the first.
         lead_ratio: who is first was so before all others by this share of a window (samples fall anywhere in it) ...
         lead_ns: ... and by this.
+        together_ns: processes that all ended within this were ended by whoever runs the job.
     """
 
     held_ratio: float = 0.9
@@ -36,6 +37,7 @@ class ExitsConfig:
     known_ratio: float = 0.9
     lead_ratio: float = 0.3
     lead_ns: int = 3 * NS_PER_SECOND // 2
+    together_ns: int = 10 * NS_PER_SECOND
 
 
 class ExitTracker:
@@ -51,6 +53,17 @@ class ExitTracker:
     def anybody_left(self) -> bool:
         """Whether any machine gave memory back, and did not take it again."""
         return bool(self._freed)
+
+    def ended_at_once(self, host_count: int) -> dict[str, int]:
+        """Each machine that gave all its memory back, and about when; empty where some hold theirs, or did for longer.
+
+        Args:
+            host_count: machines that worked in the job.
+        """
+        gone = {host: at_ns for host, (at_ns, is_all) in self._freed.items() if is_all}
+        if not gone or len(gone) < self._config.known_ratio * host_count:
+            return {}
+        return gone if max(gone.values()) - min(gone.values()) <= self._config.together_ns else {}
 
     def take(self, data: Slice, hosts: Sequence[str], shares: FloatArray) -> list[Anomaly]:
         """Take one window; return who was the first, alone, as long as it is gone.

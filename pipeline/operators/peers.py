@@ -276,6 +276,13 @@ class PeerDetector:
         known = knows_memory(block.state, [metric.name for metric in block.metrics], self._peers.warmup_count)
         return bool(known.sum() >= self._config.exits.known_ratio * max(1, known.size)) and not self._exits.anybody_left
 
+    @property
+    def ended_at_once(self) -> dict[str, int]:
+        """Each machine and about when its processes ended, where those of nearly all did so within seconds."""
+        seen_count = self._blocks["mean"].state.seen_count
+        worked = seen_count.max(axis=1, initial=0) >= self._peers.warmup_count  # not those that replace others
+        return self._exits.ended_at_once(int(worked.sum()))
+
     def _ended_first(self, data: Slice, seen: Seen) -> list[Anomaly]:
         block = self._blocks["mean"]
         names = [metric.name for metric in block.metrics]

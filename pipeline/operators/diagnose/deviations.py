@@ -43,6 +43,7 @@ class MachineRules:
         sure_busy_ns: ... and after this of one that is only busier than those that wait: half of the time after which
             PyTorch's watchdog ends a collective.
         unexplained_ns: a standstill that nothing explains is told after this: half of the watchdog's time, too.
+        ended_ns: where all processes end within this of the begin of a standstill, nobody stood before that.
         fresh_ns: what a machine showed longer ago confirms nothing.
         cleared_after_ns: a deviation that has not slowed the job after this, and ...
         cleared_step_count: ... after so many of its steps, is not why it is slower later: the first was under way.
@@ -69,6 +70,7 @@ class MachineRules:
     sure_standing_ns: int = 180 * NS_PER_SECOND
     sure_busy_ns: int = 300 * NS_PER_SECOND
     unexplained_ns: int = 300 * NS_PER_SECOND
+    ended_ns: int = 12 * NS_PER_SECOND
     fresh_ns: int = 15 * NS_PER_SECOND
     cleared_after_ns: int = 60 * NS_PER_SECOND
     cleared_step_count: int = 3

@@ -141,9 +141,31 @@ def find_machine(  # what is known, and what is remembered
     if pace.standing_since_ns:
         slow = steps_go_on(graph, pace) and (jammed(anomalies) or idle_beside_spinning(anomalies, rules))
         if not slow:
-            return find_stopped_alone(graph, now_ns, since_standing(anomalies, pace, rules), pace, rules)
+            before_end = _beside_end(anomalies, pace, rules)
+            if anomalies and not before_end:
+                return [], [Reason.ENDED_WITH_OTHERS]
+            return find_stopped_alone(graph, now_ns, since_standing(before_end, pace, rules), pace, rules)
         anomalies = slow
     return _find_working(graph, now_ns, anomalies, pace, rules, cleared)
+
+
+def _beside_end(anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules) -> list[Anomaly]:
+    """What tells of machines that stand.
+
+    Where all processes ended as they came to, nobody waited: who fell first was ended first, and who differs since does
+    so for other reasons. What was odd before counts, and a GPU that is gone, and one that worked on after the others.
+    """
+    ended_ns = min(pace.ended_at_once.values(), default=0)
+    if not ended_ns or ended_ns - pace.standing_since_ns >= rules.ended_ns:
+        return list(anomalies)
+    return [anomaly for anomaly in anomalies if not _fell_with_others(anomaly)]
+
+
+def _fell_with_others(anomaly: Anomaly) -> bool:
+    if lost_gpu(anomaly):
+        return False
+    all_low = all(metric["direction"] == "low" for metric in anomaly.detail["metrics"])
+    return bool(anomaly.detail.get("standing") or (anomaly.detail.get("leaning") and all_low))
 
 
 def _find_working(  # as above

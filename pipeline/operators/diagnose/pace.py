@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from tocsin.models.pace import Slowdown
@@ -72,5 +73,13 @@ class Pace(Protocol):
         """Since when the GPUs always draw less power while their memory is in use as ever: processes live and wait.
 
         0: they do not, or nobody tells.
+        """
+        ...
+
+    @property
+    def ended_at_once(self) -> Mapping[str, int]:
+        """Host -> about when its processes ended, where those of nearly all did so within seconds; else empty.
+
+        By their GPU memory; empty also where nobody tells.
         """
         ...

@@ -6,11 +6,12 @@ its peers stopped with it; when they go on, only monitoring is lost.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from tocsin.pipeline.operators.diagnose.common import common_component, few_hosts, is_whole, suspects_of
 from tocsin.pipeline.operators.diagnose.pace import Pace
+from tocsin.pipeline.operators.diagnose.stop import ended_by_order
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas.reasons import Reason
@@ -26,7 +27,9 @@ class SilenceConfig:
         missed_count: so many reports are missing (a host reports every metric slice, 5 s) ...
         silent_after_ns: ... and this much time beyond.
         stalled_after_ns: the peers made no step for this long (or three of their steps, if longer).
-        same_time_ns: the silence began within this of the peers' last progress.
+        same_time_ns: the silence began within this of the peers' last progress ...
+        after_ns: ... and where steps tell of that, no later than this and two steps after it: who speaks for longer has
+            not stopped them, as they wait for it in the step that follows.
         sure_ns: the silence is confirmed after this: an agent that restarts while everybody writes an
             unannounced checkpoint looks the same before.
         long_silence_ns: a host that falls silent while the job stands anyway is accused after this; so is one in a job
@@ -42,6 +45,7 @@ class SilenceConfig:
     silent_after_ns: int = NS_PER_SECOND
     stalled_after_ns: int = 8 * NS_PER_SECOND
     same_time_ns: int = 7 * NS_PER_SECOND
+    after_ns: int = 2 * NS_PER_SECOND
     sure_ns: int = 30 * NS_PER_SECOND
     long_silence_ns: int = 45 * NS_PER_SECOND
     known_factor: float = 1.25
@@ -97,19 +101,22 @@ def find_silence(
     progress = _progress_of(graph, speaking, pace, config)
     if isinstance(progress, Reason):
         return [], dict.fromkeys(silent, progress)
-    progress_ns, margin = progress
+    progress_ns, before_ns, after_ns = progress
     excuse = _excuse(graph, now_ns, pace, progress_ns, config)
     if excuse is not None:
         return [], dict.fromkeys(silent, excuse)
     late_ns = 0 if pace.median_step_ns else config.late_ns
     seen_ns = {host: graph.hosts[host].last_seen_ns for host in sorted(set(silent) - graph.spare_hosts())}
-    guilty = [host for host, last_ns in seen_ns.items() if abs(progress_ns - last_ns) <= margin]
+    ended = _ended_before(graph, pace, seen_ns, progress_ns - before_ns)
+    seen_ns = {host: last_ns for host, last_ns in seen_ns.items() if host not in ended}
+    guilty = [host for host, last_ns in seen_ns.items() if -before_ns <= last_ns - progress_ns <= after_ns]
     if not guilty:
         # The job stood already (a checkpoint): it would have gone on by now.
         longest_ns = now_ns - config.long_silence_ns
         late_ns = late_ns if progress_ns <= longest_ns else 0  # its peers worked on: they stand for another reason yet
         guilty = [host for host, last_ns in seen_ns.items() if longest_ns >= last_ns > progress_ns - late_ns]
     reasons = {host: Reason.MONITORING_LOST for host in silent if host not in guilty}
+    reasons |= dict.fromkeys(ended, Reason.ENDED_WITH_OTHERS)
     needed_ns = config.sure_ns if set(emptied) & speaking else 0  # one that speaks has lost its processes
     if now_ns - progress_ns < config.known_factor * pace.longest_standing_ns:
         needed_ns = config.long_silence_ns
@@ -121,6 +128,21 @@ def find_silence(
     if len(guilty) > few_hosts(graph, config.max_suspect_ratio) and not is_whole(graph, guilty):
         return [], reasons | dict.fromkeys(guilty, Reason.AMBIGUOUS)
     return [_unreachable(graph, guilty, progress_ns, now_ns, config.sure_ns)], reasons
+
+
+def _ended_before(graph: JobGraph, pace: Pace, seen_ns: Mapping[str, int], since_ns: int) -> set[str]:
+    """Hosts that lived when their processes were ended with all others', and fell silent later: they are replaced.
+
+    Args:
+        graph: what is known of the job.
+        pace: the job's pace.
+        seen_ns: silent hosts and when they were last heard.
+        since_ns: what ended before that did not end the job: it went on.
+    """
+    found: set[str] = set()
+    for ended in (ended_by_order(graph), pace.ended_at_once):
+        found |= {host for host, last_ns in seen_ns.items() if since_ns <= ended.get(host, 0) <= last_ns}
+    return found
 
 
 def _excuse(graph: JobGraph, now_ns: int, pace: Pace, progress_ns: int, config: SilenceConfig) -> Reason | None:
@@ -135,11 +157,17 @@ def _excuse(graph: JobGraph, now_ns: int, pace: Pace, progress_ns: int, config: 
     return Reason.OTHER_WORK if pace.work_goes_on else None
 
 
-def _progress_of(graph: JobGraph, speaking: set[str], pace: Pace, config: SilenceConfig) -> tuple[int, int] | Reason:
-    """When the speaking hosts last made progress, and how exactly that is known; the reason where it is not."""
+def _progress_of(
+    graph: JobGraph, speaking: set[str], pace: Pace, config: SilenceConfig
+) -> tuple[int, int, int] | Reason:
+    """When the speaking hosts last made progress, and how long before and after that who stopped them fell silent.
+
+    The reason where nobody knows.
+    """
     steps_ns = max((facts.last_step_ns for facts in graph.ranks.values() if facts.host in speaking), default=0)
     if steps_ns:
-        return steps_ns, config.same_time_ns + pace.median_step_ns
+        before_ns = config.same_time_ns + pace.median_step_ns
+        return steps_ns, before_ns, min(before_ns, config.after_ns + 2 * pace.median_step_ns)
     if not pace.work_is_known:
         return Reason.NO_HOOK
     # No steps: their metrics tell whether they still work.
@@ -147,7 +175,8 @@ def _progress_of(graph: JobGraph, speaking: set[str], pace: Pace, config: Silenc
     if not standing_ns:
         return Reason.MONITORING_LOST
     beat_ns = max(facts.beat_ns for facts in graph.hosts.values())
-    return standing_ns, config.same_time_ns + config.missed_count * beat_ns
+    margin_ns = config.same_time_ns + config.missed_count * beat_ns
+    return standing_ns, margin_ns, margin_ns
 
 
 def _unreachable(graph: JobGraph, guilty: list[str], progress_ns: int, now_ns: int, sure_ns: int) -> Finding:

@@ -134,10 +134,20 @@ def _ailed(anomaly: Anomaly) -> bool:
 
 def _only_busy(anomaly: Anomaly) -> bool:
     """Whether a machine is only busier than those that wait: it may write a checkpoint, or others jam its port."""
-    return all(
-        metric["direction"] == "high" and FAMILIES.get(metric["metric"]) in _BUSY_FAMILIES
-        for metric in anomaly.detail["metrics"]
-    )
+    return all(_is_busier(metric) for metric in anomaly.detail["metrics"])
+
+
+def _was_busy(anomaly: Anomaly) -> bool:
+    """Whether a machine was busier than the others, and is no more: it has done what it did, say its checkpoint.
+
+    Its GPUs may have rested meanwhile, where those of the others waited in a collective.
+    """
+    told = told_by(anomaly)
+    return bool(told) and all(_is_busier(metric) for metric in told) and not differs_now(anomaly)
+
+
+def _is_busier(metric: Mapping[str, Any]) -> bool:
+    return metric["direction"] == "high" and FAMILIES.get(metric["metric"]) in _BUSY_FAMILIES
 
 
 def _cause_of(anomaly: Anomaly) -> str:
@@ -275,7 +285,7 @@ def find_stopped_alone(
     stands_ns = now_ns - since_ns
     leaning = [anomaly for anomaly in anomalies if anomaly.detail.get("leaning") and not _only_busy(anomaly)]
     anomalies = [anomaly for anomaly in anomalies if not anomaly.detail.get("leaning")]
-    busy = [anomaly for anomaly in anomalies if _only_busy(anomaly)]
+    busy = [anomaly for anomaly in anomalies if _only_busy(anomaly) or _was_busy(anomaly)]
     if stands_ns >= max(rules.busy_ns, 2 * patience_ns):
         busy = [anomaly for anomaly in busy if not differs_now(anomaly)]
     anomalies = [anomaly for anomaly in anomalies if anomaly not in busy]

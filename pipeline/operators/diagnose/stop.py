@@ -102,6 +102,21 @@ def _asked_for(fact: ExitFact) -> bool:
     return fact.signal in _ASKED_FOR or (fact.signal == 0 and abs(fact.code) - 128 in _ASKED_FOR)
 
 
+def ended_by_order(graph: JobGraph) -> dict[str, int]:
+    """Host -> when somebody first asked a process of it to end; empty where that is told of no more than half of them.
+
+    Whoever tells so lived then: a machine that died does not.
+    """
+    asked: dict[str, int] = {}
+    for rank in graph.leaving:
+        facts = graph.ranks[rank]
+        if facts.exit is not None and facts.exit.reported and _asked_for(facts.exit):
+            asked[facts.host] = min(asked.get(facts.host, facts.exit.ts_ns), facts.exit.ts_ns)
+    if not asked:
+        return {}
+    return asked if 2 * len(asked) > len({facts.host for facts in graph.ranks.values()}) else {}
+
+
 def _last_words(stderr_tail: str) -> str:
     """The final error and what stands around it: an earlier harmless warning must not excuse a death."""
     errors = list(_LAST_ERROR.finditer(stderr_tail))

@@ -34,6 +34,7 @@ _MEANING = {
     "slower_later": "a job became slower when a machine had deviated for a while: that is not why",
     "works_harder": "a machine is slower than its peers and does more work a second: it has more to do",
     "monitoring_lost": "a source fell silent while its peers went on",
+    "ended_with_others": "all processes ended together: the job was over or was started elsewhere",
     "ambiguous": "several components fitted the evidence equally well",
     "victim": "explained by another component's fault",
     "clocks_too_close": "the order lies within the error of the clocks",

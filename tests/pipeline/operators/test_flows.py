@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 
 from tests.pipeline.operators.states import through_bytes
@@ -147,6 +149,7 @@ class _StepsOfOneSecond:
     standing_since_ns = standing_known_ns = longest_standing_ns = longest_pause_ns = other_work_since_ns = (
         processes_wait_since_ns
     ) = 0
+    ended_at_once: ClassVar[dict[str, int]] = {}
 
     def slowdown_since(self, onset_ns: int, now_ns: int) -> None:
         """Nobody can say."""

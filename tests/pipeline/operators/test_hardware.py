@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -189,6 +189,7 @@ class StubPace:
     processes_wait_since_ns: int = 0
     other_work_since_ns: int = 0
     longest_pause_ns: int = 0
+    ended_at_once: dict[str, int] = field(default_factory=dict)
 
     def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
         return self.slowdown

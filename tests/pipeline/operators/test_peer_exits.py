@@ -16,6 +16,16 @@ HOSTS = [f"n{row}" for row in range(8)]
 
 def _told(ends: dict[int, float], windows: int = 8, window_seconds: int = 5, unknown: int = 0) -> list[list[str]]:
     """Who is said to be first in each window, where hosts free their memory at these seconds; through snapshots."""
+    return _run(ends, windows, window_seconds, unknown)[1]
+
+
+def _after(ends: dict[int, float]) -> ExitTracker:
+    return _run(ends)[0]
+
+
+def _run(
+    ends: dict[int, float], windows: int = 8, window_seconds: int = 5, unknown: int = 0
+) -> tuple[ExitTracker, list[list[str]]]:
     tracker = ExitTracker(ExitsConfig())
     found = []
     for window in range(windows):
@@ -29,7 +39,7 @@ def _told(ends: dict[int, float], windows: int = 8, window_seconds: int = 5, unk
         other = ExitTracker(ExitsConfig())
         other.load_state(through_bytes(tracker.to_state()))
         tracker = other
-    return found
+    return tracker, found
 
 
 def test_one_that_is_alone_for_seconds_is_first_and_stays_so() -> None:
@@ -69,6 +79,31 @@ def test_processes_that_begin_again_hold_memory_again() -> None:
         told.append(len(tracker.take(data, HOSTS, shares)))
 
     assert told == [0, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("ends", "count"),
+    [
+        (dict.fromkeys(range(8), 11.0), 8),
+        ({row: 11.0 + row for row in range(8)}, 8),
+        ({row: 11.0 + 2 * row for row in range(8)}, 0),
+        (dict.fromkeys(range(7), 11.0), 0),
+    ],
+    ids=["at-once", "one-by-one", "for-longer", "one-holds-its-own"],
+)
+def test_all_end_at_once(ends: dict[int, float], count: int) -> None:
+    tracker = _after(ends)
+
+    assert len(tracker.ended_at_once(len(HOSTS))) == count
+
+
+def test_who_is_gone_already_and_who_is_new_do_not_count() -> None:
+    tracker = _after(dict.fromkeys(range(8), 11.0))
+    data = Slice(JobKey("c", "j"), T0 + 40 * NS_PER_SECOND, T0 + 45 * NS_PER_SECOND, ())
+    shares = np.array([np.nan, *[0.01] * 7, np.nan], np.float32)
+    tracker.take(data, [*HOSTS, "n8"], shares)
+
+    assert list(tracker.ended_at_once(8)) == HOSTS
 
 
 def test_shares_are_of_the_usual_level_where_it_is_known() -> None:

@@ -34,8 +34,13 @@ def anomalies(
     change: Change, windows: int, warmup_noise: float = 0.01, graph: JobGraph | None = None, hosts: int = HOSTS
 ) -> Iterator[tuple[int, Anomaly]]:
     """What the detector says after each window of five seconds of a job of hosts of eight GPUs."""
+    yield from _run(PeerDetector(PeersConfig(), graph or JobGraph()), change, windows, warmup_noise, hosts)
+
+
+def _run(
+    detector: PeerDetector, change: Change, windows: int, warmup_noise: float, hosts: int
+) -> Iterator[tuple[int, Anomaly]]:
     draw = np.random.default_rng(3)
-    detector = PeerDetector(PeersConfig(), graph or JobGraph())
     names = tuple(f"n{row:02d}" for row in range(hosts))
     gpus = tuple((name, f"GPU-{name}-{gpu}") for name in names for gpu in range(GPUS))
     for window in range(windows):
@@ -380,3 +385,22 @@ def test_who_left_the_job_an_hour_ago_is_forgotten_and_the_others_are_not() -> N
 
     assert sizes[2290] < 1.1 * sizes[1000]
     assert accused == {"a-stays"}
+
+
+@pytest.mark.parametrize(("first_seconds", "count"), [(0, 8), (20, 0)], ids=["at-once", "one-before-the-others"])
+def test_all_processes_end_at_once_whoever_comes_to_replace_one(first_seconds: int, count: int) -> None:
+    """The ninth machine never worked in the job; it does not count."""
+    memory = [metric.name for metric in GPU_METRICS].index("gpu_memory_used_bytes")
+    detector = PeerDetector(PeersConfig(), JobGraph())
+
+    def end(window: int, host: Floats, gpu: Floats) -> None:
+        gpu[:, :, memory] = 4e10
+        gpu[0, :, memory] *= window < 30 - first_seconds // 5
+        gpu[1:, :, memory] *= window < 30
+        if window < 35:
+            host[8], gpu[8] = np.nan, np.nan
+        else:
+            gpu[8, :, memory] = 4e8
+
+    list(_run(detector, end, 40, 0.01, 9))
+    assert len(detector.ended_at_once) == count

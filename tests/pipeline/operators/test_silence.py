@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -43,6 +43,7 @@ class StubPace:
     processes_wait_since_ns: int = 0
     other_work_since_ns: int = 0
     longest_pause_ns: int = 0
+    ended_at_once: dict[str, int] = field(default_factory=dict)
 
     def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
         return None
@@ -264,3 +265,62 @@ def test_a_phase_that_is_over_explains_no_standstill() -> None:
 
     [finding], _ = job.find(90, StubPace(NS_PER_SECOND))
     assert [suspect.component.name for suspect in finding.suspects] == ["n3"]
+
+
+class TestProcessesEndedBefore:
+    """Machines that are taken out of a job, or fall silent when it is over, lived when its processes were ended."""
+
+    def _ended_by_order(self, hosts: range | tuple[int, ...], second: float) -> Job:
+        job = Job()
+        for host in hosts:
+            end = {"code": -15, "signal": 15, "stderr_tail": ""}
+            event = Event(JOB, f"n{host}", at(second), host, EventSource.PROCESS, events.EXIT, Severity.WARNING, end)
+            job.graph.take([event])
+        return job
+
+    @pytest.mark.parametrize(
+        ("pace", "steps_until"), [(StubPace(NS_PER_SECOND), 55), (StubPace(standing_since_ns=at(55)), 0)]
+    )
+    @pytest.mark.parametrize("second", [80, 130])
+    def test_who_told_that_it_was_asked_to_end_with_most_of_the_others(
+        self, pace: StubPace, steps_until: int, second: int
+    ) -> None:
+        job = self._ended_by_order(range(8), 57).run(second, steps_until=steps_until)
+
+        assert job.find(second, pace) == ([], {"n3": Reason.ENDED_WITH_OTHERS})
+
+    @pytest.mark.parametrize("hosts", [(0, 1, 2, 4, 5, 6, 7), (3,)], ids=["the-others", "it-alone"])
+    def test_the_others_are_ended_because_it_died(self, hosts: tuple[int, ...]) -> None:
+        """A machine that died tells of no end; one that ends alone is no reason to look elsewhere."""
+        [finding], _ = self._ended_by_order(hosts, 58).run(80).find(80, StubPace(standing_since_ns=at(58)))
+
+        assert [suspect.component.name for suspect in finding.suspects] == ["n3"]
+
+    def test_an_end_after_which_the_job_went_on_excuses_nobody(self) -> None:
+        [finding], _ = self._ended_by_order(range(8), 20).run(80).find(80, StubPace(standing_since_ns=at(58)))
+
+        assert [suspect.component.name for suspect in finding.suspects] == ["n3"]
+
+    def test_whose_memory_was_free_with_that_of_the_others(self) -> None:
+        pace = StubPace(standing_since_ns=at(55), ended_at_once={f"n{host}": at(57) for host in range(8)})
+
+        assert Job().run(80).find(80, pace) == ([], {"n3": Reason.ENDED_WITH_OTHERS})
+
+    @pytest.mark.parametrize("second", [20, 62], ids=["long-before", "after-its-silence"])
+    def test_not_whose_memory_was_free_at_another_time(self, second: int) -> None:
+        ended = {f"n{host}": at(second) for host in range(8) if second == 20 or host != 3}
+        [finding], _ = Job().run(80).find(80, StubPace(standing_since_ns=at(58), ended_at_once=ended))
+
+        assert [suspect.component.name for suspect in finding.suspects] == ["n3"]
+
+
+@pytest.mark.parametrize(("step_seconds", "second", "is_named"), [(1, 80, False), (2, 80, True), (1, 106, True)])
+def test_who_still_spoke_seconds_after_the_step_that_never_came_has_not_stopped_it(
+    step_seconds: int, second: int, is_named: bool
+) -> None:
+    """Two steps and two seconds; where the job does not go on, its long silence tells in the end."""
+    job = Job().run(second, steps_until=LOST_SECOND - 5)
+    found, reasons = job.find(second, StubPace(step_seconds * NS_PER_SECOND))
+
+    assert bool(found) is is_named
+    assert reasons == ({} if is_named else {"n3": Reason.MONITORING_LOST})

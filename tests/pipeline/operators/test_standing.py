@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -62,6 +62,7 @@ class Pace:
     processes_wait_since_ns: int = 0
     other_work_since_ns: int = 0
     longest_pause_ns: int = 0
+    ended_at_once: dict[str, int] = field(default_factory=dict)
     median_step_ns: int = NS_PER_SECOND
     work_is_known: bool = True
     work_goes_on: bool = False
@@ -212,6 +213,48 @@ class TestStanding:
         found, reasons = find_machine(graph, _ns(40), [self.fell_first], pace, MachineRules(), Cleared())
 
         assert ([suspect.component.name for finding in found for suspect in finding.suspects] or reasons) == named
+
+    @pytest.mark.parametrize(("now_sigmas", "named"), [(0.5, [Reason.AMBIGUOUS]), (9.0, ["n3"])])
+    def test_one_that_was_busy_and_let_its_gpus_rest_meanwhile_wrote_a_checkpoint(
+        self, now_sigmas: float, named: list[object]
+    ) -> None:
+        """A last one, say: then all rest, and the job is over."""
+        wrote = _differs("n3", (0, 10), "cpu_util_ratio", "high", now_sigmas)
+        [rested] = _differs("n3", (0, 10), "gpu_util_ratio", "low", now_sigmas).detail["metrics"]
+        metrics = [*wrote.detail["metrics"], {**rested, "score": 0.6}]
+
+        assert _named_while_standing(40, replace(wrote, detail={"metrics": metrics})) == named
+
+    def test_one_whose_gpus_fell_far_is_named_though_it_was_busy_too(self) -> None:
+        fell = _ill((0, 10))
+        metrics = [*_differs("n3", (0, 10), "cpu_util_ratio", "high", 0.5).detail["metrics"], *fell.detail["metrics"]]
+
+        assert _named_while_standing(40, replace(fell, detail={"metrics": metrics})) == ["n4"]
+
+    @pytest.mark.parametrize(
+        ("ended_second", "named"), [(2.0, [Reason.ENDED_WITH_OTHERS]), (30.0, ["n5"])], ids=["at-once", "later"]
+    )
+    def test_where_all_processes_ended_as_the_job_came_to_stand_nobody_is_why(
+        self, ended_second: float, named: list[object]
+    ) -> None:
+        """It is started again elsewhere; where they stood for a while, a watchdog ended them."""
+        idle = _differs("n5", (5, 35), "gpu_util_ratio", "low", standing=True)
+        for anomaly in (self.fell_first, idle):
+            assert self._named_where_ended(ended_second, anomaly) == named
+
+    def test_nor_does_that_excuse_who_was_ill_before_whose_gpu_is_gone_or_who_worked_on(self) -> None:
+        gone = _differs("n5", (5, 35), "gpu_samples_ratio", "low", standing=True)
+        worked_on = _differs("n5", (-5, 0), "gpu_util_ratio", "high", leaning=True)
+
+        assert self._named_where_ended(2.0, _ill((-60, -5))) == ["n4"]
+        assert self._named_where_ended(2.0, gone) == ["n5"]
+        assert self._named_where_ended(2.0, worked_on) == ["n5"]
+
+    def _named_where_ended(self, second: float, anomaly: Anomaly) -> list[str] | list[Reason]:
+        ended = {f"n{row}": _ns(second) for row in range(8)}
+        pace = Pace(standing_since_ns=_ns(0), standing_known_ns=_ns(10), ended_at_once=ended)
+        found, reasons = find_machine(_graph(), _ns(40), [anomaly], pace, MachineRules(), Cleared())
+        return [suspect.component.name for finding in found for suspect in finding.suspects] or reasons
 
     def test_one_that_was_busy_for_a_while_leaves_it_open_who_it_was(self) -> None:
         was_busy = _differs("n3", (0, 35), "cpu_util_ratio", "high", now_sigmas=0.0, standing=True)
