@@ -8,7 +8,8 @@ what holds it: 1 > 2 or 2 > 3 its network (or its receiver), 1 = 2 = 3 its GPU.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -97,3 +98,21 @@ def _state_of(flow: Flow, *, is_receiver: bool) -> FlowState:
     if flow.ready_count > flow.transmitted_count:
         return "not_transmitted"
     return "receiver_not_ready" if is_receiver else "gpu_not_ready"
+
+
+def find_backlogged(chunk_means: Mapping[str, float], least_count: float, least_ratio: float) -> list[str]:
+    """Hosts whose senders have many more chunks on their way than those of the others, in ascending order.
+
+    In a collective all flows move at the pace of the slowest one. Only at that one the chunks lie: its sender fills its
+    window, all others wait for data or credits with an empty one (Mycroft: no component blocks the next one).
+
+    Args:
+        chunk_means: host -> mean of the chunks that were posted to the network and not acknowledged, of its open flows.
+        least_count: of so many chunks more than the others have.
+        least_ratio: and so many times what they have.
+    """
+    if len(chunk_means) < _LEAST_HOST_COUNT:
+        return []
+    usual = statistics.median(chunk_means.values())
+    limit = max(usual + least_count, least_ratio * usual)
+    return sorted(host for host, mean in chunk_means.items() if mean >= limit)

@@ -43,6 +43,8 @@ class Reason(StrEnum):
     """The slowest rank is another one in each step: data or software jitter."""
     GROUPS_OF_RANK_SLOW = "all_groups_of_rank_slow"
     """All groups that contain this rank move data slower, the others do not."""
+    CHUNKS_PILE_UP = "chunks_pile_up"
+    """The job is slower, and the chunks of its open transfers lie at the senders of one machine (or switch)."""
     HARDWARE_EVENT = "hardware_event"
     """The machine reports that a part of it broke."""
     METRICS_DIFFER_STEPS_SLOWER = "metrics_differ_and_steps_slower"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tocsin.pipeline.operators.base import pack_state, unpack_state
+from tocsin.pipeline.operators.diagnose.backlog import BacklogRules, BacklogTracker
 from tocsin.pipeline.operators.diagnose.deviations import MachineRules, beside_reports
 from tocsin.pipeline.operators.diagnose.dumps import DumpConfig, DumpTracker
 from tocsin.pipeline.operators.diagnose.flows import FlowRules, FlowTracker
@@ -50,6 +51,7 @@ class DiagnoseConfig:
     hardware: HardwareRules = field(default_factory=HardwareRules)
     machine: MachineRules = field(default_factory=MachineRules)
     network: NetworkConfig = field(default_factory=NetworkConfig)
+    backlog: BacklogRules = field(default_factory=BacklogRules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ class Diagnose:
         self._cleared = Cleared()
         self._exonerated = Exonerated()
         self._network = NetworkTracker(config.network, graph)
+        self._backlog = BacklogTracker(config.backlog, graph)
 
     def follow(self, older: Diagnose) -> None:
         """Know of the attempt before this one what this one may meet again."""
@@ -174,7 +177,7 @@ class Diagnose:
 
     def _slow(self, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, reasons: list[Reason]) -> list[Finding]:
         steps = [anomaly for anomaly in anomalies if anomaly.detector != PEERS]
-        network = self._network.find(now_ns, steps)
+        network = self._network.find(now_ns, steps) or self._backlog.find(now_ns, pace)
         if network is not None:
             return [network]
         peers = [anomaly for anomaly in anomalies if anomaly.detector == PEERS]
@@ -233,6 +236,7 @@ class Diagnose:
                 self._flows.take_collectives(record.rows)
                 self._dumps.take_collectives(record.rows)
                 self._network.take(record.rows)
+                self._backlog.take(record.rows)
             elif isinstance(record, StepBatch):
                 self._waits.take_steps(record.rows)
                 self._flows.take_steps(record.rows)
@@ -256,6 +260,7 @@ class Diagnose:
             "flows": pack_state(self._flows.to_state()),
             "dumps": pack_state(self._dumps.to_state()),
             "network": pack_state(self._network.to_state()),
+            "backlog": pack_state(self._backlog.to_state()),
         }
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
@@ -268,6 +273,7 @@ class Diagnose:
         self._flows.load_state(unpack_state(parts, "flows"))
         self._dumps.load_state(unpack_state(parts, "dumps"))
         self._network.load_state(unpack_state(parts, "network"))
+        self._backlog.load_state(unpack_state(parts, "backlog"))
 
 
 def _beside_dumps(findings: list[Finding], dumped: Finding | None) -> list[Finding]:
