@@ -152,8 +152,9 @@ def find_machine(  # what is known, and what is remembered
 def _beside_end(anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules) -> list[Anomaly]:
     """What tells of machines that stand.
 
-    Where all processes ended as they came to, nobody waited: who fell first was ended first, and who differs since does
-    so for other reasons. What was odd before counts, and a GPU that is gone, and one that worked on after the others.
+    Where all processes ended as they came to, nobody waited: who fell first was ended first, and who differed since did
+    so for other reasons. What was odd before counts, a GPU that is gone, one that worked on after the others, and who
+    does or holds more than they to this moment: its processes may live.
     """
     ended_ns = min(pace.ended_at_once.values(), default=0)
     if not ended_ns or ended_ns - pace.standing_since_ns >= rules.ended_ns:
@@ -162,9 +163,9 @@ def _beside_end(anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules) -
 
 
 def _fell_with_others(anomaly: Anomaly) -> bool:
-    if lost_gpu(anomaly):
-        return False
     all_low = all(metric["direction"] == "low" for metric in anomaly.detail["metrics"])
+    if lost_gpu(anomaly) or (differs_now(anomaly) and not all_low):
+        return False
     return bool(anomaly.detail.get("standing") or (anomaly.detail.get("leaning") and all_low))
 
 
