@@ -98,6 +98,10 @@ class JobPace:
         """How much more work than its peers a host lately does, None: no more, or nobody knows."""
         return self.peers.load.more_work(host)
 
+    def wastes_power(self, host: str) -> bool:
+        """Whether a host lately draws more power than expected and does not do as much more with it."""
+        return self.peers.load.wastes_power(host)
+
     @property
     def work_is_known(self) -> bool:
         """Whether metrics show the machines' work."""

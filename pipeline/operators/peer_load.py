@@ -38,22 +38,28 @@ class LoadConfig:
     """Settings.
 
     Attributes:
-        memory_ns: a window of so long ago counts e times less.
+        memory_ns: a window of so long ago counts e times less ...
+        memory_step_count: ... and of so many steps, where that is longer: within a long step who is slow works while
+            others wait, and waits while they work.
         least_power_ratio: of what is expected: power alone shows more work from here on.
         least_work_ratio: the busiest of tensor cores, arithmetic and memory, where ...
         beside_power_ratio: ... power is higher too, by so much.
         clear_sigmas: above the other hosts by so many of their spreads.
         least_clock_ratio: at a lower clock the same work takes more of the cycles.
         least_moved_ratio: whoever moves less than usual over a link may wait for that link.
+        wasted_ratio: power that is so much further above what is expected than work is, where both are known, is spent
+            on something else: slow kernels. Those of hot experts are busier by more than the power that they draw.
     """
 
     memory_ns: int = 15 * NS_PER_SECOND
+    memory_step_count: int = 2
     least_power_ratio: float = 1.05
     least_work_ratio: float = 1.10
     beside_power_ratio: float = 1.02
     clear_sigmas: float = 3.0
     least_clock_ratio: float = 0.985
     least_moved_ratio: float = 0.9
+    wasted_ratio: float = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +78,17 @@ class LoadTracker:
     hosts: list[str] = field(default_factory=list)
     ratios: FloatArray = field(default_factory=lambda: np.empty((0, len(_COLUMNS)), np.float32))
 
+    def share_of(self, span_ns: int, step_ns: int = 0) -> float:
+        """How much of what is known a window of so long replaces, in a job with such steps (0: not known)."""
+        return min(1.0, span_ns / max(self.config.memory_ns, self.config.memory_step_count * step_ns))
+
     def take(  # one window
-        self, span_ns: int, hosts: Sequence[str], values: FloatArray, groups: IntArray, block: Block, window: PeerWindow
+        self, share: float, hosts: Sequence[str], values: FloatArray, groups: IntArray, block: Block, window: PeerWindow
     ) -> None:
         """Take one window in which the job worked.
 
         Args:
-            span_ns: its length.
+            share: as ``share_of`` its length.
             hosts: row keys.
             values: means over each host's GPUs, shape (hosts, metrics).
             groups: who is compared with whom, shape (hosts,).
@@ -95,8 +105,7 @@ class LoadTracker:
             tells = expected > _NOTHING_FLOORS * block.scales[source].floor
             now[tells, column] = values[tells, source] / expected[tells]
         known = self._of(hosts)
-        rate = min(1.0, span_ns / self.config.memory_ns)
-        moved = known + np.float32(rate) * (now - known)
+        moved = known + np.float32(share) * (now - known)
         self.ratios = np.where(np.isfinite(known) & np.isfinite(now), moved, np.where(np.isfinite(now), now, known))
         self.hosts = list(hosts)
 
@@ -118,10 +127,20 @@ class LoadTracker:
         low = [told[CLOCK] < config.least_clock_ratio, *(told[name] < config.least_moved_ratio for name in MOVED)]
         if any(low):
             return None
+        if self.wastes_power(host):
+            return None
         clear = self._clear_ratios(row, np.delete(self.ratios, index, 0))
         power, work = clear.get(POWER, 1.0), max(clear.get(name, 1.0) for name in WORK)
         beside = work >= config.least_work_ratio and power >= config.beside_power_ratio
         return Load(power, work) if power >= config.least_power_ratio or beside else None
+
+    def wastes_power(self, host: str) -> bool:
+        """Whether a host draws more power than expected and does not do as much more with it."""
+        if host not in self.hosts:
+            return False
+        told = dict(zip(_COLUMNS, map(float, self.ratios[self.hosts.index(host)]), strict=True))
+        work = [told[name] for name in WORK if np.isfinite(told[name])]
+        return bool(work) and told[POWER] > max(1.0, *work) + self.config.wasted_ratio
 
     def _clear_ratios(self, row: FloatArray, others: FloatArray) -> dict[str, float]:
         """What of it stands out among the hosts."""

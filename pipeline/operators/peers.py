@@ -253,8 +253,9 @@ class PeerDetector:
             self.load.clear()
         else:
             if not self.work.is_idle:
-                span_ns, means = data.end_ns - data.start_ns, seen.values["mean"]
-                self.load.take(span_ns, told.hosts, means, groups, self._blocks["mean"], seen.windows["mean"])
+                share = self.load.share_of(data.end_ns - data.start_ns, step_ns)
+                block, window = self._blocks["mean"], seen.windows["mean"]
+                self.load.take(share, told.hosts, seen.values["mean"], groups, block, window)
             crowded = self._working.crowded(seen.sigmas)
             self._patience.take((data.start_ns, data.end_ns), told.hosts, seen.values, groups, self._peers, crowded)
         if announced:

@@ -26,7 +26,6 @@ from tocsin.pipeline.operators.diagnose.deviations import (
     present_ratio,
     single_out,
     telling_of,
-    works_harder,
 )
 from tocsin.pipeline.operators.diagnose.hardware import VAGUE_CAUSES
 from tocsin.pipeline.operators.diagnose.harm import (
@@ -39,6 +38,7 @@ from tocsin.pipeline.operators.diagnose.harm import (
     one_stall_ns,
     one_step_ns,
 )
+from tocsin.pipeline.operators.diagnose.more_work import shows_more_work
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.patterns import cause_of_metrics
 from tocsin.pipeline.operators.diagnose.standing import (
@@ -186,7 +186,7 @@ def _find_working(  # as above
     lasted_ns = max(anomaly.end_ns for anomaly in chosen) - onset_ns
     slowdown = pace.slowdown_since(onset_ns - rules.before_onset_ns, now_ns)
     unrelated = why_not(graph, chosen, onset_ns, slowdown, pace)
-    reason = unrelated or _more_work(graph, chosen)
+    reason = unrelated or _more_work(graph, chosen, pace)
     cleared.learn(graph, open_ones, chosen, reason, now_ns, pace)
     if reason is Reason.OTHER_WORK:
         return [], [reason]
@@ -225,11 +225,11 @@ def _find_working(  # as above
     return [finding, *holding], []
 
 
-def _more_work(graph: JobGraph, chosen: Sequence[Anomaly]) -> Reason | None:
+def _more_work(graph: JobGraph, chosen: Sequence[Anomaly], pace: Pace) -> Reason | None:
     """Why what these show is that they have more to do, and no fault; None: it may be one."""
     if may_have_more_work(graph, chosen):
         return Reason.TOO_FEW_PEERS
-    return Reason.WORKS_HARDER if all(works_harder(anomaly) for anomaly in chosen) else None
+    return Reason.WORKS_HARDER if all(shows_more_work(graph, anomaly, pace) for anomaly in chosen) else None
 
 
 def _pause_ns(

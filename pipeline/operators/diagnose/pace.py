@@ -33,6 +33,10 @@ class Pace(Protocol):
         """How much more work than its peers a host lately does, None: no more, or nobody knows."""
         ...
 
+    def wastes_power(self, host: str) -> bool:
+        """Whether a host lately draws more power than expected and does not do as much more with it."""
+        ...
+
     @property
     def work_is_known(self) -> bool:
         """Whether metrics show the machines' work."""

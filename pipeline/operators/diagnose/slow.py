@@ -13,8 +13,8 @@ from tocsin.pipeline.operators.diagnose.deviations import (
     evidence_of,
     families,
     is_only_busier,
-    works_harder,
 )
+from tocsin.pipeline.operators.diagnose.more_work import shows_more_work
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
@@ -174,7 +174,8 @@ class Exonerated:
         for host in [h for h, since_ns in self.since_ns.items() if begins.get(h) != since_ns or h in broken]:
             del self.since_ns[host], self.reasons[host]
         self.asked = {host: since_ns for host, since_ns in self.asked.items() if begins.get(host) == since_ns}
-        harder = {anomaly.component.name: anomaly for anomaly in peers if works_harder(anomaly)}
+        self._take_back(slow, now_ns, pace)
+        harder = {anomaly.component.name: anomaly for anomaly in peers if shows_more_work(graph, anomaly, pace)}
         ailing = {anomaly.component.name for anomaly in peers if families(anomaly) - SILENT_FAMILIES} - harder.keys()
         ill = {anomaly.component.name for anomaly in peers if not is_only_busier(anomaly)}
         for anomaly in slow:
@@ -191,6 +192,14 @@ class Exonerated:
         found = [_more_work(graph, one, self.reasons[one.component.name], harder, pace) for one in freed]
         return found, [anomaly for anomaly in steps if anomaly not in freed]
 
+    def _take_back(self, slow: Sequence[Anomaly], now_ns: int, pace: Pace) -> None:
+        """Who seemed to have made nothing slower by the first steps, and has by those that followed."""
+        for anomaly in slow:
+            host = anomaly.component.name
+            is_young = now_ns - anomaly.start_ns <= _TOLD_WITHIN_NS
+            if is_young and self.reasons.get(host) is Reason.SLOWEST_RANK_CHANGES and _grew(anomaly, now_ns, pace):
+                del self.since_ns[host], self.reasons[host]
+
     def to_state(self) -> dict[str, list[list[Any]]]:
         """JSON-able state."""
         freed = [[host, since_ns, self.reasons[host].value] for host, since_ns in sorted(self.since_ns.items())]
@@ -203,6 +212,8 @@ class Exonerated:
         self.asked = dict(map(tuple, state["asked"]))
 
 
+_TOLD_WITHIN_NS = 60 * NS_PER_SECOND
+"""What the first steps said is asked again for so long; later the job may be slower for another reason."""
 _LOAD_WITHIN_NS = 180 * NS_PER_SECOND
 """Steps name a host half a minute to two minutes after it became slow; what shows later may be something else."""
 
@@ -224,6 +235,11 @@ def _made_slower(slow: Anomaly, others: Sequence[Anomaly], now_ns: int, pace: Pa
     """
     if slow.detail["from_start"] or any(other.start_ns < slow.start_ns for other in others):
         return True
+    return _grew(slow, now_ns, pace)
+
+
+def _grew(slow: Anomaly, now_ns: int, pace: Pace) -> bool | None:
+    """Whether steps grew since by a share of what a host's ranks take longer; None: too few tell."""
     growth_seconds = pace.most_growth_seconds(slow.start_ns, now_ns)
     if growth_seconds is None:
         return None

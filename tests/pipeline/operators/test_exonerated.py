@@ -27,8 +27,13 @@ class GrowingPace(Pace):
     growth_seconds: float | None = None
     loads: dict[str, Load] = field(default_factory=dict)
 
+    wasting: frozenset[str] = frozenset()
+
     def more_work(self, host: str) -> Load | None:
         return self.loads.get(host)
+
+    def wastes_power(self, host: str) -> bool:
+        return host in self.wasting
 
     def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
         return self.growth_seconds
@@ -89,6 +94,27 @@ def test_it_is_asked_once_as_soon_as_steps_tell_as_another_one_may_recover_later
     assert _judge(known, [_slow("n3")], [], GrowingPace(growth_seconds=None)) == []
     assert _judge(known, [_slow("n3")], [], GrowingPace(growth_seconds=0.5)) == []
     assert _judge(known, [_slow("n3")], [], GrowingPace(growth_seconds=0.0)) == []
+
+
+@pytest.mark.parametrize(("begin", "freed"), [(50, False), (40, False), (39, True)])
+def test_what_the_first_steps_said_is_taken_back_within_a_minute(begin: int, freed: bool) -> None:
+    known, slow = Exonerated(), [_slow("n3", begin)]
+
+    assert _judge(known, slow, [], GrowingPace(growth_seconds=0.0)) == [("slowest_rank_changes", "n3")]
+    assert bool(_judge(known, slow, [], GrowingPace(growth_seconds=0.5))) is freed
+    assert bool(_judge(known, slow, [], GrowingPace(growth_seconds=0.0))) is freed  # asked once
+
+
+def test_who_spends_its_power_for_nothing_does_not_work_harder() -> None:
+    pace = GrowingPace(growth_seconds=0.5, wasting=frozenset({"n3"}))
+
+    assert _judge(Exonerated(), [_slow("n3")], [_power("n3", 1.3)], pace) == []
+
+
+def test_windows_within_a_long_step_tell_nothing_of_work() -> None:
+    pace = GrowingPace(growth_seconds=0.5, median_step_ns=26 * NS_PER_SECOND)
+
+    assert _judge(Exonerated(), [_slow("n3")], [_power("n3", 1.3)], pace) == []
 
 
 def test_who_ails_in_another_way_made_its_steps_longer_whatever_they_were_before() -> None:

@@ -160,6 +160,9 @@ class _StepsOfOneSecond:
     def more_work(self, host: str) -> None:
         """Nobody has more to do."""
 
+    def wastes_power(self, host: str) -> bool:
+        return False
+
     def own_excess_seconds(self, host: str) -> None:
         """Not measured."""
 

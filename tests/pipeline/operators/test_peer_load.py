@@ -41,7 +41,7 @@ class Job:
                 values[3, column] *= n3.get(name, 1.0)
             groups = np.zeros(COUNT, np.intp)
             window = self.block.compare(HOSTS, values, groups, PeerConfig())
-            self.tracker.take(SPAN_NS, HOSTS, values, groups, self.block, window)
+            self.tracker.take(self.tracker.share_of(SPAN_NS), HOSTS, values, groups, self.block, window)
 
     def hosts(self) -> list[str]:
         return [host for host in HOSTS if self.tracker.more_work(host)]
@@ -51,12 +51,17 @@ class Job:
     ("shown", "told"),
     [
         ({}, False),
-        ({"gpu_power_watts": 1.08}, True),
+        ({"gpu_power_watts": 1.08}, False),  # for nothing, too
+        ({"gpu_power_watts": 1.08, "gpu_tensor_active_ratio": 1.12}, True),
         ({"gpu_power_watts": 1.02}, False),
         ({"gpu_power_watts": 1.05, "gpu_tensor_active_ratio": 1.2}, True),
+        ({"gpu_power_watts": 1.3, "gpu_tensor_active_ratio": 1.1}, False),  # for nothing: slow kernels
         ({"gpu_tensor_active_ratio": 1.2}, False),  # of the cycles, of which there may be fewer
-        ({"gpu_power_watts": 1.08, "gpu_sm_clock_hertz": 0.95}, False),
-        ({"gpu_power_watts": 1.08, "nvlink_bytes_per_second": 0.8}, False),  # it waits for that link
+        ({"gpu_power_watts": 1.08, "gpu_tensor_active_ratio": 1.12, "gpu_sm_clock_hertz": 0.95}, False),
+        (
+            {"gpu_power_watts": 1.08, "gpu_tensor_active_ratio": 1.12, "nvlink_bytes_per_second": 0.8},
+            False,
+        ),  # it waits for that link
     ],
 )
 def test_more_power_at_the_same_clock_is_more_work(shown: dict[str, float], told: bool) -> None:
@@ -69,7 +74,7 @@ def test_more_power_at_the_same_clock_is_more_work(shown: dict[str, float], told
 
 def test_before_a_host_is_known_it_is_measured_by_the_others() -> None:
     job = Job()
-    job.run(4, gpu_power_watts=1.2)
+    job.run(4, gpu_power_watts=1.2, gpu_tensor_active_ratio=1.3)
 
     assert job.hosts() == ["n3"]
 
@@ -85,7 +90,7 @@ def test_what_is_not_measured_tells_nothing() -> None:
 def test_it_is_forgotten_with_the_work_and_goes_through_a_snapshot() -> None:
     job, other = Job(), LoadTracker(LoadConfig())
     job.run(30)
-    job.run(6, gpu_power_watts=1.1)
+    job.run(6, gpu_power_watts=1.1, gpu_tensor_active_ratio=1.2)
     other.load_state(through_bytes(job.tracker.to_state()))
 
     assert job.hosts() == ["n3"]
@@ -94,3 +99,18 @@ def test_it_is_forgotten_with_the_work_and_goes_through_a_snapshot() -> None:
     assert other.more_work("n3") is None
     job.tracker.clear()
     assert job.hosts() == []
+
+
+def test_power_alone_tells_where_nobody_measures_work() -> None:
+    job = Job(metrics=("gpu_power_watts", "gpu_sm_clock_hertz"))
+    job.run(30)
+    job.run(6, gpu_power_watts=1.08)
+
+    assert job.hosts() == ["n3"]
+
+
+def test_of_long_steps_more_than_one_is_looked_at() -> None:
+    tracker = Job().tracker
+
+    assert tracker.share_of(SPAN_NS) == tracker.share_of(SPAN_NS, NS_PER_SECOND) == pytest.approx(1 / 3)
+    assert tracker.share_of(SPAN_NS, 30 * NS_PER_SECOND) == pytest.approx(1 / 12)

@@ -54,6 +54,9 @@ class StubPace:
     def more_work(self, host: str) -> None:
         """Nobody has more to do."""
 
+    def wastes_power(self, host: str) -> bool:
+        return False
+
     def own_excess_seconds(self, host: str) -> float | None:
         return None
 

@@ -80,6 +80,9 @@ class Pace:
     def more_work(self, host: str) -> Load | None:
         return None
 
+    def wastes_power(self, host: str) -> bool:
+        return False
+
 
 def _differs(
     host: str, span: tuple[float, float], metric: str, direction: str, now_sigmas: float = 9.0, **detail: object

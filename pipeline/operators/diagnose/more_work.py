@@ -1,0 +1,19 @@
+"""Who has more to do: by windows, and by what they draw for it."""
+
+from __future__ import annotations
+
+from tocsin.pipeline.operators.diagnose.deviations import works_harder
+from tocsin.pipeline.operators.diagnose.pace import Pace
+from tocsin.pipeline.operators.diagnose.timing import window_ns
+from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.verdicts import Anomaly
+
+_WINDOW_NS = 5 * NS_PER_SECOND
+"""A metric slice, where nobody says how often samples come."""
+
+
+def shows_more_work(graph: JobGraph, anomaly: Anomaly, pace: Pace) -> bool:
+    """Whether a machine works harder, as windows show it that see whole steps; and power is not spent for nothing."""
+    sees_steps = pace.median_step_ns <= max(_WINDOW_NS, window_ns(graph, [anomaly]))
+    return sees_steps and works_harder(anomaly) and not pace.wastes_power(anomaly.component.name)
