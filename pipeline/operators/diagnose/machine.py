@@ -89,7 +89,7 @@ class Cleared:
             slowdown = pace.slowdown_since(since_ns - rules.before_onset_ns, now_ns)
             if slowdown is None:
                 continue
-            if known_ns is not None and _is_no_pause(slowdown) and differs_now(anomaly):
+            if known_ns is not None and _trains_again(slowdown, pace, rules) and differs_now(anomaly):
                 del self.since_ns[anomaly.component.name]
             elif slowdown.is_gone and slowdown.is_known and not slowdown.is_likely:
                 self.since_ns[anomaly.component.name] = since_ns
@@ -130,8 +130,10 @@ class Cleared:
                 self.since_ns.setdefault(anomaly.component.name, -since_ns)
 
 
-def _is_no_pause(slowdown: Slowdown) -> bool:
-    return slowdown.is_certain and slowdown.ratio != float("inf")
+def _trains_again(slowdown: Slowdown, pace: Pace, rules: MachineRules) -> bool:
+    """Whether the job makes steps, slower ones: not the first ones after a pause, as all machines come back."""
+    enough = not pace.median_step_ns or slowdown.step_count >= rules.cleared_step_count
+    return enough and slowdown.is_certain and slowdown.ratio != float("inf")
 
 
 def find_machine(  # what is known, and what is remembered

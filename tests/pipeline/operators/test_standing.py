@@ -35,7 +35,7 @@ from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind, Evidence,
 
 JOB = JobKey("c", "j")
 T0 = 1_800_000_000 * NS_PER_SECOND
-SLOWER = Slowdown(0.3, is_certain=True, is_gone=False, step_seconds=1.3, before_seconds=1.0)
+SLOWER = Slowdown(0.3, is_certain=True, is_gone=False, step_seconds=1.3, before_seconds=1.0, step_count=60)
 AS_EVER = Slowdown(0.0, is_certain=False, is_gone=True, step_seconds=1.0, before_seconds=1.0)
 NO_STEP = Slowdown(float("inf"), is_certain=True, is_gone=False, step_seconds=float("nan"), before_seconds=1.0)
 
@@ -308,6 +308,12 @@ class TestForgiven:
         assert self._after(Pace(AS_EVER)) == ["degraded"]
         assert self._after(Pace(SLOWER), now_sigmas=1.0) == ["degraded"]
         assert self._after(Pace(NO_STEP)) == ["degraded"]
+
+    def test_the_first_steps_after_a_pause_do_not_make_it_a_fault(self) -> None:
+        """All machines come back from other work, one by one; by the third step they have."""
+        assert self._after(Pace(replace(SLOWER, step_count=2))) == ["degraded"]
+        assert self._after(Pace(replace(SLOWER, step_count=3))) == ["fail_slow"]
+        assert self._after(Pace(SLOWER, median_step_ns=0)) == ["fail_slow"]  # told by work, not by steps
 
     def test_what_was_seen_to_hurt_nobody_is_not_why_the_job_is_slower_later(self) -> None:
         cleared, rules = Cleared(), MachineRules()
