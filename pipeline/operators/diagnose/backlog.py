@@ -33,6 +33,7 @@ class BacklogRules:
         slower_ratio: or operations take so many times as long as before, where the job's pace shows nothing: they may
             lie beside the computation, mostly.
         before_bin_count: over so many bins before.
+        kept_bin_count: what operations took is kept for so many bins: a quarter of an hour.
         before_ns: the job may have become slower so long before that was seen.
         max_host_ratio: more hosts than this share of the job are no machine's fault, unless they share a switch.
     """
@@ -45,6 +46,7 @@ class BacklogRules:
     lasting_ns: int = 30 * NS_PER_SECOND
     slower_ratio: float = 1.15
     before_bin_count: int = 12
+    kept_bin_count: int = 90
     before_ns: int = 20 * NS_PER_SECOND
     max_host_ratio: float = 0.125
 
@@ -63,10 +65,14 @@ class BacklogTracker:
         self._told_ns = 0
         """Since when the chunks lie of those that were told, 0: nobody was, or it is over."""
         self._durations: dict[int, list[int]] = {}
-        """number of the bin -> [nanoseconds, operations] that ended in it"""
+        """number of the bin -> [nanoseconds, operations] of what was seen to end in it"""
+        self._forgot_bin = 0
+        """When old bins were last dropped: no state, as that may be done again."""
 
     def take(self, rows: Sequence[CollectiveRecord]) -> None:
-        """Add up what open flows show."""
+        """Add up what open flows show, and what operations took."""
+        if rows:
+            self._forget(max(row.ts_ns for row in rows))
         for row in rows:
             if row.record == "completion":
                 self._time(row)
@@ -84,7 +90,8 @@ class BacklogTracker:
     def _time(self, row: CollectiveRecord) -> None:
         if row.peer >= 0 or not 0 < row.start_ns < row.end_ns:
             return
-        cell = self._durations.setdefault(row.end_ns // self._rules.bin_ns, [0, 0])
+        # By when it was seen: nobody has checked what the machine says of its end.
+        cell = self._durations.setdefault(row.ts_ns // self._rules.bin_ns, [0, 0])
         cell[0] += row.end_ns - row.start_ns
         cell[1] += 1
 
@@ -118,34 +125,29 @@ class BacklogTracker:
         return 0 < before * self._rules.slower_ratio <= now
 
     def _mean_duration(self, first: int, behind: int) -> float:
-        """Nanoseconds that an operation takes, of the bins from the first to the one before the last; 0: none ended."""
+        """Nanoseconds that an operation took, of the bins from the first on and before ``behind``; 0: none ended."""
         cells = [self._durations[number] for number in range(first, behind) if number in self._durations]
         return sum(spent for spent, _ in cells) / max(1, sum(count for _, count in cells))
 
     def _means(self, now_ns: int) -> dict[str, float]:
-        """Host -> chunks on their way, of those of which enough was seen lately; what is older is forgotten."""
-        number_now = now_ns // self._rules.bin_ns
-        oldest = number_now - self._rules.bin_count
-        kept = max(number_now - self._kept_count(now_ns), 0)
-        for number in [number for number in self._durations if number < kept]:
-            del self._durations[number]
+        """Host -> chunks on their way, of those of which enough was seen lately."""
+        self._forget(now_ns)
         found = {}
-        for host, bins in list(self._bins.items()):
-            for number in [number for number in bins if number < oldest]:
-                del bins[number]
-            if not bins:
-                del self._bins[host]
-                continue
+        for host, bins in self._bins.items():
             count = sum(states for _, states in bins.values())
             if count >= self._rules.least_row_count:
                 found[host] = sum(chunks for chunks, _ in bins.values()) / count
         return found
 
-    def _kept_count(self, now_ns: int) -> int:
-        """Bins of durations that are still asked for."""
-        rules = self._rules
-        since_ns = now_ns - min(self._since_ns.values(), default=now_ns)
-        return min(rules.bin_count + (since_ns + rules.before_ns) // rules.bin_ns + rules.before_bin_count + 2, 90)
+    def _forget(self, now_ns: int) -> None:
+        """Drop what is too old, whether anybody asks or not: a job may stand, or count no chunks, for days."""
+        number = now_ns // self._rules.bin_ns
+        if number <= self._forgot_bin:  # every machine's batch comes by here
+            return
+        self._forgot_bin = number
+        self._durations = _since(self._durations, number - self._rules.kept_bin_count)
+        kept = {host: _since(bins, number - self._rules.bin_count) for host, bins in self._bins.items()}
+        self._bins = {host: bins for host, bins in kept.items() if bins}
 
     def _can_be_at_fault(self, hosts: Sequence[str]) -> bool:
         if len(hosts) <= few_hosts(self._graph, self._rules.max_host_ratio):
@@ -197,6 +199,10 @@ class BacklogTracker:
         self._since_ns = dict(map(tuple, state["since"]))
         self._told_ns = state["told_ns"]
         self._durations = {number: list(cell) for number, *cell in state["durations"]}
+
+
+def _since(cells: dict[int, list[int]], oldest: int) -> dict[int, list[int]]:
+    return cells if min(cells, default=oldest) >= oldest else {n: cell for n, cell in cells.items() if n >= oldest}
 
 
 def _rows(cells: Mapping[int, Sequence[int]]) -> list[list[int]]:

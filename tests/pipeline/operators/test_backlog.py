@@ -138,6 +138,24 @@ def test_of_two_machines_either_may_be_the_slow_one() -> None:
     assert job.named(160) == []
 
 
+def _cell_count(job: Job) -> int:
+    state = job.tracker.to_state()
+    return len(state["durations"]) + sum(len(bins) for _, bins in state["bins"])
+
+
+def test_what_is_kept_does_not_grow_though_nobody_asks_or_counts_chunks() -> None:
+    """A job that stands for days is not asked, and a job without chunk counters is never late."""
+    job = Job(host_count=4)
+    for second in range(0, 20_000, 10):
+        state = CollectiveRecord(_ns(second), "state", 0, "dp", "AllReduce", second, 1 << 20, _ns(second - 1))
+        counted = state._replace(total_chunks=64, gpu_ready=9, rdma_transmitted=9, rdma_done=8)
+        absurd_end = state._replace(record="completion", end_ns=_ns(second + 10**9))
+        job.tracker.take([counted, absurd_end] if second < 10_000 else [absurd_end])
+        assert _cell_count(job) <= 100
+
+    assert job.tracker.to_state()["bins"] == []
+
+
 def test_chunks_that_nobody_counts_tell_nothing() -> None:
     job = Job()
     row = CollectiveRecord(_ns(1), "state", 0, "dp", "AllReduce", 1, 1 << 20, _ns(0))
