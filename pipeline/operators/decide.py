@@ -24,6 +24,7 @@ from tocsin.pipeline.operators.incidents import (
     retells,
     same_fault,
     same_suspects,
+    tells_of_some,
 )
 from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
 from tocsin.schemas.reasons import Reason
@@ -199,7 +200,8 @@ class Decide:
             same_standstill = finding.fault in STANDSTILL and not speaks  # it was silent for seconds
             stands = not finding.suspects and (same_standstill or is_slow_still(finding, incident))
             over = is_smaller(finding, verdict) and finding.is_harmless
-            if (same_suspects(finding, verdict) and not over) or stands:
+            same = (same_suspects(finding, verdict) and not over) or tells_of_some(finding, verdict)
+            if same or stands:
                 incident.held_ns = now_ns
                 if (
                     finding.suspects or finding.fault in STANDSTILL

@@ -110,6 +110,12 @@ def same_suspects(finding: Finding, verdict: Verdict) -> bool:
     return components(finding.suspects) == components(verdict.suspects)
 
 
+def tells_of_some(finding: Finding, verdict: Verdict) -> bool:
+    """Whether a finding speaks of some of several machines that were confirmed together: that is not over."""
+    confirmed = verdict.state is VerdictState.CONFIRMED and verdict.fault is finding.fault is FaultKind.FAIL_SLOW
+    return confirmed and bool(finding.suspects) and components(finding.suspects) < components(verdict.suspects)
+
+
 def retells(finding: Finding, verdict: Verdict) -> bool:
     """Whether what was confirmed, with a hard action, is only told again: first by an event, then by what stands.
 

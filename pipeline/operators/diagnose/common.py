@@ -64,3 +64,12 @@ def is_whole(graph: JobGraph, hosts: Collection[str]) -> bool:
 def few_hosts(graph: JobGraph, ratio: float) -> int:
     """How many hosts may be at fault together: more of them share a cause outside."""
     return max(1, int(ratio * len(graph.hosts)))
+
+
+_FEWEST_HOSTS = 5
+"""Three that are as ever outvote two."""
+
+
+def can_be_twins(graph: JobGraph, hosts: Collection[str]) -> bool:
+    """Whether these are two of five or more: so many may fail alike at once, and share nothing that the job knows."""
+    return len(hosts) == 2 and len(graph.hosts) >= _FEWEST_HOSTS  # a pair

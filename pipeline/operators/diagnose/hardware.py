@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from tocsin.pipeline.operators.diagnose.common import common_component, few_hosts, is_whole
+from tocsin.pipeline.operators.diagnose.common import can_be_twins, common_component, few_hosts, is_whole
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
@@ -25,6 +25,7 @@ from tocsin.schemas.records import NS_PER_SECOND, Event
 from tocsin.schemas.verdicts import Component, ComponentKind, Evidence, FaultKind, Suspect
 
 _KEPT_PER_HOST = 32
+_SHOWN_FACTS = 4
 _WEAK_CAUSES = frozenset({"unknown", "process_exit", "process_frozen", "machine_unreachable", "cpu_contention"})
 """Causes that say what was seen, not why: an event on the same machine explains them."""
 
@@ -181,10 +182,13 @@ class HardwareTracker:
             if fact.cause == first.cause and abs(fact.ts_ns - first.ts_ns) <= self.config.together_ns
         }
         switch = first.cause in _LINK_CAUSES
-        if len(same) > few_hosts(graph, self.config.max_host_ratio) and not (switch and is_whole(graph, same)):
+        one_cause = is_whole(graph, same) if switch else _slows(first) and can_be_twins(graph, same)
+        if len(same) > few_hosts(graph, self.config.max_host_ratio) and not one_cause:
             return [], [Reason.AMBIGUOUS]
         found, reasons = self._judge(graph, now_ns, first, pace)
-        return [_of_all(graph, finding, same) if switch else finding for finding in found], reasons
+        if switch:
+            return [_of_all(graph, finding, same) for finding in found], reasons
+        return [self._with_twin(graph, finding) for finding in found], reasons
 
     def _judge(
         self, graph: JobGraph, now_ns: int, fact: HardwareFact, pace: Pace
@@ -233,13 +237,52 @@ class HardwareTracker:
             tentative=tentative,
         )
 
-    def accuse_who_told(self, findings: Sequence[Finding], now_ns: int) -> list[Finding]:
-        """The job stands and nobody knows whose fault it is: one machine alone logged something as it began.
+    def _with_twin(self, graph: JobGraph, finding: Finding) -> Finding:
+        """Two machines that report the same slow part since the same time, in turn: both are meant."""
+        if finding.fault is not FaultKind.FAIL_SLOW:
+            return finding
+        first_ns = {
+            host: min(fact.ts_ns for fact in of_cause)
+            for host, facts in self.facts.items()
+            if (of_cause := [fact for fact in facts if _slows(fact) and fact.cause == finding.cause])
+        }
+        own_ns = first_ns.get(finding.suspects[0].component.name, finding.onset_ns)
+        near = {host for host, ts_ns in first_ns.items() if abs(ts_ns - own_ns) <= self.config.open_ns}
+        return _naming(finding, near) if can_be_twins(graph, near - graph.spare_hosts()) else finding
+
+    def accuse_who_told(self, graph: JobGraph, findings: Sequence[Finding], now_ns: int) -> list[Finding]:
+        """The job stands, or is slow, and nobody knows whose fault it is: one machine logged something as it began.
 
         An event that accuses nobody by itself (a page fault of a GPU, a corrected error) does so together with a
-        job that stands since then.
+        job that stands since then; in one that is slow only who says of itself that a part is slow.
         """
-        return [self._accused(finding, now_ns) for finding in findings]
+        return [
+            self._slowed(graph, finding)
+            if finding.reason is Reason.JOB_WIDE_SLOWDOWN
+            else self._accused(finding, now_ns)
+            for finding in findings
+        ]
+
+    def _slowed(self, graph: JobGraph, finding: Finding) -> Finding:
+        begin_ns, end_ns = finding.onset_ns - self.config.before_ns, finding.onset_ns + self.config.impact_ns
+        near = [
+            fact
+            for host, facts in sorted(self.facts.items())
+            for fact in facts
+            if _slows(fact) and begin_ns <= fact.ts_ns <= end_ns and host not in graph.spare_hosts()
+        ]
+        hosts = {fact.host for fact in near}
+        alone = len(hosts) == 1 or can_be_twins(graph, hosts)
+        if finding.suspects or not alone or len({fact.cause for fact in near}) != 1:
+            return finding
+        told = replace(
+            finding,
+            cause=near[0].cause,
+            confidence=0.75,
+            reason=Reason.HARDWARE_EVENT,
+            evidence=(*(fact.evidence() for fact in near[:_SHOWN_FACTS]), *finding.evidence),
+        )
+        return _naming(told, hosts)
 
     def _accused(self, finding: Finding, now_ns: int) -> Finding:
         if finding.fault is not FaultKind.HANG or finding.suspects:
@@ -361,7 +404,7 @@ def add_broken(findings: Sequence[Finding], broken: Sequence[Finding]) -> list[F
     found = list(findings)
     for report in broken:
         named = [f for f in found if f.suspects]
-        same = [f for f in named if f.suspects[0].component == report.suspects[0].component]
+        same = [f for f in named if report.suspects[0].component in {suspect.component for suspect in f.suspects}]
         if any(f.fault is not FaultKind.DEGRADED for f in same):
             continue
         if same and report.fault is not FaultKind.DEGRADED:
@@ -378,10 +421,18 @@ def add_broken(findings: Sequence[Finding], broken: Sequence[Finding]) -> list[F
     return found
 
 
+def _slows(fact: HardwareFact) -> bool:
+    """Whether a machine says of itself that a part of it is slow."""
+    return fact.accuses and fact.fault == "fail_slow" and fact.cause not in ("", *_WEAK_CAUSES)
+
+
+def _naming(finding: Finding, hosts: Collection[str]) -> Finding:
+    return replace(finding, suspects=tuple(Suspect(Component(ComponentKind.HOST, host)) for host in sorted(hosts)))
+
+
 def _of_all(graph: JobGraph, finding: Finding, hosts: Collection[str]) -> Finding:
     """Machines behind one switch that reported the same at once are named together."""
     common = common_component(graph, hosts)
     if common is None:
         return finding
-    suspects = tuple(Suspect(Component(ComponentKind.HOST, host)) for host in sorted(hosts))
-    return replace(finding, suspects=suspects, common=common)
+    return replace(_naming(finding, hosts), common=common)

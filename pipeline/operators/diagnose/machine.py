@@ -49,6 +49,7 @@ from tocsin.pipeline.operators.diagnose.standing import (
     steps_go_on,
 )
 from tocsin.pipeline.operators.diagnose.timing import began_with_other_work, why_not, window_ns
+from tocsin.pipeline.operators.diagnose.twins import find_twins
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.pipeline.operators.peer_words import DETECTOR
@@ -180,7 +181,8 @@ def _find_working(  # as above
         fading = [_still_differs(anomaly) for anomaly in anomalies if _fades(anomaly)]
         return fading, [Reason.NO_IMPACT] if anomalies else []
     open_ones = cleared.judge(telling, now_ns, pace, rules)
-    chosen = single_out(graph, open_ones or telling, rules)
+    candidates = open_ones or telling
+    chosen = find_twins(graph, candidates, rules) or single_out(graph, candidates, rules)
     if not chosen:
         return [], [Reason.AMBIGUOUS]
     onset_ns = min(begin_ns(anomaly) for anomaly in chosen)
@@ -370,17 +372,26 @@ def join(slow: Sequence[Finding], machine: Sequence[Finding]) -> list[Finding]:
         return explained or list(machine)
     joined = []
     for finding in (_narrowed(finding, machine) for finding in named):
-        same = [m for m in machine if m.suspects and m.suspects[0].component == finding.suspects[0].component]
+        same = [m for m in machine if finding.suspects[0].component in {s.component for s in m.suspects}]
         if same and finding.fault is FaultKind.FAIL_SLOW:
             # A loader that is slow because the host's storage is: the metric says more than the phase.
             said = same[0].cause == "hdfs_error" or finding.cause == "unknown"
             cause = same[0].cause if said else finding.cause
             confidence = min(0.98, finding.confidence + 0.1)
             evidence = (*finding.evidence, *same[0].evidence)[: SHOWN_METRICS + 2]
-            joined.append(replace(finding, cause=cause, confidence=confidence, evidence=evidence))
+            suspects = _with_twins(finding, same[0])
+            joined.append(replace(finding, cause=cause, confidence=confidence, evidence=evidence, suspects=suspects))
         else:
             joined.append(finding)
     return joined
+
+
+def _with_twins(finding: Finding, told: Finding) -> tuple[Suspect, ...]:
+    """Whom steps name, and the one that fails as it does: two that are slow look a little less so to each other."""
+    named = {suspect.component for suspect in finding.suspects}
+    if told.fault is not FaultKind.FAIL_SLOW or not named < {suspect.component for suspect in told.suspects}:
+        return finding.suspects
+    return (*finding.suspects, *(suspect for suspect in told.suspects if suspect.component not in named))
 
 
 def _narrowed(finding: Finding, machine: Sequence[Finding]) -> Finding:

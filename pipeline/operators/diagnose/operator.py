@@ -128,7 +128,7 @@ class Diagnose:
         findings = [*self._not_where_others_are(findings, now_ns, anomalies, pace), *findings]
         findings.extend(self._stands(now_ns, pace, findings, all_live=stop_reason is None))
         if not any(finding.suspects for finding in findings):
-            findings = self._hardware.accuse_who_told(findings, now_ns)
+            findings = self._hardware.accuse_who_told(self._graph, findings, now_ns)
         findings = add_broken(self._hardware.explain(explain_by_metrics(findings, anomalies)), broken)
         return Diagnosis(tuple(findings), tuple(reasons))
 

@@ -150,6 +150,21 @@ class TestEnd:
         assert life.decide.live[0].verdict_id != first
         assert [line.state.value for line in life.lines if line.verdict_id == first][-1] == "resolved"
 
+    def test_one_of_two_that_goes_on_holds_both(self) -> None:
+        life = Life()
+        life.see(finding(SLOW, "n3", "n5"), seconds=30)
+        life.see(finding(SLOW, "n5"), seconds=60)
+
+        assert [len(line.suspects) for line in life.decide.live] == [2]
+        assert life.states()[-1] == "confirmed"
+
+    def test_one_of_two_that_were_not_confirmed_yet_is_another_story(self) -> None:
+        life = Life()
+        life.see(finding(SLOW, "n3", "n5"), seconds=2)
+        life.see(finding(SLOW, "n5"), seconds=60)
+
+        assert [line.suspects[0].component.name for line in life.decide.live] == ["n5"]
+
     @pytest.mark.parametrize("fault", [STOP, HANG, SLOW])
     def test_a_job_that_stands_holds_who_was_named(self, fault: FaultKind) -> None:
         life = Life()

@@ -218,6 +218,7 @@ class AfterOutages(StubPace):
 
 
 STANDS = Slowdown(float("inf"), is_certain=True, is_gone=False, step_seconds=float("nan"), before_seconds=1.0)
+SLOWER = Slowdown(0.4, is_certain=True, is_gone=False, step_seconds=1.4, before_seconds=1.0)
 AS_EVER = Slowdown(0.0, is_certain=False, is_gone=True, step_seconds=1.0, before_seconds=1.0)
 
 
@@ -388,9 +389,63 @@ def test_a_corrected_error_as_the_job_comes_to_stand_accuses_only_whom_it_is_new
     onset_ns = T0 + 262 * NS_PER_SECOND
     stands = Finding(FaultKind.HANG, "unknown", (), onset_ns, 0.5, Reason.JOB_STALLED_UNEXPLAINED, ())
 
-    [found] = machines.tracker.accuse_who_told([stands], onset_ns + 40 * NS_PER_SECOND)
+    [found] = machines.tracker.accuse_who_told(machines.graph, [stands], onset_ns + 40 * NS_PER_SECOND)
 
     assert [suspect.component.name for suspect in found.suspects] == suspects
+
+
+def _said(machines: Machines, *words: tuple[int, str]) -> None:
+    for second, host in words:
+        machines.say(second, host, events.NVLINK_ERROR, link=7, count=40)
+
+
+class TestTwins:
+    """Two machines that report the same slow part, in turn."""
+
+    @pytest.mark.parametrize("second", [4, 100])
+    def test_both_are_meant(self, second: int) -> None:
+        machines = Machines()
+        _said(machines, (1, "n3"), (second, "n5"))
+
+        [finding], _ = machines.find(second + 1, StubPace(SLOWER))
+
+        assert [suspect.component.name for suspect in finding.suspects] == ["n3", "n5"]
+
+    @pytest.mark.parametrize(
+        "words",
+        [((1, "n3"), (3, "n5"), (5, "n6")), ((1, "n3"), (301, "n5"), (301, "n3"))],
+        ids=["three", "minutes-later"],
+    )
+    def test_others_are_no_pair(self, words: tuple[tuple[int, str], ...]) -> None:
+        machines = Machines()
+        _said(machines, *words)
+
+        found, _ = machines.find(words[-1][0] + 1, StubPace(SLOWER))
+
+        assert {len(finding.suspects) for finding in found} <= {1}
+
+    @pytest.mark.parametrize(
+        ("words", "suspects"),
+        [
+            (((70, "n3"),), ["n3"]),
+            (((130, "n3"), (132, "n5")), ["n3", "n5"]),
+            (((130, "n3"), (132, "n5"), (140, "n6")), []),
+            (((30, "n3"),), []),
+            (((170, "n3"),), []),
+        ],
+        ids=["before", "in-turn", "three", "long-before", "long-after"],
+    )
+    def test_a_job_that_is_slow_and_nobody_knows_why_since_a_part_was_reported(
+        self, words: tuple[tuple[int, str], ...], suspects: list[str]
+    ) -> None:
+        machines = Machines()
+        _said(machines, *words)
+        slow = Finding(FaultKind.FAIL_SLOW, "unknown", (), T0 + 100 * NS_PER_SECOND, 0.5, Reason.JOB_WIDE_SLOWDOWN, ())
+
+        [found] = machines.tracker.accuse_who_told(machines.graph, [slow], T0 + 200 * NS_PER_SECOND)
+
+        assert [suspect.component.name for suspect in found.suspects] == suspects
+        assert found.cause == ("nvlink_error" if suspects else "unknown")
 
 
 class TestReports:

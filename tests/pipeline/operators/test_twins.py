@@ -1,0 +1,124 @@
+"""Two machines that fail alike at the same time, in different places."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.pipeline.operators.test_deviations import T0
+from tocsin.pipeline.operators.diagnose.deviations import MachineRules
+from tocsin.pipeline.operators.diagnose.twins import find_twins
+from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.pipeline.testing import JobShape, MachineShape, MetricsJob, MetricsScenario, between
+from tocsin.schemas.records import NS_PER_SECOND, JobKey, RankPlace, Topology
+from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
+
+JOB = JobKey("c", "j")
+CLOCK, JAM, BUS = "gpu_sm_clock_hertz", "pfc_tx_packets_per_second", "pcie_usage_ratio"
+POWER, ACTIVE = "gpu_power_watts", "gpu_tensor_active_ratio"
+
+
+def _graph(hosts: int = 8, *, minipods: int = 8) -> JobGraph:
+    """One rank a host; so many minipods, a leaf switch each host."""
+    graph = JobGraph()
+    for rank in range(hosts):
+        place = RankPlace(rank, f"n{rank}", dp=rank, leaf=f"leaf{rank}", minipod=f"pod{rank % minipods}")
+        graph.take([Topology(JOB, place.host, T0, (place,))])
+    return graph
+
+
+def _shows(host: str, *metrics: tuple[str, str], second: int = 10, sigmas: float = 9.0) -> Anomaly:
+    since_ns = T0 + second * NS_PER_SECOND
+    shown = [
+        {"metric": name, "direction": way, "score": 1.4, "since_ns": since_ns, "present_ratio": 1.0, "sigmas": sigmas}
+        for name, way in metrics
+    ]
+    component, end_ns = Component(ComponentKind.HOST, host), T0 + 60 * NS_PER_SECOND
+    return Anomaly(JOB, end_ns, component, metrics[0][0], since_ns, end_ns, 1.4, "peers", "", {"metrics": shown})
+
+
+def _named(graph: JobGraph, *anomalies: Anomaly) -> list[str]:
+    return [anomaly.component.name for anomaly in find_twins(graph, anomalies, MachineRules())]
+
+
+SLOW, JAMMED, FULL = (CLOCK, "low"), (JAM, "high"), (BUS, "high")
+
+
+@pytest.mark.parametrize("shown", [(SLOW,), (SLOW, (ACTIVE, "high"), (POWER, "low")), (JAMMED,), (JAMMED, FULL)])
+def test_the_same_limit_since_the_same_moment_names_both(shown: tuple[tuple[str, str], ...]) -> None:
+    other = _shows("n7", ("cpu_util_ratio", "high"))
+
+    assert _named(_graph(), _shows("n4", *shown), other, _shows("n2", *shown, second=15)) == ["n2", "n4"]
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        _shows("n4", SLOW, second=25),
+        _shows("n4", JAMMED),
+        _shows("n4", (POWER, "low")),
+        _shows("n4", SLOW, (ACTIVE, "low")),
+        _shows("n4", SLOW, (POWER, "high")),
+        _shows("n4", SLOW, sigmas=0.2),
+    ],
+    ids=["later", "another-limit", "no-limit", "idle", "more-to-do", "over"],
+)
+def test_two_that_have_too_little_in_common_are_no_twins(second: Anomaly) -> None:
+    assert _named(_graph(), _shows("n2", SLOW), second) == []
+
+
+def test_three_are_more_than_chance_and_less_than_a_switch() -> None:
+    assert _named(_graph(), *(_shows(f"n{rank}", SLOW) for rank in range(3))) == []
+
+
+def test_two_of_four_are_no_minority() -> None:
+    assert _named(_graph(4), _shows("n1", SLOW), _shows("n2", SLOW)) == []
+
+
+def test_the_network_that_two_share_may_be_why_they_are_jammed_but_not_why_their_buses_are_full() -> None:
+    together = _graph(minipods=2)
+
+    assert _named(together, _shows("n1", JAMMED), _shows("n3", JAMMED)) == []
+    assert _named(together, _shows("n1", JAMMED), _shows("n2", JAMMED)) == ["n1", "n2"]
+    assert _named(together, _shows("n1", JAMMED, FULL), _shows("n3", JAMMED, FULL)) == ["n1", "n3"]
+    assert _named(together, _shows("n1", SLOW), _shows("n3", SLOW)) == ["n1", "n3"]
+
+
+def _scenario(machines: MachineShape) -> tuple[MetricsScenario, MetricsJob]:
+    scenario = MetricsScenario(JobShape(rank_count=8, step_seconds=2.0), machines=machines)
+    return scenario, scenario.job
+
+
+class TestVerdicts:
+    @pytest.mark.parametrize("has_hook", [True, False], ids=["steps", "no_steps"])
+    def test_a_power_feed_of_two_machines(self, has_hook: bool) -> None:
+        scenario, job = _scenario(MachineShape(has_hook=has_hook))
+        for rank in (2, 5):
+            scenario.at(150).inject(job.shift, rank, POWER, 0.7)
+            scenario.at(150).inject(job.shift, rank, CLOCK, 0.7)
+            scenario.at(150).inject(job.slow, rank, "forward", 1.5)
+        scenario.want(between(150, 200), fault="fail_slow", cause="power_cap", suspects=["n02", "n05"])
+        scenario.run(260).check()
+
+        assert [[suspect.component.name for suspect in verdict.suspects] for verdict in scenario.final()] == [
+            ["n02", "n05"]
+        ]
+
+    def test_who_of_two_is_well_again_first_takes_nothing_back(self) -> None:
+        scenario, job = _scenario(MachineShape())
+        for rank in (2, 5):
+            scenario.at(150).inject(job.shift, rank, CLOCK, 0.6)
+            scenario.at(150).inject(job.slow, rank, "forward", 1.6)
+        scenario.at(240).inject(job.shift, 5, CLOCK, 1.0)
+        scenario.at(240).inject(job.slow, 5, "forward", 1.0)
+        scenario.want(between(150, 200), fault="fail_slow", suspects=["n02", "n05"])
+        scenario.run(330).check()
+
+        assert len({verdict.verdict_id for verdict in scenario.verdicts if verdict.fault.value == "fail_slow"}) == 1
+
+    def test_two_that_run_slower_in_a_job_that_does_not_are_no_fault(self) -> None:
+        scenario, job = _scenario(MachineShape())
+        for rank in (2, 5):
+            scenario.at(150).inject(job.shift, rank, CLOCK, 0.9)
+        scenario.run(260)
+
+        assert {verdict.fault.value for verdict in scenario.verdicts} <= {"degraded"}
