@@ -68,6 +68,10 @@ class TurnResult:
     anomalies: tuple[Anomaly, ...] = ()
 
 
+_WAITING_SHARE_RATIO = 0.5
+"""Of what the steps are longer by, the work per second must be less by so much."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobPace:
     """The job's pace by its steps; where it tells none, by the work its machines do per second."""
@@ -88,7 +92,21 @@ class JobPace:
 
     def own_excess_seconds(self, host: str) -> float | None:
         """How much longer than its peers the slowest rank of a host computes in a step; None: not measured."""
-        return self.steps.own_excess_seconds(host)
+        excess_seconds = self.steps.own_excess_seconds(host)
+        return None if not excess_seconds and self.own_time_holds_waits else excess_seconds
+
+    @property
+    def own_time_holds_waits(self) -> bool:
+        """Whether all ranks' own time is longer, and the machines do less work a second since: they wait within it.
+
+        Ranks that have more to compute do as much work a second as before, for longer.
+        """
+        growth = self.steps.own_growth
+        if growth is None:
+            return False
+        since_ns, growth_ratio = growth
+        work = self.peers.work.slowdown_since(since_ns, self.steps.newest_ns)
+        return work is not None and work.is_certain and work.ratio >= _WAITING_SHARE_RATIO * growth_ratio
 
     def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
         """By how much the job's steps may at most be longer since then; None: too few steps tell."""

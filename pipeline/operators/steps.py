@@ -73,6 +73,7 @@ class StepsConfig:
         max_host_ratio: more hosts slow together (of 16: two) are no machine fault.
         rotation: when one host after another looks slow.
         job_strength_ratio: growth of the whole job's step time worth a word.
+        own_growth_ratio: share of it that is all ranks' own time, from which on that makes the job slow.
     """
 
     slow: SlowConfig = field(default_factory=SlowConfig)
@@ -90,6 +91,7 @@ class StepsConfig:
     from_start_factor: float = 4.0
     from_start_seconds: float = 20.0
     job_strength_ratio: float = 0.25
+    own_growth_ratio: float = 0.6
     max_volatility_ratio: float = 0.12
     max_host_ratio: float = 0.125
     rotation: RotationConfig = field(default_factory=RotationConfig)
@@ -185,6 +187,19 @@ class StepDetector:
         if excess is None or (excess <= 0.0 and not set(self._graph.ranks_of_host(host)) <= set(ranks)):
             return None
         return max(0.0, excess)
+
+    @property
+    def own_growth(self) -> tuple[int, float] | None:
+        """Since when all ranks' own time makes the job slow, and by what ratio its steps grew; None: it does not."""
+        job = self._candidates.now.get(_JOB)
+        if job is None or job.detail["own_ratio"] < self._config.own_growth_ratio:
+            return None
+        return job.since_ns, job.detail["step_seconds"] / job.detail["baseline_seconds"] - 1
+
+    @property
+    def newest_ns(self) -> int:
+        """End of the newest judged step, 0: none."""
+        return self._history_ns[-1] if self._history_ns else 0
 
     def on_model(self, model: Model | None) -> None:
         """Judge with these numbers from the next slice on, None: with its own; what was learned stays."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.operators.peer_work import WORK
 from tocsin.pipeline.testing import JobShape, MachineShape, MetricsJob, MetricsScenario, between
 from tocsin.schemas.codec import encode
 from tocsin.schemas.verdicts import Verdict
@@ -508,6 +509,20 @@ class TestWhatHurtNobody:
         scenario.at(230).inject(job.slow, 3, "forward", 2.0)
         scenario.run(330)
         assert _accused(scenario) == ["n03"]
+
+    @pytest.mark.parametrize(("is_work", "named"), [(False, ["n03"]), (True, [])], ids=["all-wait", "all-work"])
+    def test_timers_of_all_that_hold_what_they_wait_for(self, is_work: bool, named: list[str]) -> None:
+        """One machine's GPUs idle, and all ranks' own time is longer: it is why, unless all have more to compute."""
+        scenario, job = _scenario(ranks=12)
+        scenario.at(230).inject(job.slow_all, "forward", 2.0)
+        for rank in range(12) if is_work else ():
+            for metric in WORK:
+                scenario.at(230).inject(job.shift, rank, metric, 2.0)
+        for metric in ("gpu_util_ratio", "gpu_graphics_active_ratio", POWER):
+            scenario.at(230).inject(job.shift, 3, metric, 0.6)
+        scenario.run(330)
+        assert _accused(scenario) == named
+        assert ("workload_change" in {verdict.cause for verdict in scenario.verdicts}) is is_work
 
     def test_steps_of_a_fifth_of_a_second_are_not_overdue_between_two_batches(self) -> None:
         scenario = MetricsScenario(JobShape(), machines=MachineShape())

@@ -199,7 +199,7 @@ class Diagnose:
     def _join(
         self, now_ns: int, steps: Sequence[Anomaly], machine: Sequence[Finding], pace: Pace, reasons: list[Reason]
     ) -> list[Finding]:
-        slow, slow_reasons = find_slow_findings(self._graph, now_ns, steps, self._config.slow)
+        slow, slow_reasons = find_slow_findings(self._graph, now_ns, steps, pace, self._config.slow)
         reasons.extend(slow_reasons)
         return join(slow, began_later(self._graph, slow, machine, pace))
 

@@ -25,6 +25,11 @@ class Pace(Protocol):
         """How much longer than its peers the slowest rank of a host computes in a step; None: not measured."""
         ...
 
+    @property
+    def own_time_holds_waits(self) -> bool:
+        """Whether all ranks' own time is longer, and the machines do less work a second since: they wait within it."""
+        ...
+
     def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
         """By how much the job's steps may at most be longer since then; None: too few steps tell."""
         ...

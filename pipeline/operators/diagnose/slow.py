@@ -52,7 +52,7 @@ class SlowRules:
 
 
 def find_slow_findings(
-    graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], rules: SlowRules
+    graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, rules: SlowRules
 ) -> tuple[list[Finding], list[Reason]]:
     """Explain the step anomalies of one slice; reasons where one is not worth a verdict."""
     hosts = [a for a in anomalies if a.component.kind is ComponentKind.HOST and a.metric == "own_seconds"]
@@ -66,7 +66,7 @@ def find_slow_findings(
     for anomaly in anomalies:
         if anomaly.metric != "step_seconds":
             continue
-        finding = _slow_job(anomaly, rules)
+        finding = _slow_job(anomaly, rules, they_wait=pace.own_time_holds_waits)
         if finding is None:
             reasons.append(Reason.WITHIN_PATIENCE)
         else:
@@ -340,13 +340,13 @@ def _stopped_ratio(graph: JobGraph, ranks: Sequence[int], now_ns: int, rules: Sl
     return max(ratios, default=None)
 
 
-def _slow_job(anomaly: Anomaly, rules: SlowRules) -> Finding | None:
+def _slow_job(anomaly: Anomaly, rules: SlowRules, *, they_wait: bool) -> Finding | None:
     """The whole job slowed down: what all ranks share is to blame, never one of them."""
     detail = anomaly.detail
     lasting_ns = anomaly.end_ns - anomaly.start_ns
     if detail["data_ratio"] >= rules.loader_share_ratio:
         cause, reason, what = "shared_service", Reason.ALL_LOADERS_SLOW, "all ranks wait longer for data"
-    elif detail["own_ratio"] >= rules.loader_share_ratio and lasting_ns >= rules.nobody_lasting_ns:
+    elif detail["own_ratio"] >= rules.loader_share_ratio and lasting_ns >= rules.nobody_lasting_ns and not they_wait:
         cause, reason, what = "workload_change", Reason.JOB_WIDE_SLOWDOWN, "all ranks compute longer"
     elif lasting_ns >= rules.nobody_lasting_ns:
         cause, reason, what = (

@@ -154,6 +154,10 @@ class _StepsOfOneSecond:
     def slowdown_since(self, onset_ns: int, now_ns: int) -> None:
         """Nobody can say."""
 
+    @property
+    def own_time_holds_waits(self) -> bool:
+        return False
+
     def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
         return None
 

@@ -194,6 +194,10 @@ class StubPace:
     def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
         return self.slowdown
 
+    @property
+    def own_time_holds_waits(self) -> bool:
+        return False
+
     def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
         return None
 

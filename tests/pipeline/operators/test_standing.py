@@ -71,6 +71,10 @@ class Pace:
         """By the median of steps of a second."""
         return AS_EVER if self.slowdown and (onset_ns + now_ns) / 2 < self.slower_ns else self.slowdown
 
+    @property
+    def own_time_holds_waits(self) -> bool:
+        return False
+
     def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
         return None
 
