@@ -182,7 +182,8 @@ class Exonerated:
             host = anomaly.component.name
             if host in self.since_ns or host in broken:
                 continue
-            if host in harder or (host not in ill and _more_load(anomaly, now_ns, pace)):
+            has_more = host in harder or (host not in ill and _more_load(anomaly, now_ns, pace))
+            if has_more and not _waits_for_data(anomaly):
                 self.since_ns[host], self.reasons[host] = anomaly.start_ns, Reason.WORKS_HARDER
             elif host not in self.asked and (known := _made_slower(anomaly, slow, now_ns, pace)) is not None:
                 self.asked[host] = anomaly.start_ns
@@ -214,8 +215,14 @@ class Exonerated:
 
 _TOLD_WITHIN_NS = 60 * NS_PER_SECOND
 """What the first steps said is asked again for so long; later the job may be slower for another reason."""
+_DATA_SHARE_RATIO = 0.6
 _LOAD_WITHIN_NS = 180 * NS_PER_SECOND
 """Steps name a host half a minute to two minutes after it became slow; what shows later may be something else."""
+
+
+def _waits_for_data(slow: Anomaly) -> bool:
+    """Whether most of what a host takes longer is that it waits for its data: nobody has more to do by waiting."""
+    return slow.detail.get("phase") == "data" and slow.detail["phase_share_ratio"] >= _DATA_SHARE_RATIO
 
 
 def _more_load(slow: Anomaly, now_ns: int, pace: Pace) -> bool:

@@ -1,7 +1,8 @@
 """Two machines of one job that fail alike at the same time: both are at fault, though they share no switch.
 
 One power feed, one air duct, one batch of cables. What is asked of them keeps chance out: both show what no work that a
-job has to do makes a machine show, from the same moment on, and nobody else does.
+job has to do makes a machine show, from the same moment on, and nobody else does; or both differ in the same way, and
+the time that both take explains what the job lost.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tocsin.pipeline.operators.diagnose.common import can_be_twins, common_component
-from tocsin.pipeline.operators.diagnose.deviations import MachineRules, family_of, told_by
+from tocsin.pipeline.operators.diagnose.deviations import MachineRules, begin_ns, family_of, told_by
+from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.timing import window_ns
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas.verdicts import Anomaly
@@ -21,20 +23,66 @@ _BUS: _Limit = ("pcie_usage_ratio", "high")
 """Limits of a machine's own: a clock that is held down, a NIC that cannot hand on what it receives, a narrow bus."""
 _LIMIT_SIGMAS = 1.0
 """In the last window, so that it is not over: pairs lay 1.5 to 39 sigmas out, their clocks 12 or more."""
+_OWN_SHARE_RATIO = 0.5
+"""The slower of two explains all of what the job lost, the other one must be nearly as slow."""
 
 
-def find_twins(graph: JobGraph, anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomaly]:
-    """The two that one kind of limit holds since the same moment; [] = there are none."""
+def find_twins(
+    graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules
+) -> list[Anomaly]:
+    """The two that one kind of limit holds since the same moment, or that both take so much longer; [] = none."""
     for limit in (_CLOCK, _JAM):
         held = [anomaly for anomaly in anomalies if _is_held(anomaly, limit)]
-        if not can_be_twins(graph, [anomaly.component.name for anomaly in held]):
-            continue
         begins = [since_ns for anomaly in held for since_ns in _held_since(anomaly, limit)]
-        if max(begins) - min(begins) > max(rules.first_by_ns, window_ns(graph, held)):
-            continue
-        if limit == _CLOCK or not _are_congested(graph, held):
-            return sorted(held, key=lambda anomaly: anomaly.component.name)
-    return []
+        if _are_twins(graph, held, begins, rules) and (limit == _CLOCK or not _are_congested(graph, held)):
+            return _by_name(held)
+    slow = _slow_by_own_time(graph, now_ns, anomalies, pace, rules)
+    return _by_name(slow) if _are_twins(graph, slow, [begin_ns(anomaly) for anomaly in slow], rules) else []
+
+
+def _by_name(anomalies: Sequence[Anomaly]) -> list[Anomaly]:
+    return sorted(anomalies, key=lambda anomaly: anomaly.component.name)
+
+
+def _are_twins(graph: JobGraph, anomalies: Sequence[Anomaly], begins: Sequence[int], rules: MachineRules) -> bool:
+    if not can_be_twins(graph, [anomaly.component.name for anomaly in anomalies]):
+        return False
+    return max(begins) - min(begins) <= max(rules.first_by_ns, window_ns(graph, anomalies))
+
+
+def _slow_by_own_time(
+    graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules
+) -> list[Anomaly]:
+    """Those that differ in the same way, and whose own time in the steps explains most of what the job lost.
+
+    Not two of one replica: where timers hold what ranks wait for, one looks as slow as the one that it waits for.
+    """
+    if len(anomalies) < 2:
+        return []
+    onset_ns = min(begin_ns(anomaly) for anomaly in anomalies)
+    slowdown = pace.slowdown_since(onset_ns - rules.before_onset_ns, now_ns)
+    if slowdown is None or not slowdown.is_certain or slowdown.ratio == float("inf"):
+        return []
+    least_seconds = _OWN_SHARE_RATIO * (slowdown.step_seconds - slowdown.before_seconds)
+    found = [a for a in anomalies if (pace.own_excess_seconds(a.component.name) or 0.0) >= least_seconds]
+    ways = [_ways(anomaly) for anomaly in found]
+    replicas = [_replicas_of(graph, anomaly.component.name) for anomaly in found]
+    alike = bool(ways) and bool(set.intersection(*ways))
+    return found if alike and not set.intersection(*replicas) else []
+
+
+def _ways(anomaly: Anomaly) -> set[tuple[str, str]]:
+    """In what it differs, but for being busier: two hot experts are."""
+    return {
+        (metric["metric"], metric["direction"])
+        for metric in told_by(anomaly)
+        if metric["direction"] == "low" or family_of(metric) not in ("activity", "power")
+    }
+
+
+def _replicas_of(graph: JobGraph, host: str) -> set[int]:
+    """The model replicas that a host works for; -1: nobody said which."""
+    return {place.dp for place in graph.places.values() if place.host == host} or {-1}
 
 
 def _are_congested(graph: JobGraph, jammed: Sequence[Anomaly]) -> bool:

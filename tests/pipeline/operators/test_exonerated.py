@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -109,6 +109,14 @@ def test_who_spends_its_power_for_nothing_does_not_work_harder() -> None:
     pace = GrowingPace(growth_seconds=0.5, wasting=frozenset({"n3"}))
 
     assert _judge(Exonerated(), [_slow("n3")], [_power("n3", 1.3)], pace) == []
+
+
+@pytest.mark.parametrize(("share_ratio", "freed"), [(0.8, False), (0.3, True)])
+def test_who_waits_for_its_data_has_no_more_to_do(share_ratio: float, freed: bool) -> None:
+    slow = _slow("n3")
+    slow = replace(slow, detail={**slow.detail, "phase": "data", "phase_share_ratio": share_ratio})
+
+    assert bool(_judge(Exonerated(), [slow], [_power("n3", 1.1)], GrowingPace(growth_seconds=0.5))) is freed
 
 
 def test_windows_within_a_long_step_tell_nothing_of_work() -> None:

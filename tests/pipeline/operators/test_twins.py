@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import pytest
 
 from tests.pipeline.operators.test_deviations import T0
+from tests.pipeline.operators.test_standing import Pace
+from tocsin.models.pace import Slowdown
 from tocsin.pipeline.operators.diagnose.deviations import MachineRules
 from tocsin.pipeline.operators.diagnose.twins import find_twins
 from tocsin.pipeline.operators.graph import JobGraph
@@ -36,8 +40,9 @@ def _shows(host: str, *metrics: tuple[str, str], second: int = 10, sigmas: float
     return Anomaly(JOB, end_ns, component, metrics[0][0], since_ns, end_ns, 1.4, "peers", "", {"metrics": shown})
 
 
-def _named(graph: JobGraph, *anomalies: Anomaly) -> list[str]:
-    return [anomaly.component.name for anomaly in find_twins(graph, anomalies, MachineRules())]
+def _named(graph: JobGraph, *anomalies: Anomaly, pace: Pace | None = None) -> list[str]:
+    found = find_twins(graph, T0 + 90 * NS_PER_SECOND, anomalies, pace or Pace(), MachineRules())
+    return [anomaly.component.name for anomaly in found]
 
 
 SLOW, JAMMED, FULL = (CLOCK, "low"), (JAM, "high"), (BUS, "high")
@@ -81,6 +86,51 @@ def test_the_network_that_two_share_may_be_why_they_are_jammed_but_not_why_their
     assert _named(together, _shows("n1", JAMMED), _shows("n2", JAMMED)) == ["n1", "n2"]
     assert _named(together, _shows("n1", JAMMED, FULL), _shows("n3", JAMMED, FULL)) == ["n1", "n3"]
     assert _named(together, _shows("n1", SLOW), _shows("n3", SLOW)) == ["n1", "n3"]
+
+
+@dataclass
+class SlowPace(Pace):
+    """Steps take a second longer, and these hosts so much longer than their peers."""
+
+    own: dict[str, float] = field(default_factory=dict)
+
+    def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
+        return Slowdown(0.5, is_certain=True, is_gone=False, step_seconds=3.0, before_seconds=2.0)
+
+    def own_excess_seconds(self, host: str) -> float | None:
+        return self.own.get(host, 0.0)
+
+
+IDLE = (POWER, "low")
+
+
+@pytest.mark.parametrize(
+    ("own", "shown", "named"),
+    [
+        ((1.0, 0.7), IDLE, ["n2", "n4"]),
+        ((1.0, 0.7), ("cpu_util_ratio", "high"), ["n2", "n4"]),
+        ((1.0, 0.4), IDLE, []),
+        ((1.0, 0.7), (ACTIVE, "high"), []),
+    ],
+    ids=["idle", "cpu", "one-hardly", "hot-experts"],
+)
+def test_two_whose_own_time_explains_what_the_job_lost(
+    own: tuple[float, float], shown: tuple[str, str], named: list[str]
+) -> None:
+    pace = SlowPace(own=dict(zip(("n2", "n4"), own, strict=True)))
+    other = _shows("n7", shown)
+
+    assert _named(_graph(), _shows("n2", shown), _shows("n4", shown), other, pace=pace) == named
+
+
+def test_two_stages_of_one_replica_wait_for_each_other() -> None:
+    graph = JobGraph()
+    for rank in range(8):
+        place = RankPlace(rank, f"n{rank}", dp=rank // 2, pp=rank % 2)
+        graph.take([Topology(JOB, place.host, T0, (place,))])
+    pace = SlowPace(own={"n2": 1.0, "n3": 0.9})
+
+    assert _named(graph, _shows("n2", IDLE), _shows("n3", IDLE), pace=pace) == []
 
 
 def _scenario(machines: MachineShape) -> tuple[MetricsScenario, MetricsJob]:
