@@ -47,7 +47,9 @@ def _by_name(anomalies: Sequence[Anomaly]) -> list[Anomaly]:
 def _are_twins(graph: JobGraph, anomalies: Sequence[Anomaly], begins: Sequence[int], rules: MachineRules) -> bool:
     if not can_be_twins(graph, [anomaly.component.name for anomaly in anomalies]):
         return False
-    return max(begins) - min(begins) <= max(rules.first_by_ns, window_ns(graph, anomalies))
+    near_ns = max(rules.first_by_ns, window_ns(graph, anomalies))
+    firsts = [anomaly.start_ns for anomaly in anomalies]  # one of them may have paused since
+    return min(max(times) - min(times) for times in (begins, firsts)) <= near_ns
 
 
 def _slow_by_own_time(

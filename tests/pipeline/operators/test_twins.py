@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -53,6 +53,13 @@ def test_the_same_limit_since_the_same_moment_names_both(shown: tuple[tuple[str,
     other = _shows("n7", ("cpu_util_ratio", "high"))
 
     assert _named(_graph(), _shows("n4", *shown), other, _shows("n2", *shown, second=15)) == ["n2", "n4"]
+
+
+def test_who_began_again_after_a_pause_is_known_by_what_did_not_pause() -> None:
+    warm, again = _shows("n2", ("gpu_temperature_celsius", "high"), SLOW), _shows("n4", SLOW, second=200)
+    again = replace(again, start_ns=warm.start_ns)
+
+    assert _named(_graph(), warm, again) == ["n2", "n4"]
 
 
 @pytest.mark.parametrize(
