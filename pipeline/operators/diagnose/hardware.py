@@ -258,7 +258,7 @@ class HardwareTracker:
         """
         return [
             self._slowed(graph, finding)
-            if finding.reason is Reason.JOB_WIDE_SLOWDOWN
+            if finding.reason is Reason.JOB_WIDE_SLOWDOWN and finding.cause == "unknown"
             else self._accused(finding, now_ns)
             for finding in findings
         ]

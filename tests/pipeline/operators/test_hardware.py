@@ -451,6 +451,15 @@ class TestTwins:
         assert [suspect.component.name for suspect in found.suspects] == suspects
         assert found.cause == ("nvlink_error" if suspects else "unknown")
 
+    def test_a_job_that_has_more_to_compute_is_nobodys_fault(self) -> None:
+        machines = Machines()
+        _said(machines, (130, "n3"))
+        more = Finding(
+            FaultKind.FAIL_SLOW, "workload_change", (), T0 + 100 * NS_PER_SECOND, 0.5, Reason.JOB_WIDE_SLOWDOWN, ()
+        )
+
+        assert machines.tracker.accuse_who_told(machines.graph, [more], T0 + 200 * NS_PER_SECOND) == [more]
+
 
 class TestReports:
     def test_a_broken_part_counts_for_ten_minutes_or_until_it_is_well_again(self) -> None:
