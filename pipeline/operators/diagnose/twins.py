@@ -23,6 +23,8 @@ _BUS: _Limit = ("pcie_usage_ratio", "high")
 """Limits of a machine's own: a clock that is held down, a NIC that cannot hand on what it receives, a narrow bus."""
 _LIMIT_SIGMAS = 1.0
 """In the last window, so that it is not over: pairs lay 1.5 to 39 sigmas out, their clocks 12 or more."""
+_VICTIM_FACTOR = 5.0
+"""Who is jammed because another one is had a twentieth of its pause frames; two that were at fault, half of them."""
 _OWN_SHARE_RATIO = 0.5
 """The slower of two explains all of what the job lost, the other one must be nearly as slow."""
 
@@ -88,9 +90,16 @@ def _replicas_of(graph: JobGraph, host: str) -> set[int]:
 
 
 def _are_congested(graph: JobGraph, jammed: Sequence[Anomaly]) -> bool:
-    """Whether the network that they share may be why they are jammed: unless their buses are as full."""
-    shared = common_component(graph, {anomaly.component.name for anomaly in jammed})
-    return shared is not None and not all(_held_since(anomaly, _BUS) for anomaly in jammed)
+    """Whether the network that they share may be why they are jammed, or one of them: unless their buses are as full."""
+    if all(_held_since(anomaly, _BUS) for anomaly in jammed):
+        return False
+    packets = [_value(anomaly, _JAM) for anomaly in jammed]
+    is_victim = max(packets) > _VICTIM_FACTOR * min(packets)
+    return is_victim or common_component(graph, {anomaly.component.name for anomaly in jammed}) is not None
+
+
+def _value(anomaly: Anomaly, limit: _Limit) -> float:
+    return max(float(m.get("value") or 0.0) for m in told_by(anomaly) if (m["metric"], m["direction"]) == limit)
 
 
 def _is_held(anomaly: Anomaly, limit: _Limit) -> bool:

@@ -140,6 +140,14 @@ def test_two_stages_of_one_replica_wait_for_each_other() -> None:
     assert _named(graph, _shows("n2", IDLE), _shows("n3", IDLE), pace=pace) == []
 
 
+@pytest.mark.parametrize(("packets", "named"), [(1000.0, ["n2", "n4"]), (150.0, [])], ids=["as-jammed", "victim"])
+def test_who_is_jammed_because_another_one_is_is_no_twin(packets: float, named: list[str]) -> None:
+    first, second = _shows("n2", JAMMED), _shows("n4", JAMMED)
+    first.detail["metrics"][0]["value"], second.detail["metrics"][0]["value"] = 2500.0, packets
+
+    assert _named(_graph(), first, second) == named
+
+
 def _scenario(machines: MachineShape) -> tuple[MetricsScenario, MetricsJob]:
     scenario = MetricsScenario(JobShape(rank_count=8, step_seconds=2.0), machines=machines)
     return scenario, scenario.job
