@@ -90,7 +90,7 @@ def _replicas_of(graph: JobGraph, host: str) -> set[int]:
 
 
 def _are_congested(graph: JobGraph, jammed: Sequence[Anomaly]) -> bool:
-    """Whether the network that they share may be why they are jammed, or one of them: unless their buses are as full."""
+    """Whether the network that they share may be why, or one of them: unless their buses are as full."""
     if all(_held_since(anomaly, _BUS) for anomaly in jammed):
         return False
     packets = [_value(anomaly, _JAM) for anomaly in jammed]
