@@ -8,26 +8,32 @@ evidence shows.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tocsin.pipeline.operators.diagnose.common import can_be_twins, common_component, few_hosts, is_whole
+from tocsin.pipeline.operators.diagnose.hardware_facts import (
+    WEAK_CAUSES,
+    HardwareFact,
+    is_of,
+    is_usual,
+    outage_of,
+    part_of,
+    rate_of,
+    slows,
+)
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
-from tocsin.schemas.event_payloads import number
 from tocsin.schemas.events import IB_PORT
 from tocsin.schemas.hardware import HardwareMeaning, cause_of_event
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, Event
-from tocsin.schemas.verdicts import Component, ComponentKind, Evidence, FaultKind, Suspect
+from tocsin.schemas.verdicts import Component, ComponentKind, FaultKind, Suspect
 
 _KEPT_PER_HOST = 32
 _SHOWN_FACTS = 4
-_WEAK_CAUSES = frozenset({"unknown", "process_exit", "process_frozen", "machine_unreachable", "cpu_contention"})
-"""Causes that say what was seen, not why: an event on the same machine explains them."""
 
 
 _BY_PATTERN = frozenset(
@@ -80,35 +86,6 @@ class HardwareRules:
     flap_share_ratio: float = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class HardwareFact:
-    """One event that says something.
-
-    ``part``: which of several on a machine, "" = it has one, or nobody says. ``best_gbits_per_second``: of a port, the
-    most that it was seen to run at, 0 = nobody says. Of one that came back: ``down_ns`` when it had gone down,
-    ``flaps_since_ns`` when it did so first, and ``lost_ns`` for how long it was down since then; 0: it had not.
-    """
-
-    ts_ns: int
-    host: str
-    name: str
-    cause: str
-    fault: str
-    accuses: bool
-    text: str
-    rank: int = -1
-    part: str = ""
-    best_gbits_per_second: float = 0.0
-    down_ns: int = 0
-    flaps_since_ns: int = 0
-    lost_ns: int = 0
-
-    def evidence(self) -> Evidence:
-        """For a verdict."""
-        score = 2.0 if self.accuses else 1.0
-        return Evidence("hardware", self.name, score, self.ts_ns, self.ts_ns, f"{self.host}: {self.text}")
-
-
 @dataclass(slots=True)
 class HardwareTracker:
     """The hardware events of one job's machines."""
@@ -122,12 +99,12 @@ class HardwareTracker:
         known = self.facts.get(event.host, [])
         if meaning is None:
             if known:
-                self.facts[event.host] = [fact for fact in known if not _is_of(fact, event.name, part)]
+                self.facts[event.host] = [fact for fact in known if not is_of(fact, event.name, part)]
             return
-        best = max([_rate_of(event), *(f.best_gbits_per_second for f in known if _is_of(f, event.name, part))])
+        best = max([rate_of(event), *(f.best_gbits_per_second for f in known if is_of(f, event.name, part))])
         outage = (0, 0, 0)
         if event.name == IB_PORT and meaning.fault != "fail_stop":
-            outage = _outage(event, [fact for fact in known if _is_of(fact, event.name, part)], self.config.keep_ns)
+            outage = outage_of(event, [fact for fact in known if is_of(fact, event.name, part)], self.config.keep_ns)
             meaning, known = self._came_back(event, meaning, part, best)
         fact = HardwareFact(
             event.ts_ns,
@@ -150,13 +127,13 @@ class HardwareTracker:
     ) -> tuple[HardwareMeaning, list[HardwareFact]]:
         """A port is up: it is not down any more. Slower than before, or again and again: its cable is bad."""
         known = self.facts.get(event.host, [])
-        of_port = [fact for fact in known if _is_of(fact, event.name, part)]
+        of_port = [fact for fact in known if is_of(fact, event.name, part)]
         kept = [fact for fact in known if fact not in of_port or not fact.accuses]
         oldest_ns = event.ts_ns - self.config.keep_ns
         count = 1 + sum(not fact.accuses and fact.ts_ns >= oldest_ns for fact in of_port)
         text = ""
-        if meaning.fault == "degraded" and 0.0 < _rate_of(event) < best:
-            text = f"{part or 'a port'} runs at {_rate_of(event):g} Gb/s, it had {best:g}"
+        if meaning.fault == "degraded" and 0.0 < rate_of(event) < best:
+            text = f"{part or 'a port'} runs at {rate_of(event):g} Gb/s, it had {best:g}"
         elif meaning.fault == "degraded" and count >= self.config.flap_count:
             text = f"the link of {part or 'a port'} came back {count} times: its cable"
         return HardwareMeaning("aoc_error", "fail_slow", accuses=True, text=text) if text else meaning, kept
@@ -182,7 +159,7 @@ class HardwareTracker:
             if fact.cause == first.cause and abs(fact.ts_ns - first.ts_ns) <= self.config.together_ns
         }
         switch = first.cause in _LINK_CAUSES
-        one_cause = is_whole(graph, same) if switch else _slows(first) and can_be_twins(graph, same)
+        one_cause = is_whole(graph, same) if switch else slows(first) and can_be_twins(graph, same)
         if len(same) > few_hosts(graph, self.config.max_host_ratio) and not one_cause:
             return [], [Reason.AMBIGUOUS]
         found, reasons = self._judge(graph, now_ns, first, pace)
@@ -244,7 +221,7 @@ class HardwareTracker:
         first_ns = {
             host: min(fact.ts_ns for fact in of_cause)
             for host, facts in self.facts.items()
-            if (of_cause := [fact for fact in facts if _slows(fact) and fact.cause == finding.cause])
+            if (of_cause := [fact for fact in facts if slows(fact) and fact.cause == finding.cause])
         }
         own_ns = first_ns.get(finding.suspects[0].component.name, finding.onset_ns)
         near = {host for host, ts_ns in first_ns.items() if abs(ts_ns - own_ns) <= self.config.open_ns}
@@ -269,7 +246,7 @@ class HardwareTracker:
             fact
             for host, facts in sorted(self.facts.items())
             for fact in facts
-            if _slows(fact) and begin_ns <= fact.ts_ns <= end_ns and host not in graph.spare_hosts()
+            if slows(fact) and begin_ns <= fact.ts_ns <= end_ns and host not in graph.spare_hosts()
         ]
         hosts = {fact.host for fact in near}
         alone = len(hosts) == 1 or can_be_twins(graph, hosts)
@@ -293,8 +270,8 @@ class HardwareTracker:
             fact
             for facts in self.facts.values()
             for fact in facts
-            if fact.cause and fact.cause not in _WEAK_CAUSES and begin_ns <= fact.ts_ns <= end_ns
-            if fact.accuses or not _is_usual(fact, facts, begin_ns)
+            if fact.cause and fact.cause not in WEAK_CAUSES and begin_ns <= fact.ts_ns <= end_ns
+            if fact.accuses or not is_usual(fact, facts, begin_ns)
         ]
         if stands_ns < self.config.stall_after_ns or len({fact.host for fact in near}) != 1:
             return finding
@@ -316,7 +293,7 @@ class HardwareTracker:
         return frozenset(
             host
             for host, facts in self.facts.items()
-            if any(fact.accuses and fact.cause not in _WEAK_CAUSES and fact.ts_ns >= oldest_ns for fact in facts)
+            if any(fact.accuses and fact.cause not in WEAK_CAUSES and fact.ts_ns >= oldest_ns for fact in facts)
         )
 
     def explain(self, findings: Sequence[Finding]) -> list[Finding]:
@@ -326,15 +303,15 @@ class HardwareTracker:
     def _explained(self, finding: Finding) -> Finding:
         # What a part says of itself counts more than a pattern of metrics.
         is_guess = finding.reason in _BY_PATTERN or finding.cause in VAGUE_CAUSES
-        if len(finding.suspects) != 1 or (finding.cause not in _WEAK_CAUSES and not is_guess):
+        if len(finding.suspects) != 1 or (finding.cause not in WEAK_CAUSES and not is_guess):
             return finding
         earliest_ns = finding.onset_ns - self.config.before_ns
         facts = [
             fact
             for fact in self._of(finding.suspects[0])
-            if fact.cause and fact.cause not in _WEAK_CAUSES and fact.ts_ns >= earliest_ns
+            if fact.cause and fact.cause not in WEAK_CAUSES and fact.ts_ns >= earliest_ns
             if fact.accuses
-            or finding.cause in _WEAK_CAUSES
+            or finding.cause in WEAK_CAUSES
             or abs(fact.ts_ns - finding.onset_ns) <= self.config.stall_after_ns
         ]
         if not facts:
@@ -362,38 +339,6 @@ class HardwareTracker:
         self.facts = {host: [HardwareFact(**fact) for fact in facts] for host, facts in state}
 
 
-def _is_usual(fact: HardwareFact, facts: Sequence[HardwareFact], before_ns: int) -> bool:
-    """Whether the machine said the same before, and the job went on: an old card corrects errors every few minutes."""
-    return any(other.name == fact.name and other.cause == fact.cause and other.ts_ns < before_ns for other in facts)
-
-
-def _outage(event: Event, of_port: Sequence[HardwareFact], keep_ns: int) -> tuple[int, int, int]:
-    """Of a port that is up: when it went down, when it did so first in a row of such times, and for how long in all."""
-    down_ns = min((fact.ts_ns for fact in of_port if fact.fault == "fail_stop"), default=0)
-    if not down_ns:
-        return 0, 0, 0
-    before = [fact for fact in of_port if fact.lost_ns and fact.ts_ns >= event.ts_ns - keep_ns]
-    last = max(before, key=lambda fact: fact.ts_ns, default=None)
-    lost_ns = event.ts_ns - down_ns
-    return (down_ns, down_ns, lost_ns) if last is None else (down_ns, last.flaps_since_ns, last.lost_ns + lost_ns)
-
-
-def part_of(event: Event) -> str:
-    """Which of a machine's ports an event is about."""
-    port = event.payload.get("port") if event.name == IB_PORT else None
-    return port if isinstance(port, str) else ""
-
-
-def _rate_of(event: Event) -> float:
-    rate = number(event.payload, "rate_gbps", 0.0) if event.name == IB_PORT else 0.0
-    return rate if math.isfinite(rate) else 0.0
-
-
-def _is_of(fact: HardwareFact, name: str, part: str) -> bool:
-    """Whether a fact is about the same part; of one that nobody names, all are."""
-    return fact.name == name and (not part or fact.part in {"", part})
-
-
 def add_broken(findings: Sequence[Finding], broken: Sequence[Finding]) -> list[Finding]:
     """Join what the machines report of themselves with what the job shows.
 
@@ -419,11 +364,6 @@ def add_broken(findings: Sequence[Finding], broken: Sequence[Finding]) -> list[F
         if all(report.onset_ns <= f.onset_ns + 2 * NS_PER_SECOND for f in others):
             found = [report, *(f for f in found if f.fault is FaultKind.DEGRADED)]
     return found
-
-
-def _slows(fact: HardwareFact) -> bool:
-    """Whether a machine says of itself that a part of it is slow."""
-    return fact.accuses and fact.fault == "fail_slow" and fact.cause not in ("", *_WEAK_CAUSES)
 
 
 def _naming(finding: Finding, hosts: Collection[str]) -> Finding:

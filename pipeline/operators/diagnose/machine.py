@@ -7,10 +7,11 @@ are no machine's fault, unless they share one component.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
-from tocsin.models.pace import Slowdown, overdue_seconds
+from tocsin.models.pace import Slowdown
+from tocsin.pipeline.operators.diagnose.cleared import Cleared
 from tocsin.pipeline.operators.diagnose.common import common_component
 from tocsin.pipeline.operators.diagnose.deviations import (
     SHOWN_METRICS,
@@ -48,93 +49,19 @@ from tocsin.pipeline.operators.diagnose.standing import (
     since_standing,
     steps_go_on,
 )
-from tocsin.pipeline.operators.diagnose.timing import began_with_other_work, why_not, window_ns
+from tocsin.pipeline.operators.diagnose.timing import why_not, window_ns
 from tocsin.pipeline.operators.diagnose.twins import find_twins
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.pipeline.operators.peer_words import DETECTOR
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Anomaly, Evidence, FaultKind, Suspect
 
-_SEEN_WITHIN_NS = 30 * NS_PER_SECOND
-"""A deviation is known so long after it began."""
 _CONFIDENCE = {Reason.METRICS_DIFFER: 0.7, Reason.METRICS_DIFFER_STEPS_SLOWER: 0.85}
 _STALE_WINDOWS = 1.5
 """What was last seen longer ago opens nothing: it may be over, and whoever differed with it is so already."""
 _FADED_SCORE = 0.5
 """Of the alarm line: two windows without a sign of it."""
-
-
-@dataclass(slots=True)
-class Cleared:
-    """Deviations that were seen not to hurt: they are not why the job is slower later.
-
-    Attributes:
-        since_ns: host -> begin of the deviation that was cleared; its negative where it was only forgiven.
-    """
-
-    since_ns: dict[str, int] = field(default_factory=dict)
-
-    def judge(self, anomalies: Sequence[Anomaly], now_ns: int, pace: Pace, rules: MachineRules) -> list[Anomaly]:
-        """The anomalies that may still be why; the others are remembered until they end."""
-        begins = {anomaly.component.name: begin_ns(anomaly) for anomaly in anomalies}
-        self.since_ns = {
-            host: since_ns for host, since_ns in self.since_ns.items() if abs(since_ns) == begins.get(host, 0)
-        }
-        after_ns = max(rules.cleared_after_ns, rules.cleared_step_count * pace.median_step_ns)
-        for anomaly in anomalies:
-            since_ns, known_ns = begin_ns(anomaly), self.since_ns.get(anomaly.component.name)
-            if now_ns - since_ns < after_ns or known_ns == since_ns:
-                continue
-            slowdown = pace.slowdown_since(since_ns - rules.before_onset_ns, now_ns)
-            if slowdown is None:
-                continue
-            if known_ns is not None and _trains_again(slowdown, pace, rules) and differs_now(anomaly):
-                del self.since_ns[anomaly.component.name]
-            elif slowdown.is_gone and slowdown.is_known and not slowdown.is_likely:
-                self.since_ns[anomaly.component.name] = since_ns
-        return [anomaly for anomaly in anomalies if anomaly.component.name not in self.since_ns]
-
-    def learn(  # what was decided, and of whom
-        self,
-        graph: JobGraph,
-        anomalies: Sequence[Anomaly],
-        chosen: Sequence[Anomaly],
-        reason: Reason | None,
-        now_ns: int,
-        pace: Pace,
-    ) -> None:
-        """Remember what ``why_not`` said of the chosen ones: what the others show may still be why."""
-        if reason is Reason.OTHER_WORK:
-            self._forgive(graph, anomalies, now_ns, pace)
-        elif reason in (Reason.SLOWER_LATER, Reason.WORKS_HARDER):
-            self.since_ns.update({anomaly.component.name: begin_ns(anomaly) for anomaly in chosen})
-
-    def free(self, anomalies: Sequence[Anomaly], hosts: Collection[str]) -> None:
-        """What these hosts show now is no fault of theirs."""
-        for anomaly in anomalies:
-            if anomaly.component.name in hosts:
-                self.since_ns[anomaly.component.name] = begin_ns(anomaly)
-
-    def _forgive(self, graph: JobGraph, anomalies: Sequence[Anomaly], now_ns: int, pace: Pace) -> None:
-        """Remember what began as the job went over to other work: it is not why the steps stopped, or seem to be slow.
-
-        Whoever still differs a minute later in a job that trains again, and slower than before, is forgiven no more.
-        """
-        overdue_ns = round(overdue_seconds(pace.median_step_ns / NS_PER_SECOND) * NS_PER_SECOND)
-        for anomaly in anomalies:
-            since_ns = begin_ns(anomaly)
-            if since_ns >= now_ns - overdue_ns - _SEEN_WITHIN_NS or began_with_other_work(
-                graph, [anomaly], since_ns, pace
-            ):
-                self.since_ns.setdefault(anomaly.component.name, -since_ns)
-
-
-def _trains_again(slowdown: Slowdown, pace: Pace, rules: MachineRules) -> bool:
-    """Whether the job makes steps, slower ones: not the first ones after a pause, as all machines come back."""
-    enough = not pace.median_step_ns or slowdown.step_count >= rules.cleared_step_count
-    return enough and slowdown.is_certain and slowdown.ratio != float("inf")
 
 
 def find_machine(  # what is known, and what is remembered
@@ -335,72 +262,3 @@ def _pace_evidence(slowdown: Slowdown, onset_ns: int, end_ns: int) -> Evidence:
         suspect_value=slowdown.step_seconds,
         peer_value=slowdown.before_seconds,
     )
-
-
-_OUTWEIGHED_CAUSES = ("workload_change",)
-"""Where timers hold what ranks wait for, all compute longer when one link is slow."""
-_OUTWEIGHING_METRICS = frozenset(
-    {"rdma_bytes_per_second", "pfc_tx_packets_per_second", "nvlink_bytes_per_second", "gpu_sm_clock_hertz"}
-)
-"""No other batch, no longer sequence makes a machine differ from all others in these."""
-
-
-def _outweighs(finding: Finding) -> bool:
-    """Whether a machine's metrics tell more than that all ranks compute longer since then."""
-    told = {evidence.metric for evidence in finding.evidence if evidence.score >= 1.0}
-    return finding.fault is FaultKind.FAIL_SLOW and bool(finding.suspects) and bool(told & _OUTWEIGHING_METRICS)
-
-
-def join(slow: Sequence[Finding], machine: Sequence[Finding]) -> list[Finding]:
-    """Steps say whom the others wait for: where they name a host, the metrics only add why.
-
-    What the steps lay to the data, the loaders or the workload is no machine's fault, whatever
-    its metrics show; where they only see that the job is slower, the metrics may name who. How slow
-    it was does not matter where it stands.
-    """
-    if not slow:
-        return list(machine)
-    if all(finding.only_holds for finding in machine):
-        return [*slow, *machine]
-    if any(finding.fault is FaultKind.HANG for finding in machine):
-        return [*machine, *slow]
-    named = [finding for finding in slow if finding.suspects]
-    if not named:
-        explained = [finding for finding in slow if finding.cause not in ("unknown", *_OUTWEIGHED_CAUSES)]
-        if not explained and not any(_outweighs(finding) for finding in machine):
-            explained = [finding for finding in slow if finding.cause in _OUTWEIGHED_CAUSES]
-        return explained or list(machine)
-    joined = []
-    for finding in (_narrowed(finding, machine) for finding in named):
-        same = [m for m in machine if finding.suspects[0].component in {s.component for s in m.suspects}]
-        if same and finding.fault is FaultKind.FAIL_SLOW:
-            # A loader that is slow because the host's storage is: the metric says more than the phase.
-            said = same[0].cause == "hdfs_error" or finding.cause == "unknown"
-            cause = same[0].cause if said else finding.cause
-            confidence = min(0.98, finding.confidence + 0.1)
-            evidence = (*finding.evidence, *same[0].evidence)[: SHOWN_METRICS + 2]
-            suspects = _with_twins(finding, same[0])
-            joined.append(replace(finding, cause=cause, confidence=confidence, evidence=evidence, suspects=suspects))
-        else:
-            joined.append(finding)
-    return joined
-
-
-def _with_twins(finding: Finding, told: Finding) -> tuple[Suspect, ...]:
-    """Whom steps name, and the one that fails as it does: two that are slow look a little less so to each other."""
-    named = {suspect.component for suspect in finding.suspects}
-    if told.fault is not FaultKind.FAIL_SLOW or not named < {suspect.component for suspect in told.suspects}:
-        return finding.suspects
-    return (*finding.suspects, *(suspect for suspect in told.suspects if suspect.component not in named))
-
-
-def _narrowed(finding: Finding, machine: Sequence[Finding]) -> Finding:
-    """Of several machines that steps name alike, the one whose metrics tell why, where it is one.
-
-    Few or uneven steps name others beside it by chance. Not where all hang on one switch: that may be why.
-    """
-    if finding.common is not None:
-        return finding
-    told = {m.suspects[0].component for m in machine if m.fault is FaultKind.FAIL_SLOW and len(m.suspects) == 1}
-    both = [suspect for suspect in finding.suspects if suspect.component in told]
-    return replace(finding, suspects=tuple(both)) if len(both) == 1 else finding

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, replace
 
 from tocsin.pipeline.operators.base import pack_state, unpack_state
 from tocsin.pipeline.operators.diagnose.backlog import BacklogRules, BacklogTracker
+from tocsin.pipeline.operators.diagnose.cleared import Cleared
 from tocsin.pipeline.operators.diagnose.deviations import MachineRules, beside_reports
 from tocsin.pipeline.operators.diagnose.dumps import DumpConfig, DumpTracker
 from tocsin.pipeline.operators.diagnose.flows import FlowRules, FlowTracker
 from tocsin.pipeline.operators.diagnose.hardware import HardwareRules, HardwareTracker, add_broken
-from tocsin.pipeline.operators.diagnose.machine import Cleared, explain_by_metrics, find_machine, join
+from tocsin.pipeline.operators.diagnose.join import join
+from tocsin.pipeline.operators.diagnose.machine import explain_by_metrics, find_machine
 from tocsin.pipeline.operators.diagnose.nan import NanConfig, NanTracker
 from tocsin.pipeline.operators.diagnose.network import NetworkConfig, NetworkTracker
 from tocsin.pipeline.operators.diagnose.pace import Pace

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from tocsin.models.pace import Slowdown, find_slowdown
+from tocsin.pipeline.operators.diagnose.cleared import Cleared
 from tocsin.pipeline.operators.diagnose.deviations import MachineRules
-from tocsin.pipeline.operators.diagnose.machine import Cleared, find_machine, join
+from tocsin.pipeline.operators.diagnose.join import join
+from tocsin.pipeline.operators.diagnose.machine import find_machine
 from tocsin.pipeline.operators.diagnose.slow import SlowRules, can_be_at_fault
 from tocsin.pipeline.operators.diagnose.standing import idle_since, told_as_unexplained
 from tocsin.pipeline.operators.diagnose.stop import StopConfig, stood_before_deaths_ns
