@@ -109,7 +109,7 @@ def _find_working(  # as above
         return fading, [Reason.NO_IMPACT] if anomalies else []
     open_ones = cleared.judge(telling, now_ns, pace, rules)
     candidates = open_ones or telling
-    chosen = find_twins(graph, now_ns, candidates, pace, rules) or single_out(graph, candidates, rules)
+    chosen = find_twins(graph, now_ns, candidates, anomalies, pace, rules) or single_out(graph, candidates, rules)
     if not chosen:
         return [], [Reason.AMBIGUOUS]
     onset_ns = min(begin_ns(anomaly) for anomaly in chosen)

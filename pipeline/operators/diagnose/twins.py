@@ -14,6 +14,7 @@ from tocsin.pipeline.operators.diagnose.deviations import MachineRules, begin_ns
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.timing import window_ns
 from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.pipeline.operators.peer_words import JAM_METRICS
 from tocsin.schemas.verdicts import Anomaly
 
 _Limit = tuple[str, str]
@@ -25,18 +26,36 @@ _LIMIT_SIGMAS = 1.0
 """In the last window, so that it is not over: pairs lay 1.5 to 39 sigmas out, their clocks 12 or more."""
 _VICTIM_FACTOR = 5.0
 """Who is jammed because another one is had a twentieth of its pause frames; two that were at fault, half of them."""
+_FAINT_SCORE = 0.5
+"""Two windows of it."""
 _OWN_SHARE_RATIO = 0.5
 """The slower of two explains all of what the job lost, the other one must be nearly as slow."""
 
 
 def find_twins(
-    graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules
+    graph: JobGraph,
+    now_ns: int,
+    anomalies: Sequence[Anomaly],
+    seen: Sequence[Anomaly],
+    pace: Pace,
+    rules: MachineRules,
 ) -> list[Anomaly]:
-    """The two that one kind of limit holds since the same moment, or that both take so much longer; [] = none."""
+    """The two that one kind of limit holds since the same moment, or that both take so much longer; [] = none.
+
+    Args:
+        graph: the job.
+        now_ns: the slice's end.
+        anomalies: those that may accuse.
+        seen: all: where a third one shows a little of the same, something outside holds all of them.
+        pace: the job's pace.
+        rules: settings.
+    """
     for limit in (_CLOCK, _JAM):
         held = [anomaly for anomaly in anomalies if _is_held(anomaly, limit)]
         begins = [since_ns for anomaly in held for since_ns in _held_since(anomaly, limit)]
-        if _are_twins(graph, held, begins, rules) and (limit == _CLOCK or not _are_congested(graph, held)):
+        if not _are_twins(graph, held, begins, rules) or _is_shared(held, seen, limit):
+            continue
+        if limit == _CLOCK or not _are_congested(graph, held):
             return _by_name(held)
     slow = _slow_by_own_time(graph, now_ns, anomalies, pace, rules)
     return _by_name(slow) if _are_twins(graph, slow, [begin_ns(anomaly) for anomaly in slow], rules) else []
@@ -87,6 +106,18 @@ def _ways(anomaly: Anomaly) -> set[tuple[str, str]]:
 def _replicas_of(graph: JobGraph, host: str) -> set[int]:
     """The model replicas that a host works for; -1: nobody said which."""
     return {place.dp for place in graph.places.values() if place.host == host} or {-1}
+
+
+def _is_shared(held: Sequence[Anomaly], seen: Sequence[Anomaly], limit: _Limit) -> bool:
+    """Whether a third one shows some of what these show."""
+    names = JAM_METRICS if limit == _JAM else {limit[0]}
+    hosts = {anomaly.component.name for anomaly in held}
+    return any(
+        metric["metric"] in names and metric["direction"] == limit[1] and metric["score"] >= _FAINT_SCORE
+        for anomaly in seen
+        if anomaly.component.name not in hosts
+        for metric in anomaly.detail["metrics"]
+    )
 
 
 def _are_congested(graph: JobGraph, jammed: Sequence[Anomaly]) -> bool:

@@ -40,8 +40,10 @@ def _shows(host: str, *metrics: tuple[str, str], second: int = 10, sigmas: float
     return Anomaly(JOB, end_ns, component, metrics[0][0], since_ns, end_ns, 1.4, "peers", "", {"metrics": shown})
 
 
-def _named(graph: JobGraph, *anomalies: Anomaly, pace: Pace | None = None) -> list[str]:
-    found = find_twins(graph, T0 + 90 * NS_PER_SECOND, anomalies, pace or Pace(), MachineRules())
+def _named(
+    graph: JobGraph, *anomalies: Anomaly, pace: Pace | None = None, seen: tuple[Anomaly, ...] = ()
+) -> list[str]:
+    found = find_twins(graph, T0 + 90 * NS_PER_SECOND, anomalies, [*anomalies, *seen], pace or Pace(), MachineRules())
     return [anomaly.component.name for anomaly in found]
 
 
@@ -80,6 +82,23 @@ def test_two_that_have_too_little_in_common_are_no_twins(second: Anomaly) -> Non
 
 def test_three_are_more_than_chance_and_less_than_a_switch() -> None:
     assert _named(_graph(), *(_shows(f"n{rank}", SLOW) for rank in range(3))) == []
+
+
+@pytest.mark.parametrize(
+    ("shown", "third", "named"),
+    [
+        (JAMMED, ("ecn_packets_per_second", "high"), []),
+        (SLOW, SLOW, []),
+        (SLOW, ("ecn_packets_per_second", "high"), ["n2", "n4"]),
+    ],
+)
+def test_a_third_one_that_shows_a_little_of_it_tells_of_something_outside(
+    shown: tuple[str, str], third: tuple[str, str], named: list[str]
+) -> None:
+    weak = _shows("n7", third)
+    weak.detail["metrics"][0]["score"] = 0.6
+
+    assert _named(_graph(), _shows("n2", shown), _shows("n4", shown), seen=(weak,)) == named
 
 
 def test_two_of_four_are_no_minority() -> None:
