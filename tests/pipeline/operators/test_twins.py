@@ -40,9 +40,7 @@ def _shows(host: str, *metrics: tuple[str, str], second: int = 10, sigmas: float
     return Anomaly(JOB, end_ns, component, metrics[0][0], since_ns, end_ns, 1.4, "peers", "", {"metrics": shown})
 
 
-def _named(
-    graph: JobGraph, *anomalies: Anomaly, pace: Pace | None = None, seen: tuple[Anomaly, ...] = ()
-) -> list[str]:
+def _named(graph: JobGraph, *anomalies: Anomaly, pace: Pace | None = None, seen: tuple[Anomaly, ...] = ()) -> list[str]:
     found = find_twins(graph, T0 + 90 * NS_PER_SECOND, anomalies, [*anomalies, *seen], pace or Pace(), MachineRules())
     return [anomaly.component.name for anomaly in found]
 
