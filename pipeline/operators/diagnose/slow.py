@@ -313,7 +313,7 @@ def _slow_hosts(graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], rule
         common=common_component(graph, {graph.host_of(rank) for rank in ranks}),
         seen_ns=anomaly.end_ns,
         is_soft=bool(detail["from_start"]),
-        tentative=0 in ranks and now_ns - anomaly.start_ns < rules.first_rank_ns,
+        tentative=cause == "unknown" and 0 in ranks and now_ns - anomaly.start_ns < rules.first_rank_ns,
     )
 
 

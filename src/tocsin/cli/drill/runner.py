@@ -12,7 +12,7 @@ from typing import Protocol, Self
 
 from tocsin.cli.drill.engine import DrillError, Engine, VerdictEar
 from tocsin.cli.drill.faults import Wanted
-from tocsin.cli.drill.judge import Answer, Heard, accused, is_live, judge
+from tocsin.cli.drill.judge import Answer, Heard, VerdictLine, accused, is_live, judge
 from tocsin.cli.drill.launcher import Job, warm_up
 from tocsin.cli.drill.plan import Plan
 from tocsin.cli.drill.processes import ProcessGroup
@@ -24,6 +24,9 @@ _START_SECONDS = 90.0
 _STALL_SECONDS = 60.0
 _VERDICT_SECONDS = 30.0
 """A verdict that is later than this is none."""
+_CONFIRM_SECONDS = 180.0
+"""How long a verdict may take to be confirmed (rank 0 may be profiled for minutes); what a job's end finds
+open is taken back: jobs end unevenly."""
 _SETTLE_SECONDS = 6.0
 """After the right verdict: time for a wrong one against a victim."""
 _WATCH_SECONDS = 20.0
@@ -162,13 +165,19 @@ class DrillGround:
                 raise DrillError(f"a rank of a healthy job ended by itself: {job.exits[0]}")
             return
 
-        def answered() -> bool:
-            after = [
-                item.line for item in self._ear.of_job(job.job_id) if item.at_ns >= onset_ns and is_live(item.line)
-            ]
-            return any(bool(accused(line)) is (wanted is Wanted.ACCUSE) for line in after)
+        def lines() -> list[VerdictLine]:
+            return [item.line for item in self._ear.of_job(job.job_id) if item.at_ns >= onset_ns]
 
-        if self._wait(job, answered, _VERDICT_SECONDS):
+        def answers() -> set[str]:
+            live = [line for line in lines() if is_live(line)]
+            return {line["id"] for line in live if bool(accused(line)) is (wanted is Wanted.ACCUSE)}
+
+        def settled() -> bool:
+            ids = answers()
+            return any(line["id"] in ids and line["state"] != "open" for line in lines())
+
+        if self._wait(job, lambda: bool(answers()), _VERDICT_SECONDS):
+            self._wait(job, settled, _CONFIRM_SECONDS)
             self._wait(job, lambda: False, _SETTLE_SECONDS)
 
     def _end_in_order(self, job: Job) -> None:
