@@ -106,6 +106,18 @@ class TestMetricsTogether:
         assert _accused(scenario) == _names((4, 5))
         assert _common(scenario) == ("leaf", "leaf1")
 
+    @pytest.mark.parametrize("others", [(), (9, 14)], ids=["they-alone", "hosts-of-other-leaves-are-marked"])
+    def test_two_machines_of_a_leaf_of_a_congested_network(self, others: tuple[int, ...]) -> None:
+        scenario, job = _scenario(has_hook=False)
+        for rank in (4, 5):
+            scenario.at(150).inject(job.raise_by, rank, PFC, 3000.0)
+        for rank in others:
+            scenario.at(150).inject(job.raise_by, rank, "ecn_packets_per_second", 900.0)
+        scenario.at(150).inject(job.slow_all, "backward", 1.5)
+        scenario.run(260)
+
+        assert _accused(scenario) == ([] if others else _names((4, 5)))
+
     def test_a_whole_minipod_is_congested_and_that_is_nobody_s_fault(self) -> None:
         scenario, job = _scenario()
         _worse_link(scenario, job, range(8))

@@ -174,6 +174,20 @@ def _is_only_jammed(anomaly: Anomaly) -> bool:
     return all(metric["metric"] == "pfc_tx_packets_per_second" for metric in loud)
 
 
+def is_wider_than_switch(graph: JobGraph, chosen: Sequence[Anomaly], seen: Sequence[Anomaly]) -> bool:
+    """Whether several that are only jammed are so with hosts behind other switches: it is not theirs."""
+    if len(chosen) < 2 or not all(map(_is_only_jammed, chosen)):
+        return False
+    behind = {anomaly.component.name for anomaly in chosen}
+    behind.update(*(graph.neighbours_of(anomaly.component.name) for anomaly in chosen))
+    outside = {anomaly.component.name for anomaly in seen if _shows_jam(anomaly)} - behind
+    return len(outside) > 1
+
+
+def _shows_jam(anomaly: Anomaly) -> bool:
+    return any(m["metric"] in JAM_METRICS and m["score"] >= _FAINT_SCORE for m in anomaly.detail["metrics"])
+
+
 def _neighbours_are_jammed(anomaly: Anomaly) -> bool:
     """Whether the hosts behind its switch are jammed too, if less: one port that jams leaves theirs as they were."""
     jams = [metric for metric in told_by(anomaly) if metric["metric"] in JAM_METRICS]

@@ -21,6 +21,7 @@ from tocsin.pipeline.operators.diagnose.deviations import (
     differs_now,
     evidence_of,
     family_of,
+    is_wider_than_switch,
     lost_gpu,
     may_have_more_work,
     only_cpu,
@@ -110,7 +111,7 @@ def _find_working(  # as above
     open_ones = cleared.judge(telling, now_ns, pace, rules)
     candidates = open_ones or telling
     chosen = find_twins(graph, now_ns, candidates, anomalies, pace, rules) or single_out(graph, candidates, rules)
-    if not chosen:
+    if not chosen or is_wider_than_switch(graph, chosen, anomalies):
         return [], [Reason.AMBIGUOUS]
     onset_ns = min(begin_ns(anomaly) for anomaly in chosen)
     # By the evidence, not by the clock: what one window of 25 s showed has not lasted because the next one is not over.
