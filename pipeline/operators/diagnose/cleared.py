@@ -11,6 +11,7 @@ from tocsin.pipeline.operators.diagnose.deviations import (
     begin_ns,
     differs_now,
 )
+from tocsin.pipeline.operators.diagnose.harm import is_cleared_by_steps
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.timing import began_with_other_work
 from tocsin.pipeline.operators.graph import JobGraph
@@ -66,6 +67,13 @@ class Cleared:
             self._forgive(graph, anomalies, now_ns, pace)
         elif reason in (Reason.SLOWER_LATER, Reason.WORKS_HARDER):
             self.since_ns.update({anomaly.component.name: begin_ns(anomaly) for anomaly in chosen})
+
+    def hear_steps(self, chosen: Sequence[Anomaly], slowdown: Slowdown | None, pace: Pace) -> bool:
+        """Whether steps measured that these are not why the job is slower: remembered as long as they differ so."""
+        if not is_cleared_by_steps(chosen, slowdown, pace):
+            return False
+        self.free(chosen, {anomaly.component.name for anomaly in chosen})
+        return True
 
     def free(self, anomalies: Sequence[Anomaly], hosts: Collection[str]) -> None:
         """What these hosts show now is no fault of theirs."""

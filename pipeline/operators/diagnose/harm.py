@@ -50,6 +50,8 @@ _SLIGHT_RATIO = 0.03
 more in something, but for clocks, which seldom move at all."""
 _FEWEST_STEPS = 3
 """The median of three is as ever where one of them was late."""
+_MEASURED_STEPS = 8
+"""The five that a rank's own time is measured in are all later than the onset then."""
 _SHORT_WINDOW_NS, _STEADY_RATIO = 10 * NS_PER_SECOND, 0.6
 """Without steps: of windows so long that a stall or two fall into each, every other one may show the same machine."""
 _ALL_THE_TIME_RATIO = 0.8
@@ -81,6 +83,17 @@ def hurts_job(  # what is known of it
         return False  # daemons come and go as well
     steady = not only_cpu(chosen) and is_loud(chosen) and lasted_ns >= rules.undecided_ns and is_steady(chosen, rules)
     return (slowdown.is_certain or (steady and slowdown.is_likely)) and _explains(chosen, slowdown, pace)
+
+
+def is_cleared_by_steps(chosen: Sequence[Anomaly], slowdown: Slowdown | None, pace: Pace) -> bool:
+    """Whether another program's CPU is all that speaks for it, and its own time, measured in steps enough, does not.
+
+    Some steps later a rank's rows may be lost, and nobody can measure it: it is no more why than before.
+    """
+    if slowdown is None or not slowdown.is_certain or slowdown.step_count < _MEASURED_STEPS:
+        return False
+    measured = other_program(chosen) and own_excess_of(chosen, pace) is not None
+    return measured and not _explains(chosen, slowdown, pace)
 
 
 def _is_of_few_steps(chosen: Sequence[Anomaly], slowdown: Slowdown, pace: Pace) -> bool:

@@ -149,11 +149,13 @@ def _find_working(  # as above
         return [], [Reason.NO_IMPACT]
     if hurts and only_cpu(chosen) and not lasts(chosen, lasted_ns, graph, pace, rules):
         return [], [Reason.NOT_CONTINUOUS]
+    is_harmless = not hurts and cleared.hear_steps(chosen, slowdown, pace)
     holding = [_still_differs(anomaly) for anomaly in open_ones if anomaly not in chosen]
     reason = _reason_of(slowdown, reason, hurts=hurts)
     finding = _finding(graph, chosen, onset_ns, slowdown, reason, hurts=hurts)
     is_pause = paused_ns < max(rules.sure_standing_ns, 2 * patience_ns) if patience_ns else False
-    finding = replace(finding, tentative=is_pause or lasted_ns < rules.sure_ns)
+    tentative = is_pause or lasted_ns < rules.sure_ns
+    finding = replace(finding, tentative=tentative, is_harmless=finding.is_harmless or is_harmless)
     return [finding, *holding], []
 
 

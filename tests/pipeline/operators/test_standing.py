@@ -437,6 +437,31 @@ def test_only_whom_it_was_said_of_is_cleared() -> None:
 
 
 @dataclass
+class MeasuredPace(Pace):
+    """A rank's own time, as measured."""
+
+    own_seconds: float | None = None
+
+    def own_excess_seconds(self, host: str) -> float | None:
+        return self.own_seconds
+
+
+@pytest.mark.parametrize(
+    ("metric", "own_seconds", "hurts_later"),
+    [("cpu_util_ratio", 0.0, False), ("cpu_util_ratio", None, True), ("pfc_tx_packets_per_second", 0.0, True)],
+    ids=["measured", "not-measured", "more-than-a-cpu"],
+)
+def test_whose_own_time_was_measured_beside_another_programs_cpu_is_not_why_when_rows_are_lost(
+    metric: str, own_seconds: float | None, hurts_later: bool
+) -> None:
+    cleared = Cleared()
+    first = _told(MeasuredPace(SLOWER, own_seconds=own_seconds), 60, cleared, metric)
+    later = _told(MeasuredPace(SLOWER), 65, cleared, metric)
+
+    assert [fault for fault, _ in (first[0], later[0])] == ["fail_slow" if hurts_later else "degraded"] * 2
+
+
+@dataclass
 class RealSteps(Pace):
     """Steps of some seconds that take a third longer from some time on."""
 
