@@ -510,13 +510,6 @@ class TestWhatHurtNobody:
         scenario.run(330)
         assert _accused(scenario) == ["n03"]
 
-    def test_rank_0_whose_metrics_tell_why_is_slow_at_once(self) -> None:
-        scenario, job = _scenario()
-        scenario.at(230).inject(job.shift, 0, CLOCK, 0.7)
-        scenario.at(230).inject(job.slow, 0, "forward", 2.0)
-        scenario.want(between(240, 290), state="confirmed", suspects=["n00"])
-        scenario.run(300).check()
-
     @pytest.mark.parametrize(("is_work", "named"), [(False, ["n03"]), (True, [])], ids=["all-wait", "all-work"])
     def test_timers_of_all_that_hold_what_they_wait_for(self, is_work: bool, named: list[str]) -> None:
         """One machine's GPUs idle, and all ranks' own time is longer: it is why, unless all have more to compute."""

@@ -160,16 +160,6 @@ class TestSlow:
         scenario.run(60).check(taken_back=True)
         assert all(verdict.action.value not in ("drain", "evict") for verdict in scenario.verdicts)
 
-    @pytest.mark.parametrize(("seconds", "confirmed"), [(60, False), (200, True)])
-    def test_rank_0_may_be_profiled_for_a_minute(self, seconds: int, confirmed: bool) -> None:
-        """Said at once, and confirmed when it lasts longer than a profiler runs."""
-        scenario, job = _scenario()
-        scenario.at(20).inject(job.slow, 0, "forward", 4)
-        scenario.at(20 + seconds).inject(job.slow, 0, "forward", 1)
-        scenario.want(between(20, 60), state="open", suspects=["n00"], reason="same_rank_slowest_every_window")
-        scenario.run(60 + seconds).check()
-        assert ("confirmed" in {verdict.state.value for verdict in scenario.verdicts}) is confirmed
-
     def test_a_small_slowness_needs_long_evidence(self) -> None:
         scenario, job = _scenario()
         scenario.at(30).inject(job.slow, 3, "forward", 1.6)

@@ -54,16 +54,7 @@ def join(slow: Sequence[Finding], machine: Sequence[Finding]) -> list[Finding]:
             confidence = min(0.98, finding.confidence + 0.1)
             evidence = (*finding.evidence, *same[0].evidence)[: SHOWN_METRICS + 2]
             suspects = _with_twins(finding, same[0])
-            joined.append(
-                replace(
-                    finding,
-                    cause=cause,
-                    confidence=confidence,
-                    evidence=evidence,
-                    suspects=suspects,
-                    tentative=finding.tentative and same[0].fault is not FaultKind.FAIL_SLOW,
-                )
-            )
+            joined.append(replace(finding, cause=cause, confidence=confidence, evidence=evidence, suspects=suspects))
         else:
             joined.append(finding)
     return joined

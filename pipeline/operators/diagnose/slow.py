@@ -41,8 +41,6 @@ class SlowRules:
             get the CPU it needs.
         max_host_ratio: more hosts that are slow together (of 16: two) are no machine fault.
         nobody_lasting_ns: a job-wide slowdown without a known reason is worth a word after this.
-        first_rank_ns: what steps alone say of rank 0's machine is confirmed after this: profilers run there,
-            for some twenty steps or a minute.
     """
 
     loader_share_ratio: float = 0.6
@@ -51,7 +49,6 @@ class SlowRules:
     stop_window_ns: int = 15 * NS_PER_SECOND
     max_host_ratio: float = 0.125
     nobody_lasting_ns: int = 30 * NS_PER_SECOND
-    first_rank_ns: int = 150 * NS_PER_SECOND
 
 
 def find_slow_findings(
@@ -313,7 +310,6 @@ def _slow_hosts(graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], rule
         common=common_component(graph, {graph.host_of(rank) for rank in ranks}),
         seen_ns=anomaly.end_ns,
         is_soft=bool(detail["from_start"]),
-        tentative=cause == "unknown" and 0 in ranks and now_ns - anomaly.start_ns < rules.first_rank_ns,
     )
 
 

@@ -24,9 +24,8 @@ _START_SECONDS = 90.0
 _STALL_SECONDS = 60.0
 _VERDICT_SECONDS = 30.0
 """A verdict that is later than this is none."""
-_CONFIRM_SECONDS = 180.0
-"""How long a verdict may take to be confirmed (rank 0 may be profiled for minutes); what a job's end finds
-open is taken back: jobs end unevenly."""
+_CONFIRM_SECONDS = 60.0
+"""How long a verdict may take to be confirmed; what a job's end finds open is taken back: jobs end unevenly."""
 _SETTLE_SECONDS = 6.0
 """After the right verdict: time for a wrong one against a victim."""
 _WATCH_SECONDS = 20.0
