@@ -65,6 +65,8 @@ class JobGraph:
         """``roles_of_hosts``, None: to be made again."""
         self._behind: dict[str, frozenset[str]] | None = None
         """Host -> all hosts behind its switch; None: to be made again."""
+        self._switches: dict[str, tuple[str, str]] | None = None
+        """``switches_of_hosts``, None: to be made again."""
         self._places_part: bytes | None = None
         """The places' part of a snapshot, None: to be made again; announced each 30 s, they nearly never move."""
         self.groups: dict[str, CommGroup] = {}
@@ -126,6 +128,13 @@ class JobGraph:
                 stages.setdefault(place.host, set()).add(place.pp)
             self._roles = {host: tuple(sorted(found)) for host, found in stages.items()}
         return self._roles
+
+    def switches_of_hosts(self) -> dict[str, tuple[str, str]]:
+        """Host -> its leaf switch and its minipod, of those of which anybody said the leaf."""
+        if self._switches is None:
+            places = self.places.values()
+            self._switches = {place.host: (place.leaf, place.minipod) for place in places if place.leaf}
+        return self._switches
 
     def neighbours_of(self, host: str) -> frozenset[str]:
         """The other hosts behind its leaf switch, else of its minipod; none where nobody said who hangs on what."""
@@ -237,7 +246,7 @@ class JobGraph:
             before = self.places.get(place.rank)
             moved = moved or (before is not None and before.host != place.host)
             if before is not place and before != place:
-                self._roles = self._behind = self._places_part = None
+                self._roles = self._behind = self._switches = self._places_part = None
             self.places[place.rank] = place
             self._rank(place.rank, place.host, topology.ts_ns).host = place.host
         if moved:
@@ -372,7 +381,7 @@ class JobGraph:
         }
 
     def _load_state(self, state: dict[str, Any]) -> None:
-        self._roles = self._behind = None
+        self._roles = self._behind = self._switches = None
         self.groups = {
             comm_id: CommGroup(comm_id, GroupKind(kind), tuple(ranks)) for comm_id, kind, ranks in state["groups"]
         }

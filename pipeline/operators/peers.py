@@ -45,6 +45,7 @@ from tocsin.pipeline.operators.peer_rows import (
 )
 from tocsin.pipeline.operators.peer_standing import LOST_SIGMAS, Known, Seen, holds_memory, standing_sigmas
 from tocsin.pipeline.operators.peer_sums import SumConfig, Sums, shared_columns
+from tocsin.pipeline.operators.peer_switches import PAUSES, SwitchesConfig, SwitchTracker
 from tocsin.pipeline.operators.peer_words import Words, joined
 from tocsin.pipeline.operators.peer_work import WorkConfig, WorkTracker
 from tocsin.schemas.metrics import BUILTIN_TABLE, MetricTable
@@ -75,6 +76,7 @@ class PeersConfig:
         exits: whose processes ended first.
         begin: when it began to work in earnest.
         load: who does more work than expected.
+        switches: which leaf switch is jammed with all that is behind it.
         standing_share_ratio: while the job stands, a host differs from this share of its usual level on.
         lone_standing_share_ratio: and a single one of its GPUs from this share on.
         lone_gpu_ratio: a single GPU's deviation counts so much: the largest of eight is larger by chance.
@@ -90,6 +92,7 @@ class PeersConfig:
     exits: ExitsConfig = field(default_factory=ExitsConfig)
     begin: BeginConfig = field(default_factory=BeginConfig)
     load: LoadConfig = field(default_factory=LoadConfig)
+    switches: SwitchesConfig = field(default_factory=SwitchesConfig)
     standing_share_ratio: float = 0.3
     lone_standing_share_ratio: float = 0.5
     lone_gpu_ratio: float = 0.8
@@ -113,6 +116,7 @@ class PeerDetector:
         self.work = WorkTracker(config.work)
         self.load = LoadTracker(config.load)
         self._exits = ExitTracker(config.exits)
+        self._switches = SwitchTracker(config.switches)
         self._first: Anomaly | None = None
         """Who fell alone in the first window in which the job did nothing."""
         self.abstained: dict[str, int] = {}
@@ -268,7 +272,14 @@ class PeerDetector:
         else:
             self._working.add(seen.sigmas, data.start_ns, data.end_ns)
         standing = self._while_standing(data, seen) if self.work.standing_since_ns else []
-        return [*self._while_working(data, seen), *standing, *self._ended_first(data, seen)]
+        jammed = self._jammed_switches(data, seen)
+        return [*self._while_working(data, seen), *standing, *self._ended_first(data, seen), *jammed]
+
+    def _jammed_switches(self, data: Slice, seen: Seen) -> list[Anomaly]:
+        column = next((c for c, metric in enumerate(self._table.host) if metric.name == PAUSES), None)
+        if column is None:
+            return []
+        return self._switches.take(data, self._hosts, seen.values["host"][:, column], self._graph.switches_of_hosts())
 
     @property
     def memory_is_held(self) -> bool:
@@ -442,6 +453,7 @@ class PeerDetector:
                 "first": None if self._first is None else asdict(self._first),
                 "begin": self._begin.to_state(),
                 "exits": self._exits.to_state(),
+                "switches": self._switches.to_state(),
                 "load": self.load.to_state(),
                 "absences": self._absences.to_state(),
                 "abstained": self.abstained,
@@ -464,6 +476,7 @@ class PeerDetector:
         self._first = None if state["first"] is None else anomaly_from(state["first"])
         self._begin.load_state(state["begin"])
         self._exits.load_state(state["exits"])
+        self._switches.load_state(state["switches"])
         self.load.load_state(state["load"])
         self._absences.load_state(state["absences"])
         self.abstained = state["abstained"]

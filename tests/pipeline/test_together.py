@@ -12,7 +12,8 @@ import pytest
 
 from tocsin.pipeline.testing import JobShape, MachineShape, MetricsJob, MetricsScenario
 from tocsin.schemas import events
-from tocsin.schemas.verdicts import Verdict
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.verdicts import ActionKind, Verdict
 
 PFC, RDMA, CLOCK = "pfc_tx_packets_per_second", "rdma_bytes_per_second", "gpu_sm_clock_hertz"
 HOOKS = pytest.mark.parametrize("has_hook", [True, False], ids=["steps", "no_steps"])
@@ -42,6 +43,10 @@ def _common(scenario: MetricsScenario) -> tuple[str, str]:
     common = _last(scenario).common
     assert common is not None
     return common.kind.value, common.name
+
+
+def _actions(scenario: MetricsScenario) -> set[ActionKind]:
+    return {verdict.action for verdict in scenario.verdicts if verdict.suspects}
 
 
 def _worse_link(scenario: MetricsScenario, job: MetricsJob, ranks: Sequence[int], second: int = 150) -> None:
@@ -91,9 +96,34 @@ class TestMetricsTogether:
         assert _accused(scenario) == _names(range(4, 8))
         assert _common(scenario) == ("leaf", "leaf1")
 
-    def test_a_leaf_of_a_quarter_of_the_job_may_be_congested_and_that_is_nobody_s_fault(self) -> None:
+    def test_a_leaf_of_a_quarter_of_the_job_is_told_and_nobody_drains_its_machines(self) -> None:
         scenario, job = _scenario()
         _worse_link(scenario, job, range(4, 8))
+        scenario.run(400)
+
+        assert _accused(scenario) == _names(range(4, 8))
+        assert _common(scenario) == ("leaf", "leaf1")
+        assert {verdict.reason for verdict in scenario.verdicts if verdict.update == 0} == {Reason.SWITCH_JAMMED}
+        assert _actions(scenario) <= {ActionKind.PROBE, ActionKind.NOTIFY}
+
+    def test_of_two_leaves_nobody_knows_which_is_as_it_should_be(self) -> None:
+        scenario, job = _scenario(8)
+        _worse_link(scenario, job, range(4, 8))
+        scenario.run(260)
+
+        assert not _accused(scenario)
+
+    def test_a_leaf_that_is_alone_in_its_minipod_may_be_behind_a_congested_one(self) -> None:
+        scenario, job = _scenario(minipod_leaves_count=1)
+        _worse_link(scenario, job, range(4, 8))
+        scenario.run(260)
+
+        assert not _accused(scenario)
+
+    def test_a_leaf_that_is_jammed_and_makes_nothing_slower_is_no_news(self) -> None:
+        scenario, job = _scenario()
+        for rank in range(4, 8):
+            scenario.at(150).inject(job.raise_by, rank, PFC, 5000.0)
         scenario.run(260)
 
         assert not _accused(scenario)

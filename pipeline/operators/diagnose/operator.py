@@ -27,11 +27,13 @@ from tocsin.pipeline.operators.diagnose.slow import (
 )
 from tocsin.pipeline.operators.diagnose.standing import idle_since, still_standing, told_as_unexplained
 from tocsin.pipeline.operators.diagnose.stop import StopConfig, find_gone_first, find_stop, stood_before_deaths_ns
+from tocsin.pipeline.operators.diagnose.switches import SwitchRules, beside_switch, find_switch
 from tocsin.pipeline.operators.diagnose.timing import began_later
 from tocsin.pipeline.operators.diagnose.waits import WaitConfig, WaitTracker
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.pipeline.operators.peer_exits import EXITS
+from tocsin.pipeline.operators.peer_switches import SWITCHES
 from tocsin.pipeline.operators.peer_words import DETECTOR as PEERS
 from tocsin.schemas import events
 from tocsin.schemas.reasons import Reason
@@ -54,6 +56,7 @@ class DiagnoseConfig:
     machine: MachineRules = field(default_factory=MachineRules)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     backlog: BacklogRules = field(default_factory=BacklogRules)
+    switches: SwitchRules = field(default_factory=SwitchRules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,8 @@ class Diagnose:
         dumped, dump_reason = self._dumps.find(now_ns, pace.median_step_ns, self._waits)
         exits = [anomaly for anomaly in anomalies if anomaly.detector == EXITS]
         stop, stop_reason = self._stopped(now_ns, pace, exits)
-        anomalies = [anomaly for anomaly in anomalies if anomaly.detector != EXITS]
+        jammed = [anomaly for anomaly in anomalies if anomaly.detector == SWITCHES]
+        anomalies = [anomaly for anomaly in anomalies if anomaly.detector not in (EXITS, SWITCHES)]
         if stop_reason is not None:
             reasons.append(stop_reason)
         nan = self._nan.find(now_ns)
@@ -124,7 +128,8 @@ class Diagnose:
         if dump_reason is not None:
             reasons.append(dump_reason)
         if not findings and stop_reason is None:
-            findings.extend(self._slow(now_ns, anomalies, pace, reasons))
+            switch = find_switch(now_ns, jammed, pace, self._config.switches)
+            findings.extend(beside_switch(self._slow(now_ns, anomalies, pace, reasons), switch))
         elif not findings and stop_reason is Reason.VICTIM:
             findings.extend(self._before_deaths(now_ns, anomalies, pace, reasons))
         findings = [*self._not_where_others_are(findings, now_ns, anomalies, pace), *findings]
