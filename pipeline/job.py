@@ -16,6 +16,7 @@ from tocsin.pipeline.operators.align import Align, AlignedHealth
 from tocsin.pipeline.operators.base import anomaly_from, pack_state, unpack_state
 from tocsin.pipeline.operators.decide import Decide, DecideConfig
 from tocsin.pipeline.operators.diagnose import Diagnose, DiagnoseConfig
+from tocsin.pipeline.operators.diagnose.timing import OWN_SHARE_RATIO
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.pipeline.operators.peer_load import Load
 from tocsin.pipeline.operators.peer_words import DETECTOR as PEERS
@@ -26,7 +27,7 @@ from tocsin.pipeline.slices import Turn
 from tocsin.schemas.metrics import BUILTIN_TABLE_ID
 from tocsin.schemas.model_announcement import DEFAULT_VERSION
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import IDLE_JOB_ID, JobKey, Slice, TableAnnouncement
+from tocsin.schemas.records import IDLE_JOB_ID, NS_PER_SECOND, JobKey, Slice, TableAnnouncement
 from tocsin.schemas.verdicts import Anomaly, Verdict
 
 _LOG = logging.getLogger("tocsin.models")
@@ -93,7 +94,11 @@ class JobPace:
     def own_excess_seconds(self, host: str) -> float | None:
         """How much longer than its peers the slowest rank of a host computes in a step; None: not measured."""
         excess_seconds = self.steps.own_excess_seconds(host)
-        return None if not excess_seconds and self.own_time_holds_waits else excess_seconds
+        growth = self.steps.own_growth
+        if excess_seconds is None or growth is None:
+            return excess_seconds
+        least_seconds = OWN_SHARE_RATIO * growth[1] * self.median_step_ns / NS_PER_SECOND
+        return None if excess_seconds < least_seconds and self.own_time_holds_waits else excess_seconds
 
     @property
     def own_time_holds_waits(self) -> bool:

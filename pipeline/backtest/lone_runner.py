@@ -12,7 +12,7 @@ from tocsin.pipeline.backtest.runner import Opinion
 from tocsin.pipeline.embedded import EngineConfig
 from tocsin.pipeline.job import JobConfig
 from tocsin.pipeline.operators.peer_exits import EXITS
-from tocsin.pipeline.recording.replay import ReplayConfig, replay
+from tocsin.pipeline.recording.replay import ReplayConfig, replay_whole
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.schemas.reasons import Reason
 
@@ -51,8 +51,10 @@ class LoneRunner:
         engine = EngineConfig(history=None, job=JobConfig(detectors=(self.detector,)))
         config = ReplayConfig(engine, announcements=announced_from(self.models, recording.manifest.start_ns))
         refused = Counter[str]()  # single records; 'tocsin replay' tells them
-        lines = (verdict.to_line() for verdict in replay(recording, config, refused=refused))
-        return Opinion(tuple(_own(lines, _WORDS[self.detector])))
+        replayed = replay_whole(recording, config, refused=refused, detector=self.detector)
+        lines = (verdict.to_line() for verdict in replayed.verdicts)
+        own = tuple(_own(lines, _WORDS[self.detector]))
+        return Opinion(own, None if own else replayed.reason)
 
 
 def _own(lines: Iterable[Mapping[str, Any]], words: tuple[str, ...]) -> Iterator[Mapping[str, Any]]:

@@ -13,7 +13,9 @@ from tocsin.models.metric_means import MetricMeans
 from tocsin.pipeline.embedded import EmbeddedEngine
 from tocsin.pipeline.frame_blocks import BUILTIN_TABLES, MetricSlice, join_blocks, slice_blocks
 from tocsin.pipeline.job import JobPipeline
+from tocsin.pipeline.operators.peer_words import DETECTOR as PEERS
 from tocsin.pipeline.operators.peers import PeersConfig
+from tocsin.pipeline.operators.steps import DETECTOR as STEPS
 from tocsin.pipeline.recording.span import has_no_length, judged_span_ns
 from tocsin.pipeline.recording.tables import TABLES, Recording
 from tocsin.pipeline.slices import Turn
@@ -26,14 +28,15 @@ _INPUTS: Final = ("host_metrics", "steps", "collectives", "events", "probes")
 class Coverage:
     """Looks on while an engine judges a recording."""
 
-    def __init__(self, engine: EmbeddedEngine, config: PeersConfig) -> None:
+    def __init__(self, engine: EmbeddedEngine, config: PeersConfig, detector: str = "") -> None:
         """Look on from now on.
 
         Args:
             engine: a new one, or one that stands before the recording.
             config: of its peer detector.
+            detector: only what this one judges counts (``peers``, ``steps``); "" = whatever anybody does.
         """
-        self._engine, self._config = engine, config
+        self._engine, self._config, self._detector = engine, config, detector
         self._jobs: dict[JobKey, _Attempt] = {}
         engine.taps.append(self._take)
 
@@ -43,15 +46,15 @@ class Coverage:
             pipeline = self._engine.pipeline(turn.job)
             if pipeline is None:
                 return
-            attempt = self._jobs[turn.job] = _Attempt(pipeline, self._config)
+            attempt = self._jobs[turn.job] = _Attempt(pipeline, self._config, self._detector)
         attempt.take(turn)
 
     def reason(self, recording: Recording) -> Reason | None:
         """Why nothing of the recording was judged, where no verdict came of it; None: something was.
 
         Judged is: machines were compared by a metric, after the windows that only teach; or the job's pace by a step;
-        or what ranks wait for, by collectives or dumps. Events that led to no verdict say nothing of those who sent
-        none.
+        or what ranks wait for, by collectives or dumps (of a single detector: its own of these). Events that led to no
+        verdict say nothing of those who sent none.
 
         Args:
             recording: what the engine was fed with.
@@ -73,6 +76,8 @@ class Coverage:
         first_ns, end_ns = judged_span_ns(recording.manifest)
         if not any(((times >= first_ns) & (times < end_ns)).any() for times in _times(recording)):
             return Reason.NOTHING_RECORDED
+        if self._detector:
+            return Reason.METRIC_MISSING if self._detector == PEERS else Reason.NO_HOOK
         return Reason.METRIC_MISSING if "host_metrics" in recording.tables else Reason.NO_HOOK
 
 
@@ -89,31 +94,40 @@ class _Attempt:
     Attributes:
         pipeline: its operators.
         config: of the peer detector.
+        detector: whose judgements count, "" = anybody's.
         window_count: metric slices in which enough machines had a number of the same metric.
         has_judged: whether anything was; what follows is not looked at.
     """
 
     pipeline: JobPipeline
     config: PeersConfig
+    detector: str = ""
     window_count: int = 0
     has_judged: bool = False
 
     @property
     def abstained(self) -> Counter[str]:
         """Why detectors judged nothing, as often as they said so; windows that only taught were too few."""
-        windows = Counter({Reason.SPAN_TOO_SHORT.value: self.window_count})
-        return windows + Counter(self.pipeline.peers.abstained) + Counter(self.pipeline.steps.abstained)
+        found = Counter[str]()
+        if self.detector != STEPS:
+            found += Counter(self.pipeline.peers.abstained) + Counter({Reason.SPAN_TOO_SHORT.value: self.window_count})
+        if self.detector != PEERS:
+            found += Counter(self.pipeline.steps.abstained)
+        return found
 
     def take(self, turn: Turn) -> None:
         """See what a turn held, after the operators took it."""
         if self.has_judged:
             return
-        has_groups = bool(self.pipeline.graph.groups)
-        self.has_judged = self.pipeline.steps.median_step_ns > 0 or any(
-            isinstance(record, ProbeAnswer) or (has_groups and isinstance(record, CollectiveBatch))
-            for record in turn.fast.records
-        )
-        for data in turn.metrics:
+        if self.detector != PEERS:
+            self.has_judged = self.pipeline.steps.median_step_ns > 0
+        if not self.detector:
+            has_groups = bool(self.pipeline.graph.groups)
+            self.has_judged |= any(
+                isinstance(record, ProbeAnswer) or (has_groups and isinstance(record, CollectiveBatch))
+                for record in turn.fast.records
+            )
+        for data in turn.metrics if self.detector != STEPS else ():
             self._take_metrics(data)
 
     def _take_metrics(self, data: MetricSlice) -> None:

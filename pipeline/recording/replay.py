@@ -82,12 +82,21 @@ def replay_whole(
     config: ReplayConfig,
     on_second: Callable[[int], None] | None = None,
     refused: Counter[str] | None = None,
+    detector: str = "",
 ) -> Replayed:
-    """Replay a recording to its end, and tell whether anything in it could be judged. Arguments as for ``drive``."""
+    """Replay a recording to its end, and tell whether anything in it could be judged. Other arguments as for ``drive``.
+
+    Args:
+        recording: what is fed.
+        config: how.
+        on_second: called with the recording time after each second.
+        refused: counts the records that the engine did not take.
+        detector: whether this one could judge anything, be there verdicts or not; "" = whether anybody could.
+    """
     engine = EmbeddedEngine(config.engine)
-    coverage = Coverage(engine, config.engine.job.peers)
+    coverage = Coverage(engine, config.engine.job.peers, detector)
     verdicts = tuple(drive(engine, recording, config, on_second, refused))
-    return Replayed(verdicts, None if verdicts else coverage.reason(recording))
+    return Replayed(verdicts, None if verdicts and not detector else coverage.reason(recording))
 
 
 def replay(

@@ -524,6 +524,21 @@ class TestWhatHurtNobody:
         assert _accused(scenario) == named
         assert ("workload_change" in {verdict.cause for verdict in scenario.verdicts}) is is_work
 
+    @pytest.mark.parametrize(("is_work", "named"), [(False, ["n03"]), (True, [])], ids=["all-wait", "all-work"])
+    def test_a_cpu_that_another_program_takes_while_all_wait_within_their_own_time(
+        self, is_work: bool, named: list[str]
+    ) -> None:
+        """Before windows tell that the machines do less work, its own time seems measured, and as ever."""
+        scenario, job = _scenario(ranks=12)
+        scenario.at(230).inject(job.slow_all, "forward", 2.0)
+        for rank in range(12) if is_work else ():
+            for metric in WORK:
+                scenario.at(230).inject(job.shift, rank, metric, 2.0)
+        scenario.at(230).inject(job.shift, 3, "cpu_util_ratio", 2.5)
+        scenario.run(400)
+        assert _accused(scenario) == named
+        assert ("job_wide_slowdown" in {verdict.reason for verdict in scenario.verdicts}) is is_work
+
     def test_steps_of_a_fifth_of_a_second_are_not_overdue_between_two_batches(self) -> None:
         scenario = MetricsScenario(JobShape(), machines=MachineShape())
         scenario.at(120).inject(scenario.job.shift, 3, POWER, 0.7)

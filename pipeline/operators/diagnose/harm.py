@@ -52,6 +52,8 @@ _FEWEST_STEPS = 3
 """The median of three is as ever where one of them was late."""
 _MEASURED_STEPS = 8
 """The five that a rank's own time is measured in are all later than the onset then."""
+_MEASURED_SECONDS = 30.0
+"""And windows have shown whether the machines do less work a second: then they may wait within their own time."""
 _SHORT_WINDOW_NS, _STEADY_RATIO = 10 * NS_PER_SECOND, 0.6
 """Without steps: of windows so long that a stall or two fall into each, every other one may show the same machine."""
 _ALL_THE_TIME_RATIO = 0.8
@@ -91,6 +93,8 @@ def is_cleared_by_steps(chosen: Sequence[Anomaly], slowdown: Slowdown | None, pa
     Some steps later a rank's rows may be lost, and nobody can measure it: it is no more why than before.
     """
     if slowdown is None or not slowdown.is_certain or slowdown.step_count < _MEASURED_STEPS:
+        return False
+    if slowdown.step_count * slowdown.step_seconds < _MEASURED_SECONDS:
         return False
     measured = other_program(chosen) and own_excess_of(chosen, pace) is not None
     return measured and not _explains(chosen, slowdown, pace)

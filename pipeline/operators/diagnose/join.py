@@ -43,6 +43,8 @@ def join(slow: Sequence[Finding], machine: Sequence[Finding]) -> list[Finding]:
         explained = [finding for finding in slow if finding.cause not in ("unknown", *_OUTWEIGHED_CAUSES)]
         if not explained and not any(_outweighs(finding) for finding in machine):
             explained = [finding for finding in slow if finding.cause in _OUTWEIGHED_CAUSES]
+        if all(finding.only_holds or finding.fault is FaultKind.DEGRADED for finding in machine):
+            return [*(explained or slow), *machine]  # a machine that differs and is not why makes nobody faster
         return explained or list(machine)
     joined = []
     for finding in (_narrowed(finding, machine) for finding in named):

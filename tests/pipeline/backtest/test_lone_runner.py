@@ -62,6 +62,39 @@ def test_a_quiet_recording_is_judged() -> None:
         assert (opinion.lines, opinion.reason) == ((), None)
 
 
+def _without_length() -> Recording:
+    recording = both()
+    return replace(recording, manifest=replace(recording.manifest, end_ns=recording.manifest.start_ns))
+
+
+def _two_machines() -> Recording:
+    cpu = 0.5 + 0.005 * np.random.default_rng(1).standard_normal((300, 2))
+    cpu[60:, 1] = 0.95
+    return replace(traced(300, 1), tables={"host_metrics": metric_table(["n0", "n1"], {"cpu_util_ratio": cpu})})
+
+
+def _all_nan() -> Recording:
+    nothing = np.full((300, 8), np.nan)
+    metrics = metric_table([f"n{index}" for index in range(8)], {"cpu_util_ratio": nothing})
+    return replace(both(), tables={**both().tables, "host_metrics": metrics})
+
+
+@pytest.mark.parametrize(
+    ("name", "recording", "reason"),
+    [
+        ("peers", _without_length(), Reason.SPAN_TOO_SHORT),
+        ("steps", _without_length(), Reason.SPAN_TOO_SHORT),
+        ("peers", _two_machines(), Reason.TOO_FEW_PEERS),
+        ("peers", _all_nan(), Reason.METRIC_MISSING),
+    ],
+    ids=["peers-no-length", "steps-no-length", "two-machines", "all-nan"],
+)
+def test_what_it_could_not_judge_has_its_own_reason(name: str, recording: Recording, reason: Reason) -> None:
+    opinion = runner_of(name, {}).judge(recording)
+
+    assert (opinion.lines, opinion.reason) == ((), reason)
+
+
 def test_its_model_counts_from_the_first_slice_and_a_bad_one_is_refused() -> None:
     lines = runner_of("peers", {"peers": write_numbers(DEAF)}).judge(both()).lines
 

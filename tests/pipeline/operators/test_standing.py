@@ -404,6 +404,14 @@ def test_a_machine_that_only_still_differs_hides_not_that_the_job_is_slow() -> N
     assert join([slow], [holds]) == [slow, holds]
 
 
+@pytest.mark.parametrize("cause", ["unknown", "workload_change", "shared_service"])
+def test_a_machine_that_differs_and_is_not_why_hides_not_that_the_job_is_slow(cause: str) -> None:
+    slow = replace(_slower_since(0), cause=cause)
+    differs = replace(_named_by_steps("n3"), fault=FaultKind.DEGRADED, reason=Reason.NO_IMPACT)
+
+    assert join([slow], [differs]) == [slow, differs]
+
+
 def _told(pace: Pace, until: float, cleared: Cleared, metric: str = "cpu_util_ratio") -> list[tuple[str, Reason]]:
     busy = _differs("n3", (0, until), metric, "high")
     busy.detail["metrics"][0].update(value=4.0)
