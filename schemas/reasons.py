@@ -55,6 +55,8 @@ class Reason(StrEnum):
     """One machine's metrics differ from its peers' for long; there are no steps that show whether it hurts."""
     DIFFERS_WHILE_JOB_STANDS = "differs_while_job_stands"
     """The machines of the job stand still, and one of them is not where the others wait."""
+    LOSS_JUMPS_ALONE = "loss_jumps_alone"
+    """The loss of one machine's ranks alone jumps again and again, and everybody's gradient norm with it."""
     NAN_FIRST_BY_STEP = "nan_first_by_step"
     """This rank was the only one without a number at the first step that had one."""
     NAN_EVERYWHERE = "nan_everywhere"

@@ -13,6 +13,7 @@ from tocsin.pipeline.operators.diagnose.dumps import DumpConfig, DumpTracker
 from tocsin.pipeline.operators.diagnose.flows import FlowRules, FlowTracker
 from tocsin.pipeline.operators.diagnose.hardware import HardwareRules, HardwareTracker, add_broken
 from tocsin.pipeline.operators.diagnose.join import join
+from tocsin.pipeline.operators.diagnose.losses import LossConfig, LossTracker
 from tocsin.pipeline.operators.diagnose.machine import explain_by_metrics, find_machine
 from tocsin.pipeline.operators.diagnose.nan import NanConfig, NanTracker
 from tocsin.pipeline.operators.diagnose.network import NetworkConfig, NetworkTracker
@@ -47,6 +48,7 @@ class DiagnoseConfig:
 
     stop: StopConfig = field(default_factory=StopConfig)
     nan: NanConfig = field(default_factory=NanConfig)
+    losses: LossConfig = field(default_factory=LossConfig)
     silence: SilenceConfig = field(default_factory=SilenceConfig)
     slow: SlowRules = field(default_factory=SlowRules)
     waits: WaitConfig = field(default_factory=WaitConfig)
@@ -83,6 +85,7 @@ class Diagnose:
         self._config = config
         self._graph = graph
         self._nan = NanTracker(config.nan, graph)
+        self._losses = LossTracker(config.losses, graph)
         self._waits = WaitTracker(config.waits, graph)
         self._flows = FlowTracker(config.flows, graph)
         self._dumps = DumpTracker(config.dumps, graph, config.waits.mute_after_seconds)
@@ -136,7 +139,10 @@ class Diagnose:
         findings.extend(self._stands(now_ns, pace, findings, all_live=stop_reason is None))
         if not any(finding.suspects for finding in findings):
             findings = self._hardware.accuse_who_told(self._graph, findings, now_ns)
+        jumps = self._losses.find(now_ns)
         findings = add_broken(self._hardware.explain(explain_by_metrics(findings, anomalies)), broken)
+        if jumps is not None and nan is None:  # whose number was the first that is none says more
+            findings = [*findings, jumps]
         return Diagnosis(tuple(findings), tuple(reasons))
 
     def _stands(self, now_ns: int, pace: Pace, findings: Sequence[Finding], *, all_live: bool) -> list[Finding]:
@@ -248,6 +254,7 @@ class Diagnose:
                 self._waits.take_steps(record.rows)
                 self._flows.take_steps(record.rows)
                 self._nan.take_steps(record.rows)
+                self._losses.take_steps(record.rows)
             elif isinstance(record, ProbeAnswer):
                 if record.probe == "flight_recorder":
                     self._dumps.take(record)
@@ -263,6 +270,7 @@ class Diagnose:
             "cleared": pack_state(sorted(self._cleared.since_ns.items())),
             "exonerated": pack_state(self._exonerated.to_state()),
             "nan": pack_state(self._nan.to_state()),
+            "losses": pack_state(self._losses.to_state()),
             "waits": pack_state(self._waits.to_state()),
             "flows": pack_state(self._flows.to_state()),
             "dumps": pack_state(self._dumps.to_state()),
@@ -276,6 +284,7 @@ class Diagnose:
         self._exonerated.load_state(unpack_state(parts, "exonerated"))
         self._hardware.load_state(unpack_state(parts, "hardware"))
         self._nan.load_state(unpack_state(parts, "nan"))
+        self._losses.load_state(unpack_state(parts, "losses"))
         self._waits.load_state(unpack_state(parts, "waits"))
         self._flows.load_state(unpack_state(parts, "flows"))
         self._dumps.load_state(unpack_state(parts, "dumps"))
