@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tocsin.schemas.records import Slice
+from tocsin.schemas.records import NS_PER_SECOND, Slice
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
 SWITCHES = "switches"
@@ -39,10 +39,13 @@ class SwitchesConfig:
         least_host_count: fewer hosts behind a switch may be two machines as well.
         others_factor: the rest of the job must be so many times the hosts behind the switch: of two leaves that are
             unlike nobody knows which one is as it should be.
-        quiet_window_count: before it the switch was like the others for so many windows.
-        window_count: it is told after so many windows with it.
+        quiet_ns: before it the switch was like the others for so long ...
+        quiet_window_count: ... and so many windows.
+        lasting_ns: it is told when windows of so long together showed it ...
+        window_count: ... and so many.
         present_ratio: in so much of the windows since it began: steps that are longer than a window leave some out.
-        gone_window_count: it is over after so many windows without it.
+        gone_ns: it is over when it was not seen for so long ...
+        gone_window_count: ... and so many windows.
     """
 
     least_packets: float = 100.0
@@ -51,22 +54,27 @@ class SwitchesConfig:
     most_outside_ratio: float = 0.02
     least_host_count: int = 3
     others_factor: float = 2.0
-    quiet_window_count: int = 12
-    window_count: int = 3
+    quiet_ns: int = 60 * NS_PER_SECOND
+    quiet_window_count: int = 4
+    lasting_ns: int = 15 * NS_PER_SECOND
+    window_count: int = 2
     present_ratio: float = 0.5
-    gone_window_count: int = 6
+    gone_ns: int = 30 * NS_PER_SECOND
+    gone_window_count: int = 2
 
 
 @dataclass(slots=True)
 class _Spell:
-    """One switch's jam: since when, in which windows, and how many of them show it."""
+    """One switch's jam: since when, in which windows, how many of them show it; and for how long none did before."""
 
     since_ns: int
     first_window: int
     last_ns: int
     last_window: int
     count: int
-    quiet_before: int
+    quiet_ns: int
+    quiet_window_count: int
+    shown_ns: int = 0
     value: float = 0.0
     expected: float = 0.0
 
@@ -106,7 +114,7 @@ class SwitchTracker:
     def __init__(self, config: SwitchesConfig) -> None:
         """None is."""
         self._config = config
-        self._window = 0
+        self._window, self._first_ns = 0, 0
         self._spells: dict[str, _Spell] = {}
         self._known: _Where | None = None
 
@@ -122,6 +130,7 @@ class SwitchTracker:
             places: host -> its switches.
         """
         self._window += 1
+        self._first_ns = self._first_ns or data.start_ns
         if not places:
             return []
         told = np.isfinite(packets)
@@ -132,8 +141,12 @@ class SwitchTracker:
                 behind = told & (where.leaves == leaf)
                 beside = told & (where.pods == where.pods[np.argmax(where.leaves == leaf)]) & ~behind
                 self._hear(data, where.names[leaf], packets[behind], packets[beside], packets[told & ~behind])
-        self._spells = {leaf: spell for leaf, spell in self._spells.items() if not self._is_forgotten(spell)}
-        return [self._anomaly(data, leaf, hosts, places) for leaf in sorted(self._spells) if self._tells(leaf)]
+        self._spells = {
+            leaf: spell for leaf, spell in self._spells.items() if not self._is_forgotten(spell, data.end_ns)
+        }
+        return [
+            self._anomaly(data, leaf, hosts, places) for leaf in sorted(self._spells) if self._tells(leaf, data.end_ns)
+        ]
 
     def _where(self, hosts: Sequence[str], places: Mapping[str, Place]) -> _Where:
         known = self._known
@@ -162,27 +175,35 @@ class SwitchTracker:
         if outside > max(1.0, config.most_outside_ratio * others.size) or 2 * outside > beside.size:
             return
         spell = self._spells.get(leaf)
-        if spell is None or self._window - spell.last_window > config.gone_window_count:
-            quiet_count = self._window - 1 - (0 if spell is None else spell.last_window)
-            spell = _Spell(data.start_ns, self._window, data.end_ns, self._window, 0, quiet_count)
+        if spell is None or self._is_over(spell, data.start_ns):
+            last_ns, last_window = (self._first_ns, 0) if spell is None else (spell.last_ns, spell.last_window)
+            quiet_ns, quiet_count = data.start_ns - last_ns, self._window - 1 - last_window
+            spell = _Spell(data.start_ns, self._window, data.end_ns, self._window, 0, quiet_ns, quiet_count)
             self._spells[leaf] = spell
         spell.last_ns, spell.last_window = data.end_ns, self._window
         spell.count += 1
+        spell.shown_ns += data.end_ns - data.start_ns
         spell.value, spell.expected = float(np.median(behind)), float(np.median(others))
 
-    def _is_forgotten(self, spell: _Spell) -> bool:
-        """Whether it is over for so long that the next one would be another."""
-        return self._window - spell.last_window > self._config.gone_window_count + self._config.quiet_window_count
+    def _is_over(self, spell: _Spell, now_ns: int) -> bool:
+        config = self._config
+        return now_ns - spell.last_ns > config.gone_ns and self._window - spell.last_window > config.gone_window_count
 
-    def _tells(self, leaf: str) -> bool:
-        config, spell = self._config, self._spells[leaf]
-        lasted = self._window - spell.first_window + 1
+    def _is_forgotten(self, spell: _Spell, now_ns: int) -> bool:
+        """Whether it is over for so long that the next one would be another."""
+        config = self._config
+        quiet_ns, count = now_ns - spell.last_ns, self._window - spell.last_window
         return (
-            spell.quiet_before >= config.quiet_window_count
-            and spell.count >= config.window_count
-            and spell.count >= config.present_ratio * lasted
-            and self._window - spell.last_window <= config.gone_window_count
+            quiet_ns > config.gone_ns + config.quiet_ns and count > config.gone_window_count + config.quiet_window_count
         )
+
+    def _tells(self, leaf: str, now_ns: int) -> bool:
+        config, spell = self._config, self._spells[leaf]
+        was_quiet = spell.quiet_ns >= config.quiet_ns and spell.quiet_window_count >= config.quiet_window_count
+        is_shown = spell.shown_ns >= config.lasting_ns and spell.count >= config.window_count
+        lasted = self._window - spell.first_window + 1
+        is_present = spell.count >= config.present_ratio * lasted
+        return was_quiet and is_shown and is_present and not self._is_over(spell, now_ns)
 
     def _anomaly(self, data: Slice, leaf: str, hosts: Sequence[str], places: Mapping[str, Place]) -> Anomaly:
         spell = self._spells[leaf]
@@ -193,7 +214,7 @@ class SwitchTracker:
             metric=PAUSES,
             start_ns=spell.since_ns,
             end_ns=spell.last_ns,
-            score=1.0 + min(9.0, spell.count / self._config.window_count),
+            score=1.0 + min(9.0, spell.shown_ns / self._config.lasting_ns),
             detector=SWITCHES,
             model_version="",
             detail={
@@ -212,15 +233,17 @@ class SwitchTracker:
                 spell.last_ns,
                 spell.last_window,
                 spell.count,
-                spell.quiet_before,
+                spell.quiet_ns,
+                spell.quiet_window_count,
+                spell.shown_ns,
                 spell.value,
                 spell.expected,
             ]
             for leaf, spell in sorted(self._spells.items())
         }
-        return {"window": self._window, "spells": spells}
+        return {"window": self._window, "first_ns": self._first_ns, "spells": spells}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Take back what ``to_state`` gave."""
-        self._window = state["window"]
+        self._window, self._first_ns = state["window"], state["first_ns"]
         self._spells = {leaf: _Spell(*fields) for leaf, fields in state["spells"].items()}

@@ -25,12 +25,14 @@ def _windows(count: int = 40, level: float = 2000.0, onset: int = ONSET_WINDOW) 
     return packets
 
 
-def _told(packets: Packets, places: dict[str, tuple[str, str]] | None = None) -> list[list[Anomaly]]:
+def _told(
+    packets: Packets, places: dict[str, tuple[str, str]] | None = None, window_seconds: int = 5
+) -> list[list[Anomaly]]:
     """What is said after each window; through snapshots."""
     tracker, found = SwitchTracker(SwitchesConfig()), []
     for window, row in enumerate(packets):
-        start_ns = T0 + 5 * window * NS_PER_SECOND
-        data = Slice(JobKey("c", "j"), start_ns, start_ns + 5 * NS_PER_SECOND, ())
+        start_ns = T0 + window_seconds * window * NS_PER_SECOND
+        data = Slice(JobKey("c", "j"), start_ns, start_ns + window_seconds * NS_PER_SECOND, ())
         found.append(tracker.take(data, HOSTS, row, PLACES if places is None else places))
         other = SwitchTracker(SwitchesConfig())
         other.load_state(through_bytes(tracker.to_state()))
@@ -60,6 +62,12 @@ def test_steps_that_are_longer_than_a_window_leave_some_windows_out() -> None:
     packets[ONSET_WINDOW + 1 :: 2, BEHIND] = 1.0
 
     assert _names(packets) == {"leaf1"}
+
+
+def test_windows_of_25_seconds_need_two() -> None:
+    told = _told(_windows(count=12, onset=5), window_seconds=25)
+
+    assert [window for window, found in enumerate(told) if found] == list(range(6, 12))
 
 
 def test_a_jam_of_the_first_minute_may_be_what_is_usual() -> None:
