@@ -70,6 +70,8 @@ class HardwareRules:
         flap_count: a port that came back so often within ``keep_ns`` is broken; once it does so in many fabrics.
         flap_ns: a port that went down is mostly up again within this.
         flap_share_ratio: a port that comes and goes costs its job something where it was down so much of the time.
+        ailing_count: who tells so often within ``keep_ns`` of many corrected errors, or of a row to be remapped, has a
+            memory that ails: that does not accuse it, but what it shows is no more work.
     """
 
     keep_ns: int = 600 * NS_PER_SECOND
@@ -84,6 +86,7 @@ class HardwareRules:
     flap_count: int = 3
     flap_ns: int = 10 * NS_PER_SECOND
     flap_share_ratio: float = 0.05
+    ailing_count: int = 3
 
 
 @dataclass(slots=True)
@@ -288,12 +291,17 @@ class HardwareTracker:
         )
 
     def hosts_with_reports(self, now_ns: int) -> frozenset[str]:
-        """Who said of itself lately that a part of it is broken."""
+        """Who said of itself lately that a part of it is broken, or again and again that its memory ails."""
         oldest_ns = now_ns - self.config.keep_ns
+        recent = {
+            host: [fact for fact in facts if fact.cause not in ("", *WEAK_CAUSES) and fact.ts_ns >= oldest_ns]
+            for host, facts in self.facts.items()
+        }
         return frozenset(
             host
-            for host, facts in self.facts.items()
-            if any(fact.accuses and fact.cause not in WEAK_CAUSES and fact.ts_ns >= oldest_ns for fact in facts)
+            for host, facts in recent.items()
+            if any(fact.accuses for fact in facts)
+            or sum(fact.cause == "ecc_error" for fact in facts) >= self.config.ailing_count
         )
 
     def explain(self, findings: Sequence[Finding]) -> list[Finding]:
