@@ -55,6 +55,8 @@ class Reason(StrEnum):
     """One machine's metrics differ from its peers' for long; there are no steps that show whether it hurts."""
     DIFFERS_WHILE_JOB_STANDS = "differs_while_job_stands"
     """The machines of the job stand still, and one of them is not where the others wait."""
+    SAME_HOST_HOLDS_UP_PHASE = "same_host_holds_up_phase"
+    """One machine's checkpoint (or evaluation) takes much longer than everybody's, again and again, and all wait."""
     LOSS_JUMPS_ALONE = "loss_jumps_alone"
     """The loss of one machine's ranks alone jumps again and again, and everybody's gradient norm with it."""
     NAN_FIRST_BY_STEP = "nan_first_by_step"

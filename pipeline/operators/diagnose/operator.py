@@ -18,6 +18,7 @@ from tocsin.pipeline.operators.diagnose.machine import explain_by_metrics, find_
 from tocsin.pipeline.operators.diagnose.nan import NanConfig, NanTracker
 from tocsin.pipeline.operators.diagnose.network import NetworkConfig, NetworkTracker
 from tocsin.pipeline.operators.diagnose.pace import Pace
+from tocsin.pipeline.operators.diagnose.phases import PhaseConfig, PhaseTracker
 from tocsin.pipeline.operators.diagnose.silence import SilenceConfig, find_silence, silent_hosts
 from tocsin.pipeline.operators.diagnose.slow import (
     Exonerated,
@@ -49,6 +50,7 @@ class DiagnoseConfig:
     stop: StopConfig = field(default_factory=StopConfig)
     nan: NanConfig = field(default_factory=NanConfig)
     losses: LossConfig = field(default_factory=LossConfig)
+    phases: PhaseConfig = field(default_factory=PhaseConfig)
     silence: SilenceConfig = field(default_factory=SilenceConfig)
     slow: SlowRules = field(default_factory=SlowRules)
     waits: WaitConfig = field(default_factory=WaitConfig)
@@ -86,6 +88,7 @@ class Diagnose:
         self._graph = graph
         self._nan = NanTracker(config.nan, graph)
         self._losses = LossTracker(config.losses, graph)
+        self._phases = PhaseTracker(config.phases, graph)
         self._waits = WaitTracker(config.waits, graph)
         self._flows = FlowTracker(config.flows, graph)
         self._dumps = DumpTracker(config.dumps, graph, config.waits.mute_after_seconds)
@@ -139,11 +142,16 @@ class Diagnose:
         findings.extend(self._stands(now_ns, pace, findings, all_live=stop_reason is None))
         if not any(finding.suspects for finding in findings):
             findings = self._hardware.accuse_who_told(self._graph, findings, now_ns)
-        jumps = self._losses.find(now_ns)
         findings = add_broken(self._hardware.explain(explain_by_metrics(findings, anomalies)), broken)
-        if jumps is not None and nan is None:  # whose number was the first that is none says more
-            findings = [*findings, jumps]
+        findings = [*findings, *self._again_and_again(now_ns, findings, has_nan=nan is not None)]
         return Diagnosis(tuple(findings), tuple(reasons))
+
+    def _again_and_again(self, now_ns: int, findings: Sequence[Finding], *, has_nan: bool) -> list[Finding]:
+        """What no single moment shows, beside the others: losses that jump, phases that one machine holds up."""
+        jumps, held_up = self._losses.find(now_ns), self._phases.find(now_ns)
+        accuses = any(finding.suspects and finding.fault is not FaultKind.DEGRADED for finding in findings)
+        found = [jumps] if jumps is not None and not has_nan else []  # the first number that is none says more
+        return [*found, held_up] if held_up is not None and not accuses else found
 
     def _stands(self, now_ns: int, pace: Pace, findings: Sequence[Finding], *, all_live: bool) -> list[Finding]:
         """That the machines stand: it holds what was said; where nothing was, it is told in the end."""
@@ -255,11 +263,14 @@ class Diagnose:
                 self._flows.take_steps(record.rows)
                 self._nan.take_steps(record.rows)
                 self._losses.take_steps(record.rows)
+                self._phases.take_steps(record.rows)
             elif isinstance(record, ProbeAnswer):
                 if record.probe == "flight_recorder":
                     self._dumps.take(record)
             elif isinstance(record, Event):
                 self._hardware.take(record)
+                if record.name == events.PHASE:
+                    self._phases.take(record)
                 if record.name == events.NAN and record.rank >= 0:
                     self._nan.take(record)
 
@@ -271,6 +282,7 @@ class Diagnose:
             "exonerated": pack_state(self._exonerated.to_state()),
             "nan": pack_state(self._nan.to_state()),
             "losses": pack_state(self._losses.to_state()),
+            "phases": pack_state(self._phases.to_state()),
             "waits": pack_state(self._waits.to_state()),
             "flows": pack_state(self._flows.to_state()),
             "dumps": pack_state(self._dumps.to_state()),
@@ -285,6 +297,7 @@ class Diagnose:
         self._hardware.load_state(unpack_state(parts, "hardware"))
         self._nan.load_state(unpack_state(parts, "nan"))
         self._losses.load_state(unpack_state(parts, "losses"))
+        self._phases.load_state(unpack_state(parts, "phases"))
         self._waits.load_state(unpack_state(parts, "waits"))
         self._flows.load_state(unpack_state(parts, "flows"))
         self._dumps.load_state(unpack_state(parts, "dumps"))
