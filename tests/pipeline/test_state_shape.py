@@ -15,7 +15,7 @@ from tocsin.pipeline.operators.base import STATE_VERSION
 from tocsin.pipeline.testing import JobShape, MetricsScenario
 from tocsin.schemas.errors import SnapshotError
 
-SHAPE_OF_VERSION = (10, "074e7a36e54759f1")
+SHAPE_OF_VERSION = (11, "91b9ebf393a5d451")
 _JOB = re.compile(r"^pipeline/[^/]*/[^/]*/[^/]*/")
 
 
@@ -50,7 +50,7 @@ def test_whoever_changes_the_state_raises_its_version(parts: dict[str, bytes]) -
 
 
 def test_a_state_of_the_version_before_is_refused_by_name(parts: dict[str, bytes]) -> None:
-    before = {name: data.replace(b'"version":%d' % STATE_VERSION, b'"version":9') for name, data in parts.items()}
+    before = {name: data.replace(b'"version":%d' % STATE_VERSION, b'"version":10') for name, data in parts.items()}
 
-    with pytest.raises(SnapshotError, match=r"has version 9, this program reads version 10"):
+    with pytest.raises(SnapshotError, match=r"has version 10, this program reads version 11"):
         EmbeddedEngine(EngineConfig()).restore(before)
