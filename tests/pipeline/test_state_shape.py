@@ -15,7 +15,7 @@ from tocsin.pipeline.operators.base import STATE_VERSION
 from tocsin.pipeline.testing import JobShape, MetricsScenario
 from tocsin.schemas.errors import SnapshotError
 
-SHAPE_OF_VERSION = (11, "91b9ebf393a5d451")
+SHAPE_OF_VERSION = (11, "d14efb57b01434bc")
 _JOB = re.compile(r"^pipeline/[^/]*/[^/]*/[^/]*/")
 
 

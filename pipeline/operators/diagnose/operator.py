@@ -13,6 +13,7 @@ from tocsin.pipeline.operators.diagnose.dumps import DumpConfig, DumpTracker
 from tocsin.pipeline.operators.diagnose.flows import FlowRules, FlowTracker
 from tocsin.pipeline.operators.diagnose.hardware import HardwareRules, HardwareTracker, add_broken
 from tocsin.pipeline.operators.diagnose.join import join
+from tocsin.pipeline.operators.diagnose.loaders import LoaderConfig, LoaderTracker
 from tocsin.pipeline.operators.diagnose.losses import LossConfig, LossTracker
 from tocsin.pipeline.operators.diagnose.machine import explain_by_metrics, find_machine
 from tocsin.pipeline.operators.diagnose.nan import NanConfig, NanTracker
@@ -50,6 +51,7 @@ class DiagnoseConfig:
     stop: StopConfig = field(default_factory=StopConfig)
     nan: NanConfig = field(default_factory=NanConfig)
     losses: LossConfig = field(default_factory=LossConfig)
+    loaders: LoaderConfig = field(default_factory=LoaderConfig)
     phases: PhaseConfig = field(default_factory=PhaseConfig)
     silence: SilenceConfig = field(default_factory=SilenceConfig)
     slow: SlowRules = field(default_factory=SlowRules)
@@ -88,6 +90,7 @@ class Diagnose:
         self._graph = graph
         self._nan = NanTracker(config.nan, graph)
         self._losses = LossTracker(config.losses, graph)
+        self._loaders = LoaderTracker(config.loaders, graph)
         self._phases = PhaseTracker(config.phases, graph)
         self._waits = WaitTracker(config.waits, graph)
         self._flows = FlowTracker(config.flows, graph)
@@ -143,6 +146,7 @@ class Diagnose:
         if not any(finding.suspects for finding in findings):
             findings = self._hardware.accuse_who_told(self._graph, findings, now_ns)
         findings = add_broken(self._hardware.explain(explain_by_metrics(findings, anomalies)), broken)
+        findings = self._loaders.explain(findings, now_ns)
         findings = [*findings, *self._again_and_again(now_ns, findings, has_nan=nan is not None)]
         return Diagnosis(tuple(findings), tuple(reasons))
 
@@ -271,6 +275,8 @@ class Diagnose:
                 self._hardware.take(record)
                 if record.name == events.PHASE:
                     self._phases.take(record)
+                elif record.name == events.LOADER:
+                    self._loaders.take(record)
                 if record.name == events.NAN and record.rank >= 0:
                     self._nan.take(record)
 
@@ -282,6 +288,7 @@ class Diagnose:
             "exonerated": pack_state(self._exonerated.to_state()),
             "nan": pack_state(self._nan.to_state()),
             "losses": pack_state(self._losses.to_state()),
+            "loaders": pack_state(self._loaders.to_state()),
             "phases": pack_state(self._phases.to_state()),
             "waits": pack_state(self._waits.to_state()),
             "flows": pack_state(self._flows.to_state()),
@@ -297,6 +304,7 @@ class Diagnose:
         self._hardware.load_state(unpack_state(parts, "hardware"))
         self._nan.load_state(unpack_state(parts, "nan"))
         self._losses.load_state(unpack_state(parts, "losses"))
+        self._loaders.load_state(unpack_state(parts, "loaders"))
         self._phases.load_state(unpack_state(parts, "phases"))
         self._waits.load_state(unpack_state(parts, "waits"))
         self._flows.load_state(unpack_state(parts, "flows"))
