@@ -69,7 +69,8 @@ class HardwareRules:
         together_ns: see there.
         flap_count: a port that came back so often within ``keep_ns`` is broken; once it does so in many fabrics.
         flap_ns: a port that went down is mostly up again within this.
-        flap_share_ratio: a port that comes and goes costs its job something where it was down so much of the time.
+        flap_share_ratio: a port that comes and goes costs its job something where it was down so much of the time ...
+        flap_cost_ratio: ... and the steps are longer by so much of that, in the mean.
         ailing_count: who tells so often within ``keep_ns`` of many corrected errors, or of a row to be remapped, has a
             memory that ails: that does not accuse it, but what it shows is no more work.
     """
@@ -85,7 +86,8 @@ class HardwareRules:
     together_ns: int = 10 * NS_PER_SECOND
     flap_count: int = 3
     flap_ns: int = 10 * NS_PER_SECOND
-    flap_share_ratio: float = 0.05
+    flap_share_ratio: float = 0.03
+    flap_cost_ratio: float = 0.5
     ailing_count: int = 3
 
 
@@ -202,7 +204,13 @@ class HardwareTracker:
         if not fact.lost_ns or not is_much:
             return False
         last = pace.slowdown_since(fact.down_ns, fact.ts_ns + pace.median_step_ns + self.config.steps_late_ns)
-        return last is not None and last.is_certain
+        if last is not None and last.is_certain:
+            return True
+        # Of four steps one was long: their mean since the first time tells.
+        share_ratio = fact.lost_ns / max(1, now_ns - fact.flaps_since_ns)
+        growth_seconds = pace.most_growth_seconds(fact.flaps_since_ns, now_ns)
+        expected_seconds = share_ratio * pace.median_step_ns / NS_PER_SECOND
+        return growth_seconds is not None and growth_seconds >= self.config.flap_cost_ratio * expected_seconds > 0
 
     @staticmethod
     def _finding(fact: HardwareFact, fault: FaultKind, *, tentative: bool) -> Finding:

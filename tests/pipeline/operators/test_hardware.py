@@ -190,6 +190,7 @@ class StubPace:
     other_work_since_ns: int = 0
     longest_pause_ns: int = 0
     ended_at_once: dict[str, int] = field(default_factory=dict)
+    growth_seconds: float | None = None
 
     def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
         return self.slowdown
@@ -199,7 +200,7 @@ class StubPace:
         return False
 
     def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
-        return None
+        return self.growth_seconds
 
     def more_work(self, host: str) -> None:
         """Nobody has more to do."""
@@ -337,15 +338,22 @@ class TestTracker:
         assert machines.find(63, StubPace(STANDS))[0] == []
 
     @pytest.mark.parametrize(
-        ("down_seconds", "slowdown", "fault"),
-        [(10, STANDS, "fail_slow"), (10, AS_EVER, "degraded"), (1, STANDS, "degraded")],
+        ("down_seconds", "slowdown", "growth_seconds", "fault"),
+        [
+            (10, STANDS, 0.0, "fail_slow"),
+            (10, AS_EVER, 0.0, "degraded"),
+            (10, AS_EVER, 0.3, "fail_slow"),
+            (10, AS_EVER, 0.05, "degraded"),
+            (1, STANDS, 0.3, "degraded"),
+        ],
+        ids=["last-time-hurt", "never", "in-the-mean", "hardly-in-the-mean", "a-moment"],
     )
     def test_a_port_that_comes_and_goes_costs_the_job_the_steps_in_which_it_is_down(
-        self, down_seconds: float, slowdown: Slowdown, fault: str
+        self, down_seconds: float, slowdown: Slowdown, growth_seconds: float, fault: str
     ) -> None:
         """Most of its steps are as ever, and so is their median; not those of the last time that the port was down."""
         machines = Machines()
-        pace = AfterOutages(slowdown)
+        pace = AfterOutages(slowdown, growth_seconds=growth_seconds)
         for count in range(4):
             second = 40 * (count + 1)
             machines.say(second, "n3", events.IB_PORT, port="mlx5_0/1", state="down", link_downed=count + 1)
