@@ -30,7 +30,7 @@ class SwitchesConfig:
     """Settings.
 
     Attributes:
-        least_packets: pause frames per second; below that nobody is jammed.
+        least_packets_per_second: pause frames per second; below that nobody is jammed.
         factor: those behind the switch have so many times what the others have: hosts of one congested network lie
             within one order of magnitude of each other.
         alike_ratio: half of the hosts behind it have at least so much of what the worst one has: where one port jams
@@ -48,7 +48,7 @@ class SwitchesConfig:
         gone_window_count: ... and so many windows.
     """
 
-    least_packets: float = 100.0
+    least_packets_per_second: float = 100.0
     factor: float = 10.0
     alike_ratio: float = 0.25
     most_outside_ratio: float = 0.02
@@ -134,7 +134,7 @@ class SwitchTracker:
         if not places:
             return []
         told = np.isfinite(packets)
-        jammed = told & (packets >= self._config.least_packets)
+        jammed = told & (packets >= self._config.least_packets_per_second)
         where = self._where(hosts, places)
         if jammed.any() and 2 * int(jammed.sum()) <= int(told.sum()):
             for leaf in np.unique(where.leaves[jammed & (where.leaves >= 0)]):
@@ -169,7 +169,7 @@ class SwitchTracker:
         if behind.size < config.least_host_count or others.size < least_others or not beside.size:
             return
         low = float(np.quantile(behind, 0.25))
-        if low < config.least_packets or np.median(behind) < config.alike_ratio * behind.max():
+        if low < config.least_packets_per_second or np.median(behind) < config.alike_ratio * behind.max():
             return
         outside = int((others * config.factor >= low).sum())
         if outside > max(1.0, config.most_outside_ratio * others.size) or 2 * outside > beside.size:

@@ -28,8 +28,8 @@ class LossConfig:
     Attributes:
         factor: a loss that is so many times the others' has jumped, as has a gradient norm over its usual one: losses
             of replicas in one step lie within some percent, gradient norms of one run within a factor of two.
-        chance: the same host has all jumps by chance as seldom as this, if each falls on any host: that says how many
-            are needed (three in a job of 15 hosts, five in one of four).
+        chance_ratio: the same host has all jumps by chance as seldom as this, if each falls on any host: that says how
+            many are needed (three in a job of 15 hosts, five in one of four).
         least_host_count: fewer hosts with losses of their own tell nothing.
         usual_count: gradient norms that are remembered as usual; none is judged before half of them are.
         settle_ns: a step is judged when its first row is so old.
@@ -40,7 +40,7 @@ class LossConfig:
     """
 
     factor: float = 3.0
-    chance: float = 0.005
+    chance_ratio: float = 0.005
     least_host_count: int = 4
     usual_count: int = 32
     settle_ns: int = 3 * NS_PER_SECOND
@@ -112,7 +112,7 @@ class LossTracker:
 
     def _least_count(self) -> int:
         """So many jumps of one host are no chance: the first falls on any, each other one on the same."""
-        return 1 + max(2, math.ceil(math.log(1 / self.config.chance) / math.log(max(2, self.host_count))))
+        return 1 + max(2, math.ceil(math.log(1 / self.config.chance_ratio) / math.log(max(2, self.host_count))))
 
     def _judge(self, number: int, step: _Step) -> None:
         self.judged_step = max(self.judged_step, number)

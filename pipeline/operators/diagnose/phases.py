@@ -24,7 +24,7 @@ class PhaseConfig:
     Attributes:
         ratio: the longest is alone where it is so many times the second longest ...
         least_excess_ns: ... and longer by this.
-        chance: the same host is the longest so many times in a row by chance as seldom as this, if each is it as
+        chance_ratio: the same host is the longest so many times in a row by chance as seldom as this, if each is it as
             often: that says how many times are needed (three in a job of 15 hosts, five in one of four).
         least_host_count: fewer hosts that announce theirs tell nothing.
         together_ns: what begins within this is one phase of all.
@@ -36,7 +36,7 @@ class PhaseConfig:
 
     ratio: float = 2.0
     least_excess_ns: int = 5 * NS_PER_SECOND
-    chance: float = 0.005
+    chance_ratio: float = 0.005
     least_host_count: int = 4
     together_ns: int = 10 * NS_PER_SECOND
     clock_ns: int = 2 * NS_PER_SECOND
@@ -140,7 +140,7 @@ class PhaseTracker:
         last = self._in_a_row(told)
         if not last or now_ns - last[-1][1] > self.config.lasting_ns:
             return False
-        times = 1 + max(1, math.ceil(math.log(1 / self.config.chance) / math.log(last[-1][5])))
+        times = 1 + max(1, math.ceil(math.log(1 / self.config.chance_ratio) / math.log(last[-1][5])))
         # Who always took longer has more to save: once it was like the others.
         return len(last) >= times and len(told) > len(last)
 
