@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
+from signal import SIGKILL
 from typing import Any
 
 import numpy as np
@@ -146,6 +147,18 @@ class JobGraph:
             known = {key: frozenset(names) for key, names in behind.items() if any(key)}
             self._behind = {name: known.get(key, frozenset()) for name, key in keys.items()}
         return self._behind.get(host, frozenset()) - {host}
+
+    def killed_last(self) -> frozenset[int]:
+        """The ranks whose processes were there until all others had left, and then had to be killed.
+
+        Whoever runs the job ends what is left of it with SIGTERM first: a process that only SIGKILL ends did not run.
+        """
+        left = {rank: facts.exit for rank, facts in self.ranks.items() if facts.exit is not None}
+        others = [end.ts_ns for end in left.values() if end.signal != SIGKILL]
+        if 2 * len(others) < self.world_size or len(others) == len(left):
+            return frozenset()
+        last_ns = max(others)
+        return frozenset(rank for rank, end in left.items() if end.signal == SIGKILL and end.ts_ns > last_ns)
 
     def spare_hosts(self) -> frozenset[str]:
         """Hosts that report and carry no rank, while most others do: replaced, or not yet needed."""

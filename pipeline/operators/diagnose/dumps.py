@@ -176,12 +176,13 @@ class DumpTracker:
     def _facts(self) -> dict[int, str]:
         """What is known of ranks that wrote no dump (one that did lived then, whatever came later)."""
         facts = {}
+        frozen = self._graph.killed_last()
         for rank, known in self._graph.ranks.items():
             answer = self._answers.get(rank)
             if answer is not None and answer.dump is not None:
                 continue
             if known.exit is not None or known.bye_ns:
-                facts[rank] = FACT_GONE
+                facts[rank] = FACT_STOPPED if rank in frozen else FACT_GONE
             elif known.stopped_since_ns:
                 facts[rank] = FACT_STOPPED
             elif known.stall is not None and not known.stall.get("in_collective"):

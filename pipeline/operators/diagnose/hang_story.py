@@ -84,7 +84,8 @@ class HangStory:
 
     def _is_gone(self, rank: int) -> bool:
         facts = self.graph.ranks.get(rank)
-        return facts is not None and (facts.exit is not None or facts.bye_ns > 0)
+        has_left = facts is not None and (facts.exit is not None or facts.bye_ns > 0)
+        return has_left and rank not in self.graph.killed_last()
 
     def _onset_ns(self, found: HangFinding, start_ns: int) -> int:
         stopped = [
@@ -105,6 +106,9 @@ class HangStory:
             if facts.stopped_since_ns:
                 text = f"{who}: its process is stopped since {(now_ns - facts.stopped_since_ns) / 1e9:.0f} s"
                 lines.append(Evidence(self.detector, events.STOPPED, 3.0, facts.stopped_since_ns, now_ns, text))
+            elif facts.exit is not None and rank in self.graph.killed_last():
+                text = f"{who}: its process was there until all others had left, and had to be killed"
+                lines.append(Evidence(self.detector, events.EXIT, 3.0, facts.exit.ts_ns, now_ns, text))
             elif facts.stall is not None:
                 phase = facts.stall.get("phase") or "its own code"
                 text = f"{who}: in step {facts.stall.get('step')}, in {phase}, in no collective"

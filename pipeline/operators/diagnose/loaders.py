@@ -60,7 +60,7 @@ class LoaderTracker:
         return [self._explained(finding, now_ns) for finding in findings]
 
     def _explained(self, finding: Finding, now_ns: int) -> Finding:
-        if finding.fault is not FaultKind.HANG or finding.cause != "unknown" or len(finding.suspects) != 1:
+        if finding.fault is not FaultKind.HANG or len(finding.suspects) != 1 or not self._is_open(finding):
             return finding
         earliest_ns = max(now_ns - self.config.fresh_ns, finding.onset_ns - self.config.before_ns)
         waiting = [rank for rank, told in self.empty.items() if told[0] >= earliest_ns]
@@ -75,6 +75,11 @@ class LoaderTracker:
         ranks = suspect.ranks or tuple(sorted(waiting))
         evidence = (said, *finding.evidence)
         return replace(finding, cause="loader_stall", suspects=(replace(suspect, ranks=ranks),), evidence=evidence)
+
+    def _is_open(self, finding: Finding) -> bool:
+        """Whether nothing tells the cause. A process that only SIGKILL ended may wait for its storage as well."""
+        had_to_be_killed = finding.cause == "process_frozen" and self._ranks_of(finding) <= self.graph.killed_last()
+        return finding.cause == "unknown" or had_to_be_killed
 
     def _ranks_of(self, finding: Finding) -> set[int]:
         [suspect] = finding.suspects

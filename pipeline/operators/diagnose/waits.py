@@ -258,9 +258,10 @@ class WaitTracker:
         graph = self._graph
         quiet = frozenset(rank for rank in graph.ranks if graph.host_of(rank) in silent)
         facts = {}
+        frozen = graph.killed_last()
         for rank, known in graph.ranks.items():
             if known.exit is not None or known.bye_ns:
-                facts[rank] = FACT_GONE
+                facts[rank] = FACT_STOPPED if rank in frozen else FACT_GONE
             elif known.stopped_since_ns:
                 facts[rank] = FACT_STOPPED
             elif known.stall is not None and not known.stall.get("in_collective"):

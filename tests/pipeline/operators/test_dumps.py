@@ -11,10 +11,11 @@ import pytest
 from tests.models import hang_cases as cases
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.testing import FakeJob, JobShape, Scenario, between
+from tocsin.schemas import events
 from tocsin.schemas.codec import encode
-from tocsin.schemas.kinds import STUCK_DUMP
+from tocsin.schemas.kinds import LEFT_DUMP, STUCK_DUMP
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import NS_PER_SECOND, CollectiveBatch, JobRecord, ProbeAnswer
+from tocsin.schemas.records import NS_PER_SECOND, CollectiveBatch, JobRecord, ProbeAnswer, Severity
 
 STRUCK = 3
 HUNG_SECONDS = 30.0
@@ -85,6 +86,29 @@ def test_dumps_name_who_holds_up_the_job(scenario: Scenario, request_id: str) ->
     assert scenario.verdicts[0].evidence[0].detector == "flight_recorder"
     assert scenario.verdicts[0].onset_ns == scenario.shape.start_ns + HUNG_SECONDS * NS_PER_SECOND
     assert scenario.verdicts[-1].state.value == "confirmed"
+
+
+def gave_up(job: BlindJob, *ranks: int, signal: int) -> None:
+    """These ranks' processes end."""
+    for rank in ranks:
+        job.event(rank, events.EXIT, Severity.ERROR, code=-signal, signal=signal, stderr_tail="")
+
+
+@pytest.mark.parametrize(("killed_at", "cause"), [(90, "process_frozen"), (68, "process_exit")])
+def test_who_had_to_be_killed_after_all_others_had_left_was_frozen(
+    scenario: Scenario, killed_at: int, cause: str
+) -> None:
+    """Its peers' watchdogs end them, whoever cleans up ends the rest: what does not heed SIGTERM does not run."""
+    job = hung(scenario)
+    others = [rank for rank in range(8) if rank != STRUCK]
+    scenario.at(70).inject(job.dump, *others, request_id=LEFT_DUMP)
+    scenario.at(71).inject(gave_up, job, *others, signal=6)
+    scenario.at(killed_at).inject(gave_up, job, STRUCK, signal=9)
+    scenario.run(110)
+
+    last = scenario.verdicts[-1]
+    assert ([s.component.name for s in last.suspects], last.cause) == (["n03"], cause)
+    assert any("had to be killed" in told.text for told in last.evidence) == (cause == "process_frozen")
 
 
 def test_a_healthy_job_may_be_asked_at_any_time(scenario: Scenario) -> None:

@@ -92,3 +92,20 @@ def test_other_findings_stay_as_they_are() -> None:
 
     assert tracker.explain(others, T0 + NOW * NS_PER_SECOND) == others
     assert _cause(tracker, _hang(), now=170) == "unknown"  # it said so long ago
+
+
+def test_a_process_that_had_to_be_killed_waited_for_its_loader() -> None:
+    """Storage that does not answer keeps SIGTERM from its reader, too."""
+    tracker = _tracker()
+    _says(tracker, 105, 6, 9.0)
+    frozen = replace(_hang(), cause="process_frozen", suspects=(replace(_hang().suspects[0], ranks=(6,)),))
+    ends = [(rank, 110, 6) for rank in range(16) if rank != 6] + [(6, 120, 9)]
+    for rank, second, signal in ends:
+        payload = {"code": -signal, "signal": signal, "stderr_tail": ""}
+        at_ns = T0 + second * NS_PER_SECOND
+        exit_ = Event(JOB, f"n{rank // 2}", at_ns, rank, EventSource.PROCESS, events.EXIT, Severity.ERROR, payload)
+        tracker.graph.take([exit_])
+
+    [told] = tracker.explain([frozen], T0 + NOW * NS_PER_SECOND)
+
+    assert told.cause == "loader_stall"
