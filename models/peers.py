@@ -118,7 +118,12 @@ _NOTHING = 1e-9
 
 
 def compare(
-    values: FloatArray, groups: IntArray, state: PeerState, scales: Sequence[Scale], config: PeerConfig
+    values: FloatArray,
+    groups: IntArray,
+    state: PeerState,
+    scales: Sequence[Scale],
+    config: PeerConfig,
+    doubted: NDArray[np.bool_] | None = None,
 ) -> PeerWindow:
     """Compare rows with their groups, then learn from them. ``state`` is changed.
 
@@ -128,6 +133,7 @@ def compare(
         state: what was learned.
         scales: one per metric.
         config: settings.
+        doubted: rows of machines that differ in some way, shape (rows,): hardly anything is learned from them.
     """
     floors = np.array([scale.floor for scale in scales], np.float32)
     counted = np.array([scale.counted for scale in scales], bool)
@@ -161,7 +167,7 @@ def compare(
     else:
         said = sigmas
     most = np.where(counted | ~ready, np.inf, np.maximum(np.abs(level), _MOST_FLOORS * floors))
-    _learn(values, rest, sigmas, (factor, most), state, config)
+    _learn(values, rest, sigmas, (factor, most, doubted), state, config)
     return PeerWindow(said, expected, factor)
 
 
@@ -235,19 +241,21 @@ def _learn(
     values: FloatArray,
     rest: FloatArray,
     sigmas: FloatArray,
-    limits: tuple[FloatArray, FloatArray],
+    limits: tuple[FloatArray, FloatArray, NDArray[np.bool_] | None],
     state: PeerState,
     config: PeerConfig,
 ) -> None:
     """Learn from one window; by the common factor, and by no more than the most: one absurd sample is not usual."""
-    factor, most = limits
+    factor, most, doubted = limits
     fresh = np.isfinite(values)
     idle = np.isfinite(factor) & (factor < config.idle_ratio)
     first = fresh & ~np.isfinite(state.level)
     state.level = np.where(first, values, state.level).astype(np.float32)
     rate = 1.0 / np.clip(state.seen_count + 1, 1, config.level_count)
     odd = np.abs(np.nan_to_num(sigmas)) > config.suspicious_sigmas
-    rate = np.where(odd, rate * config.suspicious_rate_ratio, rate)
+    # Of a machine that is ill what creeps beside what is odd is not usual either: heat, slowly.
+    slowly = odd if doubted is None else odd | doubted[:, None]
+    rate = np.where(slowly, rate * config.suspicious_rate_ratio, rate)
     rate = np.where(fresh & ~first & ~idle, rate, 0.0)
     scaled = np.where(np.isfinite(factor), rest / np.clip(factor, 0.3, 3.0), rest)
     scaled = np.clip(scaled, -most, most)
@@ -255,7 +263,7 @@ def _learn(
     limit = np.where(state.seen_count >= config.warmup_count, 4 * state.own_spread + 1e-9, np.inf)
     size = np.minimum(np.abs(np.nan_to_num(rest)), np.maximum(limit, 1e-6 * np.abs(np.nan_to_num(state.level))))
     pace = 1.0 / np.clip(state.seen_count + 1, 1, config.level_count / 2)
-    pace = np.where(odd, pace * config.suspicious_rate_ratio, pace)
+    pace = np.where(slowly, pace * config.suspicious_rate_ratio, pace)
     pace = np.where(fresh & ~first & ~idle, pace, 0.0)
     state.own_spread += (pace * (size - state.own_spread)).astype(np.float32)
     state.seen_count += (fresh & ~idle).astype(np.float32)

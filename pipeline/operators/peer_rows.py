@@ -44,13 +44,20 @@ class Block:
             for metric, scale in zip(self.metrics, scales, strict=True)
         ]
 
-    def compare(self, names: Sequence[Any], values: FloatArray, groups: IntArray, config: PeerConfig) -> PeerWindow:
-        """Compare one window's means, shape (rows, metrics), and learn from them."""
+    def compare(
+        self,
+        names: Sequence[Any],
+        values: FloatArray,
+        groups: IntArray,
+        config: PeerConfig,
+        doubted: NDArray[np.bool_] | None = None,
+    ) -> PeerWindow:
+        """Compare one window's means, shape (rows, metrics), and learn from them; hardly from doubted rows."""
         if list(names) != self.names:
             place = {name: row for row, name in enumerate(names)}
             self.state = self.state.grown(np.array([place[name] for name in self.names], np.intp), len(names))
             self.names = list(names)
-        return compare(transform(values, self.scales), groups, self.state, self.scales, config)
+        return compare(transform(values, self.scales), groups, self.state, self.scales, config, doubted)
 
     def drop(self, hosts: Collection[str]) -> None:
         """These hosts left the job."""

@@ -158,6 +158,11 @@ class Sums:
         """A window that shows nothing of single hosts: it counts as judged."""
         self._judged_ns += end_ns - start_ns
 
+    @property
+    def alarmed(self) -> NDArray[np.bool_]:
+        """Which hosts (rows) had an alarm when they were asked last."""
+        return self._alarmed
+
     def alarms(self) -> list[int]:
         """Hosts (rows) with an alarm, one that goes on included."""
         best = self._total.max(axis=(0, 2), initial=0) / self._config.alarm_sum

@@ -370,11 +370,11 @@ class PeerDetector:
             "mean": mean_by_host(gpu_means, of_host, len(hosts)),
             "gpu": gpu_means,
         }
-        config = self._peers
+        config, doubted = self._peers, self._working.alarmed
         windows = {
-            "host": self._blocks["host"].compare(hosts, values["host"], groups, config),
-            "mean": self._blocks["mean"].compare(hosts, values["mean"], groups, config),
-            "gpu": self._blocks["gpu"].compare(gpus, values["gpu"], groups[of_host], config),
+            "host": self._blocks["host"].compare(hosts, values["host"], groups, config, doubted),
+            "mean": self._blocks["mean"].compare(hosts, values["mean"], groups, config, doubted),
+            "gpu": self._blocks["gpu"].compare(gpus, values["gpu"], groups[of_host], config, doubted[of_host]),
         }
         lone = self._config.lone_gpu_ratio * directed(windows["gpu"].sigmas, self._table.gpu)
         means = np.fmax(directed(windows["mean"].sigmas, self._table.gpu), largest_by_host(lone, of_host, len(hosts)))

@@ -70,6 +70,19 @@ class TestLevels:
         for _ in range(60):
             assert np.abs(rows.window().sigmas).max() < CONFIG.suspicious_sigmas
 
+    def test_what_creeps_is_not_learned_from_a_machine_that_is_in_doubt(self) -> None:
+        """Ten percent in 200 windows, slower than a level follows; beside it something else gave an alarm."""
+        seen = {}
+        for is_doubted in (False, True):
+            rows = Rows([60.0] * 8, (Scale(1.5),), noise_ratio=0.001).learn()
+            doubted = np.arange(8) == 3 if is_doubted else None
+            for step in range(200):
+                values = (rows.own * one_of(8, 3, 1 + 0.2 * step / 200)).astype(np.float32)
+                window = compare(values, rows.groups, rows.state, rows.scales, CONFIG, doubted)
+            seen[is_doubted] = float(window.sigmas[3, 0])
+
+        assert seen[False] < CONFIG.suspicious_sigmas < seen[True]
+
     @pytest.mark.parametrize("factor", [0.8, 1.2])
     @pytest.mark.parametrize("count", [3, 8, 64])
     def test_a_fifth_more_or_less_is_beyond_five_sigmas(self, count: int, factor: float) -> None:

@@ -112,7 +112,9 @@ def _find_working(  # as above
     candidates = open_ones or telling
     chosen = find_twins(graph, now_ns, candidates, anomalies, pace, rules) or single_out(graph, candidates, rules)
     if not chosen or is_wider_than_switch(graph, chosen, anomalies):
-        return [], [Reason.AMBIGUOUS]
+        # Who was named alone and differs as ever has not recovered because others differ for a moment, too.
+        lasting = [a for a in open_ones if differs_now(a) and a.end_ns - begin_ns(a) >= rules.sure_ns]
+        return [_still_differs(anomaly) for anomaly in lasting], [Reason.AMBIGUOUS]
     onset_ns = min(begin_ns(anomaly) for anomaly in chosen)
     # By the evidence, not by the clock: what one window of 25 s showed has not lasted because the next one is not over.
     lasted_ns = max(anomaly.end_ns for anomaly in chosen) - onset_ns

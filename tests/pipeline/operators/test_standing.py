@@ -993,3 +993,22 @@ def test_when_a_standstill_is_told_that_nothing_explains(pace: Pace, after_secon
     told = [at for at in range(1, 2000) if told_as_unexplained(_graph(), _ns(at), pace, MachineRules())]
 
     assert (told[0] if told else None) == after_seconds
+
+
+class TestOthersDiffer:
+    """A machine was named, and for one window others differ as much."""
+
+    others = tuple(_differs(host, (95, 100), "gpu_power_watts", "low") for host in ("n1", "n2"))
+
+    @pytest.mark.parametrize(("begin", "sigmas", "holds"), [(40, 9.0, ["n4"]), (40, 0.0, []), (90, 9.0, [])])
+    def test_what_was_said_of_it_is_held_while_it_differs_as_ever(
+        self, begin: int, sigmas: float, holds: list[str]
+    ) -> None:
+        """Not where it is seen no more, nor where it differs for as short as they: that told nobody yet."""
+        ill = _differs("n4", (begin, 100), "gpu_sm_clock_hertz", "low", sigmas)
+
+        found, reasons = find_machine(_graph(), _ns(101), (ill, *self.others), Pace(), MachineRules(), Cleared())
+
+        assert reasons == [Reason.AMBIGUOUS]
+        assert [suspect.component.name for finding in found for suspect in finding.suspects] == holds
+        assert all(finding.only_holds for finding in found)
