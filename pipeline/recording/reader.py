@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,27 @@ def read_recording(folder: Path) -> Recording:
         if is_there(path):
             tables[spec.name] = read_table(path, _widened(spec, user_metrics))
     dumps, notes = read_dumps(folder)
+    notes = (*notes, *_undeclared(folder, user_metrics))
     return Recording(manifest, tables, user_metrics, read_truth(folder), dumps, notes)
+
+
+def _undeclared(folder: Path, user_metrics: Mapping[str, Any]) -> Iterator[str]:
+    """Metrics that are declared and not there, or there and not declared: a name with a slip of the pen."""
+    path = folder / "host_metrics.parquet"
+    if not is_there(path):
+        if user_metrics:
+            yield f"metrics.json, {_names(user_metrics)}: there is no host_metrics.parquet, nothing is judged by it"
+        return
+    there = pq.read_schema(path).names
+    known = {column.name for column in _widened(TABLES["host_metrics"], user_metrics).columns}
+    if absent := [name for name in user_metrics if name not in there]:
+        yield f"metrics.json, {_names(absent)}: host_metrics.parquet has no such column, nothing is judged by it"
+    if strange := [name for name in there if name not in known]:
+        yield f"host_metrics.parquet, column {_names(strange)}: no built-in metric, nor in metrics.json: left out"
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
 
 
 AGENT_STATUS = TableSpec(

@@ -438,6 +438,18 @@ class TestNotes:
     def test_a_recording_without_oddities_has_none(self, tmp_path: Path) -> None:
         assert self.notes(tmp_path, drawn("none")) == ""
 
+    def test_a_metric_that_is_declared_otherwise_than_it_is_written(self, tmp_path: Path) -> None:
+        tables = drawn("none")
+        tables["host_metrics"]["disk_latency"] = tables["host_metrics"]["cpu_util_ratio"]
+        slow_disk = {
+            "disk_latency_seconds": {"unit": "seconds", "min": 0.0, "max": 1.0, "bad": "high", "scope": "host"}
+        }
+        folder = write_folder(tmp_path, arrow(tables), told=manifest(240), metrics=slow_disk)
+        found = "\n".join(notes_of(read_recording(folder)))
+
+        assert "metrics.json, disk_latency_seconds: host_metrics.parquet has no such column" in found
+        assert "host_metrics.parquet, column disk_latency: no built-in metric, nor in metrics.json: left out" in found
+
     def test_rows_after_the_end(self, tmp_path: Path) -> None:
         tables = drawn("none")
         late = int((tables["steps"]["ts_ns"] >= START_NS + 100 * S).sum())
