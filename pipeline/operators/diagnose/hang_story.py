@@ -66,7 +66,8 @@ class HangStory:
     def _cause(self, found: HangFinding) -> tuple[str, Reason]:
         reasons = {reason for _, reason in found.reasons}
         if Reason.PROCESS_STOPPED_PEERS_WAIT.value in reasons:
-            if all(self._is_gone(rank) for rank in found.culprits):
+            killed_last = self.graph.killed_last()
+            if all(self._is_gone(rank) and rank not in killed_last for rank in found.culprits):
                 return "process_exit", Reason.PROCESS_STOPPED_PEERS_WAIT
             return "process_frozen", Reason.PROCESS_STOPPED_PEERS_WAIT
         if Reason.ENTERED_OTHER_COLLECTIVE.value in reasons:
@@ -84,8 +85,7 @@ class HangStory:
 
     def _is_gone(self, rank: int) -> bool:
         facts = self.graph.ranks.get(rank)
-        has_left = facts is not None and (facts.exit is not None or facts.bye_ns > 0)
-        return has_left and rank not in self.graph.killed_last()
+        return facts is not None and (facts.exit is not None or facts.bye_ns > 0)
 
     def _onset_ns(self, found: HangFinding, start_ns: int) -> int:
         stopped = [
@@ -98,6 +98,7 @@ class HangStory:
     def _facts(self, found: HangFinding, onset_ns: int, now_ns: int) -> list[Evidence]:
         """What the culprits' own agents say of them."""
         lines = []
+        killed_last = self.graph.killed_last()
         for rank in found.culprits:
             facts = self.graph.ranks.get(rank)
             if facts is None:
@@ -106,7 +107,7 @@ class HangStory:
             if facts.stopped_since_ns:
                 text = f"{who}: its process is stopped since {(now_ns - facts.stopped_since_ns) / 1e9:.0f} s"
                 lines.append(Evidence(self.detector, events.STOPPED, 3.0, facts.stopped_since_ns, now_ns, text))
-            elif facts.exit is not None and rank in self.graph.killed_last():
+            elif facts.exit is not None and rank in killed_last:
                 text = f"{who}: its process was there until all others had left, and had to be killed"
                 lines.append(Evidence(self.detector, events.EXIT, 3.0, facts.exit.ts_ns, now_ns, text))
             elif facts.stall is not None:
