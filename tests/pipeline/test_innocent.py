@@ -12,6 +12,7 @@ import pytest
 
 from tocsin.pipeline.testing import FakeJob, JobShape, Scenario, between
 from tocsin.schemas import events
+from tocsin.schemas.records import Severity
 
 
 def _scenario(**shape: float) -> tuple[Scenario, FakeJob]:
@@ -216,3 +217,36 @@ class TestBlindness:
         scenario.at(20).inject(down)
         scenario.want(between(20, 80), cause="shared_service", suspects=[])
         scenario.run(120).check()
+
+
+class TestEventBesideSlowJob:
+    """One machine reports a slow part, and all of the job is slow for a reason that steps know."""
+
+    @pytest.mark.parametrize("event_seconds", [70, 95, 101, 104])
+    @pytest.mark.parametrize("name", ["nvlink_error", "pcie_link"])
+    @pytest.mark.parametrize(
+        ("phase", "factor", "cause"), [("data", 20, "shared_service"), ("forward", 3, "workload_change")]
+    )
+    def test_the_part_is_odd_and_the_slowness_is_nobodys(
+        self, event_seconds: float, name: str, phase: str, factor: float, cause: str
+    ) -> None:
+        scenario, job = _scenario()
+        payload = {"pcie_link": {"width": 4, "max_width": 16, "gen": 1, "max_gen": 5}}.get(name, {})
+        scenario.at(100).inject(job.slow_all, phase, factor)
+        scenario.at(event_seconds).inject(job.event, 3, name, Severity.WARNING, **payload)
+        scenario.run(220)
+
+        assert not _accused(scenario)
+        assert not _hard(scenario)
+        told = [verdict for verdict in scenario.verdicts if verdict.cause == cause]
+        assert told
+        assert told[0].detected_ns - scenario.shape.start_ns <= 140 * 1_000_000_000
+
+    def test_a_slow_machine_that_reports_it_is_named(self) -> None:
+        scenario, job = _scenario()
+        scenario.at(100).inject(job.slow, 3, "forward", 3)
+        scenario.at(101).inject(job.event, 3, "nvlink_error", Severity.WARNING)
+        scenario.run(180)
+
+        assert set(_accused(scenario)) == {"n03"}
+        assert scenario.final()[-1].cause == "nvlink_error"

@@ -53,6 +53,10 @@ _LINK_CAUSES = frozenset({"nic_dropout", "aoc_error"})
 """What a switch that fell looks like to all that hang on it."""
 
 
+_NOBODYS = frozenset({"shared_service", "workload_change", "data_imbalance", "software_jitter"})
+"""What steps say of a job that is slow, and of no machine."""
+
+
 @dataclass(frozen=True, slots=True)
 class HardwareRules:
     """Settings.
@@ -237,6 +241,33 @@ class HardwareTracker:
         own_ns = first_ns.get(finding.suspects[0].component.name, finding.onset_ns)
         near = {host for host, ts_ns in first_ns.items() if abs(ts_ns - own_ns) <= self.config.open_ns}
         return _naming(finding, near) if can_be_twins(graph, near - graph.spare_hosts()) else finding
+
+    def beside_steps(
+        self, findings: Sequence[Finding], broken: Sequence[Finding], *, steps_will_tell: bool
+    ) -> tuple[list[Finding], list[Finding]]:
+        """Slow parts beside a slow job, of which steps tell why (all wait for data, all compute longer): they are odd.
+
+        What these parts reported so far accuses nobody later either. Until steps have told, it is said, not confirmed.
+
+        Args:
+            findings: what the job shows.
+            broken: what the machines report.
+            steps_will_tell: the job's steps are longer, for too short to say why.
+        """
+        slow = [report for report in broken if report.fault is FaultKind.FAIL_SLOW]
+        others = [report for report in broken if report.fault is not FaultKind.FAIL_SLOW]
+        why = [f for f in findings if f.fault is FaultKind.FAIL_SLOW and not f.suspects and f.cause in _NOBODYS]
+        if not slow or not why:
+            return list(findings), [*others, *(replace(r, tentative=r.tentative or steps_will_tell) for r in slow)]
+        freed = tuple(suspect.component for report in slow for suspect in report.suspects)
+        for component in freed:
+            self.facts[component.name] = [
+                replace(fact, fault=FaultKind.DEGRADED.value) if slows(fact) else fact
+                for fact in self.facts.get(component.name, [])
+            ]
+        told = [replace(f, exonerates=(*f.exonerates, *freed)) if f in why else f for f in findings]
+        odd = [replace(report, fault=FaultKind.DEGRADED, confidence=0.6, tentative=False) for report in slow]
+        return told, [*others, *odd]
 
     def accuse_who_told(self, graph: JobGraph, findings: Sequence[Finding], now_ns: int) -> list[Finding]:
         """The job stands, or is slow, and nobody knows whose fault it is: one machine logged something as it began.

@@ -27,6 +27,7 @@ from tocsin.pipeline.operators.diagnose.slow import (
     beside_shared_data,
     can_be_at_fault,
     find_slow_findings,
+    tells_later,
 )
 from tocsin.pipeline.operators.diagnose.standing import idle_since, still_standing, told_as_unexplained
 from tocsin.pipeline.operators.diagnose.stop import StopConfig, find_gone_first, find_stop, stood_before_deaths_ns
@@ -145,7 +146,9 @@ class Diagnose:
         findings.extend(self._stands(now_ns, pace, findings, all_live=stop_reason is None))
         if not any(finding.suspects for finding in findings):
             findings = self._hardware.accuse_who_told(self._graph, findings, now_ns)
-        findings = add_broken(self._hardware.explain(explain_by_metrics(findings, anomalies)), broken)
+        findings = self._hardware.explain(explain_by_metrics(findings, anomalies))
+        later = tells_later(anomalies, self._config.slow)
+        findings = add_broken(*self._hardware.beside_steps(findings, broken, steps_will_tell=later))
         findings = self._loaders.explain(findings, now_ns)
         findings = [*findings, *self._again_and_again(now_ns, findings, has_nan=nan is not None)]
         return Diagnosis(tuple(findings), tuple(reasons))

@@ -74,6 +74,13 @@ def find_slow_findings(
     return findings, reasons
 
 
+def tells_later(anomalies: Sequence[Anomaly], rules: SlowRules) -> bool:
+    """Whether the job's steps are longer for too short to tell why, and no host stands out."""
+    lasting_ns = [a.end_ns - a.start_ns for a in anomalies if a.metric == "step_seconds"]
+    named = any(a.metric == "own_seconds" and a.component.kind is ComponentKind.HOST for a in anomalies)
+    return bool(lasting_ns) and not named and max(lasting_ns) < rules.nobody_lasting_ns
+
+
 def _together(anomalies: Sequence[Anomaly]) -> list[list[Anomaly]]:
     """Slow hosts, those together that became slow together, the slowest of them first.
 
