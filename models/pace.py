@@ -26,6 +26,7 @@ class Slowdown:
         before_seconds: median step time before.
         error_ratio: standard error of ``ratio``.
         step_count: steps since then, 0: it is told by work, or by a step that does not end.
+        is_of_work: no steps tell it but work a second, and the times are in units of the usual.
         is_of_bursts: some steps since then are long, and the others as ever: ``ratio`` is that of their mean.
     """
 
@@ -37,6 +38,7 @@ class Slowdown:
     error_ratio: float = 0.0
     step_count: int = 0
     is_of_bursts: bool = False
+    is_of_work: bool = False
 
     @property
     def is_likely(self) -> bool:
@@ -214,7 +216,7 @@ def slowdown_of_spans(before: NDArray[np.float64], after: NDArray[np.float64]) -
     certain nor gone.
     """
     if before.shape[0] < _MIN_SPANS_BEFORE or after.shape[0] < _MIN_AFTER:
-        return Slowdown(0.0, False, False, 1.0, 1.0, math.inf)
+        return Slowdown(0.0, False, False, 1.0, 1.0, math.inf, is_of_work=True)
     return _fall(before, after, math.sqrt(1 / before.shape[0] + 1 / after.shape[0]))
 
 
@@ -252,5 +254,5 @@ def _fall(before: NDArray[np.float64], after: NDArray[np.float64], error_factor:
     gone = fall < min(line / 3, _NO_FALL_RATIO) and error <= _TELLING_ERROR_RATIO
     rose = -falls >= np.maximum(_OTHER_WORK_RATIO, _FALL_SIGMAS * error_factor * noise)
     if not stands and rose.any() and falls.max() >= _OTHER_WORK_RATIO:
-        return Slowdown(ratio, False, False, 1.0 + ratio, 1.0, math.inf)
-    return Slowdown(ratio, fall >= line, gone, 1.0 + ratio, 1.0, error)
+        return Slowdown(ratio, False, False, 1.0 + ratio, 1.0, math.inf, is_of_work=True)
+    return Slowdown(ratio, fall >= line, gone, 1.0 + ratio, 1.0, error, is_of_work=True)

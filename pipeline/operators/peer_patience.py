@@ -5,6 +5,8 @@ third, and those of its peers as well. Means over half a minute do not: a link t
 step stands out in them. They are compared as the windows are, with levels of their own, and believed from the
 second one on: a burst of packets, a daemon, a pause is over by then. Who is one of many that differ alike in
 the windows (the hosts of a congested switch) is one of them here, too, where the others may stay below the line.
+A window that deviates by far is judged as a window, and counts for little here: two stalls a minute are no less a stall
+each.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tocsin.models.peers import PeerConfig
+from tocsin.models.peers import PeerConfig, PeerWindow
 from tocsin.pipeline.operators.arrays import array_from, array_state
 from tocsin.pipeline.operators.peer_rows import Block, directed
 from tocsin.pipeline.operators.peer_sums import SumConfig, Sums, shared_columns
@@ -42,6 +44,7 @@ class PatienceConfig:
         min_group_count: of fewer peers the spread within one span is known too badly.
         warmup_count: spans that only teach.
         level_count: spans over which a level is remembered (twenty minutes).
+        most_sigmas: a window that deviates by more counts as one that deviates by so much.
         min_known_ratio: a mean of fewer of the span's samples is none.
         sums: how spans add up. No single one is enough: at most 3.5 of the 5 that alarm.
     """
@@ -51,6 +54,7 @@ class PatienceConfig:
     min_group_count: int = 8
     warmup_count: int = 5
     level_count: int = 40
+    most_sigmas: float = 8.0
     min_known_ratio: float = 0.5
     sums: SumConfig = field(
         default_factory=lambda: SumConfig(max_sigmas=7.5, drift_sigmas=4.0, alarm_sum=5.0, window_seconds=30.0)
@@ -108,6 +112,10 @@ class Patience:
         self._total, self._known = {}, {}
         self._crowds[:] = 0
 
+    def tempered(self, values: Mapping[str, FloatArray], windows: Mapping[str, PeerWindow]) -> dict[str, FloatArray]:
+        """Values of blocks, shape (hosts, metrics), none further from what is expected than a window may count for."""
+        return {name: _tempered(values[name], windows[name], self._config.most_sigmas) for name in self._blocks}
+
     def take(
         self,
         window_ns: tuple[int, int],
@@ -122,7 +130,7 @@ class Patience:
         Args:
             window_ns: its begin and end.
             hosts: row keys.
-            values: of the blocks ``host`` and ``mean``, shape (hosts, metrics), NaN = no sample.
+            values: of the blocks ``host`` and ``mean``, shape (hosts, metrics), NaN = no sample; ``tempered``.
             groups: which group each host belongs to, -1: compared with nobody.
             config: how windows are compared.
             crowded: which metrics tell nobody apart in the window, shape (2: high, low; columns).
@@ -199,3 +207,10 @@ class Patience:
         self.sums.load_state(state["sums"])
         for name, block in self._blocks.items():
             block.load_state(state[name])
+
+
+def _tempered(values: FloatArray, window: PeerWindow, most_sigmas: float) -> FloatArray:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = most_sigmas / np.abs(window.sigmas)
+        nearer = window.expected + share * (values - window.expected)
+    return np.where(share < 1, nearer, values).astype(np.float32)

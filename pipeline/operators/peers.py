@@ -27,7 +27,7 @@ from tocsin.pipeline.operators.peer_absence import Absences
 from tocsin.pipeline.operators.peer_begin import ALL, BeginConfig, BeginTracker
 from tocsin.pipeline.operators.peer_cards import Cards
 from tocsin.pipeline.operators.peer_exits import ExitsConfig, ExitTracker, knows_memory, memory_shares
-from tocsin.pipeline.operators.peer_load import LoadConfig, LoadTracker
+from tocsin.pipeline.operators.peer_load import LoadConfig, LoadTracker, load_ratios
 from tocsin.pipeline.operators.peer_patience import Patience, PatienceConfig, as_asked
 from tocsin.pipeline.operators.peer_rows import (
     GPU_SAMPLES,
@@ -258,10 +258,12 @@ class PeerDetector:
         else:
             if not self.work.is_idle:
                 share = self.load.share_of(data.end_ns - data.start_ns, step_ns)
-                block, window = self._blocks["mean"], seen.windows["mean"]
-                self.load.take(share, told.hosts, seen.values["mean"], groups, block, window)
+                now = load_ratios(seen.values["mean"], groups, self._blocks["mean"], seen.windows["mean"])
+                self.load.take(share, data.start_ns, told.hosts, now)
             crowded = self._working.crowded(seen.sigmas)
-            self._patience.take((data.start_ns, data.end_ns), told.hosts, seen.values, groups, self._peers, crowded)
+            window_ns = data.start_ns, data.end_ns
+            near = self._patience.tempered(seen.values, seen.windows)
+            self._patience.take(window_ns, told.hosts, near, groups, self._peers, crowded)
         if announced:
             self._abstain(Reason.ANNOUNCED_PHASE)
         elif self.work.is_idle:

@@ -143,11 +143,12 @@ def test_a_model_from_a_file_judges_from_the_begin(tmp_path: Path, capsys: pytes
     assert said_of(capsys) == []
 
 
-def test_a_file_that_is_no_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "other").write_text("no model")
+@pytest.mark.parametrize("text", ["no model", ""])
+def test_a_file_that_is_no_model_is_named(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "other").write_text(text)
 
     assert main(["backtest", str(busy(tmp_path / "busy")), "--model", f"peers={tmp_path / 'other'}"]) == 2
-    assert f"peers={tmp_path / 'other'}" in capsys.readouterr().err
+    assert str(tmp_path / "other") in capsys.readouterr().err
 
 
 def test_a_minder_model_of_another_window_is_named_and_not_the_recording(

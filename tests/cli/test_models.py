@@ -56,6 +56,7 @@ def test_an_embedded_engine_takes_it_and_says_what_is_refused(
         (["announce", "FILE", "--to=127.0.0.1:1"], "--detector"),
         (["announce", "FILE", "--detector=peers"], "--kafka"),
         (["announce", "nowhere.json", "--detector=peers", "--dry-run"], "No such file"),
+        (["announce", "/dev/null", "--detector=peers", "--dry-run"], "/dev/null, 0 bytes"),
         (["announce", "FILE", "--detector=oracle", "--dry-run"], "unknown_detector"),
         (["announce", "FILE", "--detector=steps", "--dry-run"], "model_undecodable"),
         (["announce", "FILE", "--detector=peers", "--format=peers/2", "--dry-run"], "newer_format"),

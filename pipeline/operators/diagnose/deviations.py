@@ -281,9 +281,7 @@ def works_harder(anomaly: Anomaly) -> bool:
     from the begin on: what one window shows minutes later takes nothing back. Nor does it of a machine that reports a
     broken part (``beside_reports``): a failing link keeps GPUs busy.
     """
-    if anomaly.detail.get(_REPORTS) or anomaly.end_ns - begin_ns(anomaly) > _SHOWS_WITHIN_NS:
-        return False
-    if not is_only_busier(anomaly):
+    if not may_work_harder(anomaly, anomaly.end_ns):
         return False
     above = {m["metric"]: _above(m) for m in _seen(anomaly)}
     power, more_bytes = above.get(_POWER, 0.0), above.get(_MORE_BYTES, 0.0)
@@ -291,6 +289,12 @@ def works_harder(anomaly: Anomaly) -> bool:
     occupied = above.get(_OCCUPIED, 0.0) >= _MORE_RATIO and power >= _MORE_BESIDE_RATIO
     as_fast = max(power, more_bytes) >= _AS_MUCH_RATIO
     return (counted and as_fast) or occupied or power >= _MORE_POWER_RATIO
+
+
+def may_work_harder(anomaly: Anomaly, seen_ns: int) -> bool:
+    """Whether nothing speaks against it: busier only, as was seen soon, and no report of a broken part."""
+    is_soon = seen_ns - begin_ns(anomaly) <= _SHOWS_WITHIN_NS
+    return is_soon and not anomaly.detail.get(_REPORTS) and is_only_busier(anomaly)
 
 
 def is_only_busier(anomaly: Anomaly) -> bool:

@@ -42,6 +42,7 @@ from tocsin.pipeline.operators.diagnose.harm import (
 )
 from tocsin.pipeline.operators.diagnose.more_work import shows_more_work
 from tocsin.pipeline.operators.diagnose.pace import Pace
+from tocsin.pipeline.operators.diagnose.pace_evidence import pace_evidence
 from tocsin.pipeline.operators.diagnose.patterns import cause_of_metrics
 from tocsin.pipeline.operators.diagnose.standing import (
     find_stopped_alone,
@@ -56,7 +57,7 @@ from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.pipeline.operators.peer_words import DETECTOR
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.verdicts import Anomaly, Evidence, FaultKind, Suspect
+from tocsin.schemas.verdicts import Anomaly, FaultKind, Suspect
 
 _CONFIDENCE = {Reason.METRICS_DIFFER: 0.7, Reason.METRICS_DIFFER_STEPS_SLOWER: 0.85}
 _STALE_WINDOWS = 1.5
@@ -235,7 +236,7 @@ def _finding(  # what is known of it
     suspects = [Suspect(anomaly.component) for anomaly in chosen]
     evidence = [evidence_of(anomaly, metric) for anomaly in chosen for metric in anomaly.detail["metrics"]]
     if slowdown is not None:
-        evidence.append(_pace_evidence(slowdown, onset_ns, chosen[0].end_ns))
+        evidence.append(pace_evidence(slowdown, onset_ns, chosen[0].end_ns))
     return Finding(
         FaultKind.FAIL_SLOW if hurts else FaultKind.DEGRADED,
         cause_of_metrics(metrics),
@@ -248,22 +249,4 @@ def _finding(  # what is known of it
         seen_ns=max(anomaly.end_ns for anomaly in chosen),
         exonerates=tuple(anomaly.component for anomaly in chosen) if reason is Reason.WORKS_HARDER else (),
         is_harmless=slowdown is not None and slowdown.is_gone,
-    )
-
-
-def _pace_evidence(slowdown: Slowdown, onset_ns: int, end_ns: int) -> Evidence:
-    if slowdown.ratio == float("inf"):
-        text = f"no step has ended in time since (usually {slowdown.before_seconds:.3g} s each)"
-        return Evidence("steps", "step_seconds", 2.0, onset_ns, end_ns, text, peer_value=slowdown.before_seconds)
-    text = f"the job's steps take {slowdown.step_seconds:.3g} s since then, before {slowdown.before_seconds:.3g} s"
-    score = 1.0 + max(0.0, slowdown.ratio) if slowdown.is_certain else max(0.0, min(0.99, slowdown.ratio))
-    return Evidence(
-        "steps",
-        "step_seconds",
-        score,
-        onset_ns,
-        end_ns,
-        text,
-        suspect_value=slowdown.step_seconds,
-        peer_value=slowdown.before_seconds,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tocsin.pipeline.operators.diagnose.deviations import works_harder
+from tocsin.pipeline.operators.diagnose.deviations import may_work_harder, works_harder
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.timing import window_ns
 from tocsin.pipeline.operators.graph import JobGraph
@@ -15,5 +15,8 @@ _WINDOW_NS = 5 * NS_PER_SECOND
 
 def shows_more_work(graph: JobGraph, anomaly: Anomaly, pace: Pace) -> bool:
     """Whether a machine works harder, as windows show it that see whole steps; and power is not spent for nothing."""
+    host = anomaly.component.name
     sees_steps = pace.median_step_ns <= max(_WINDOW_NS, window_ns(graph, [anomaly]))
-    return sees_steps and works_harder(anomaly) and not pace.wastes_power(anomaly.component.name)
+    load = pace.more_work(host)
+    draws_more = load is not None and may_work_harder(anomaly, load.since_ns)
+    return sees_steps and (works_harder(anomaly) or draws_more) and not pace.wastes_power(host)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tocsin.models.pace import Slowdown
 from tocsin.pipeline.operators.diagnose.pace import Pace
+from tocsin.pipeline.operators.diagnose.pace_evidence import pace_evidence
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.peer_switches import SWITCHES
 from tocsin.schemas.reasons import Reason
@@ -65,7 +66,6 @@ def _finding(jam: Anomaly, slowdown: Slowdown, rules: SwitchRules) -> Finding:
         f"all {len(hosts)} hosts behind {jam.component.name} send pause frames: {value:.4g} a second, "
         f"the others {usual:.4g}; none behind the other switches of its minipod does"
     )
-    pace = f"the job's steps take {slowdown.step_seconds:.3g} s since then, before {slowdown.before_seconds:.3g} s"
     return Finding(
         FaultKind.FAIL_SLOW,
         "unknown",
@@ -84,7 +84,7 @@ def _finding(jam: Anomaly, slowdown: Slowdown, rules: SwitchRules) -> Finding:
                 suspect_value=value,
                 peer_value=usual,
             ),
-            Evidence("steps", "step_seconds", 1.0 + slowdown.ratio, jam.start_ns, jam.end_ns, pace),
+            pace_evidence(slowdown, jam.start_ns, jam.end_ns),
         ),
         common=jam.component,
         is_soft=True,  # the machines are healthy: it is the switch that somebody must look at

@@ -131,9 +131,12 @@ def _payload(args: argparse.Namespace, detector: str, where: str) -> bytes:
     path = Path(where)
     if path.is_file():
         try:
-            return path.read_bytes()
+            payload = path.read_bytes()
         except OSError as error:
             raise ConfigError("--model", where, f"a file that can be read ({error.strerror})") from error
+        if not payload:
+            raise ConfigError("--model", f"{where}, 0 bytes", "a model: the file is empty")
+        return payload
     registry = registry_of(args)
     if where != "current":
         return registry.payload(detector, where)

@@ -229,6 +229,8 @@ def _of_file(args: argparse.Namespace) -> Announce:
         payload = Path(args.subject).read_bytes()
     except OSError as error:
         raise ConfigError("FILE", args.subject, f"a file that can be read ({error.strerror})") from error
+    if not payload:
+        raise ConfigError("FILE", f"{args.subject}, 0 bytes", "a model: the file is empty")
     if len(payload) > MAX_MODEL_BYTES:
         raise ConfigError("FILE", f"{args.subject}, {len(payload)} bytes", f"at most {MAX_MODEL_BYTES} bytes")
     digest = content_hash(payload)

@@ -8,6 +8,8 @@ import pytest
 
 from tests.pipeline.operators.states import through_bytes
 from tests.pipeline.operators.test_standing import Pace
+from tocsin.pipeline.operators.diagnose.deviations import beside_reports
+from tocsin.pipeline.operators.diagnose.more_work import shows_more_work
 from tocsin.pipeline.operators.diagnose.slow import Exonerated
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.pipeline.operators.peer_load import Load
@@ -151,7 +153,7 @@ def test_who_reports_a_broken_part_is_never_exonerated_nor_stays_so() -> None:
 
 @pytest.mark.parametrize(("begin", "freed"), [(50, True), (-80, True), (-81, False)])
 def test_a_little_more_power_is_no_alarm_and_tells_why_a_host_became_slow(begin: int, freed: bool) -> None:
-    pace = GrowingPace(growth_seconds=0.5, loads={"n3": Load(1.06, 1.15)})
+    pace = GrowingPace(growth_seconds=0.5, loads={"n3": Load(1.06, 1.15, 0)})
 
     assert _judge(Exonerated(), [_slow("n3", begin)], [], pace) == ([("works_harder", "n3")] if freed else [])
 
@@ -160,6 +162,35 @@ def test_a_little_more_power_is_no_alarm_and_tells_why_a_host_became_slow(begin:
 def test_more_power_clears_nobody_of_whom_something_is_low(metric: str, direction: str, freed: bool) -> None:
     shown = _power("n3", 1.01)
     shown.detail["metrics"][0].update(metric=metric, direction=direction)
-    pace = GrowingPace(growth_seconds=0.5, loads={"n3": Load(1.06, 1.15)})
+    pace = GrowingPace(growth_seconds=0.5, loads={"n3": Load(1.06, 1.15, 0)})
 
     assert _judge(Exonerated(), [_slow("n3")], [shown], pace) == ([("works_harder", "n3")] if freed else [])
+
+
+def _busier(ratio: float, end: int, **change: object) -> Anomaly:
+    """Its tensor cores are busier than its peers', since second 50."""
+    shown = _power("n3", ratio)
+    shown.detail["metrics"][0].update(metric="gpu_tensor_active_ratio", **change)
+    return replace(shown, end_ns=T0 + end * NS_PER_SECOND)
+
+
+@pytest.mark.parametrize(
+    ("since", "shown", "harder"),
+    [
+        (60, _busier(1.05, 100), True),
+        (60, _busier(1.05, 400), True),  # for long, and has shown it from the begin
+        (140, _busier(1.05, 400), True),
+        (141, _busier(1.05, 400), False),
+        (None, _busier(1.05, 100), False),
+        (60, _busier(0.9, 100, direction="low"), False),
+        (60, beside_reports([_busier(1.05, 100)], {"n3"})[0], False),
+    ],
+)
+def test_a_little_more_of_all_work_since_the_begin_is_more_to_do(
+    since: int | None, shown: Anomaly, harder: bool
+) -> None:
+    """A hot expert of a tenth more: too little in any one metric, the same in all of them."""
+    load = {} if since is None else {"n3": Load(1.03, 1.08, T0 + since * NS_PER_SECOND)}
+
+    assert shows_more_work(JobGraph(), shown, GrowingPace(loads=load)) is harder
+    assert not shows_more_work(JobGraph(), shown, GrowingPace(loads=load, wasting=frozenset({"n3"})))

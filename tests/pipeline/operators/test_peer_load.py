@@ -7,7 +7,7 @@ import pytest
 
 from tests.pipeline.operators.states import through_bytes
 from tocsin.models.peers import PeerConfig
-from tocsin.pipeline.operators.peer_load import LoadConfig, LoadTracker
+from tocsin.pipeline.operators.peer_load import LoadConfig, LoadTracker, load_ratios
 from tocsin.pipeline.operators.peer_rows import Block
 from tocsin.schemas.metrics import BUILTIN_TABLE
 from tocsin.schemas.records import NS_PER_SECOND
@@ -26,6 +26,7 @@ class Job:
     def __init__(self, metrics: tuple[str, ...] = tuple(USUAL)) -> None:
         self.metrics = metrics
         self.tracker = LoadTracker(LoadConfig())
+        self.now_ns = 0
         self.block = Block(BUILTIN_TABLE.gpu)
         self.random = np.random.default_rng(7)
         self.own = 1 + 0.02 * self.random.standard_normal((COUNT, len(METRICS)))
@@ -41,7 +42,9 @@ class Job:
                 values[3, column] *= n3.get(name, 1.0)
             groups = np.zeros(COUNT, np.intp)
             window = self.block.compare(HOSTS, values, groups, PeerConfig())
-            self.tracker.take(self.tracker.share_of(SPAN_NS), HOSTS, values, groups, self.block, window)
+            now = load_ratios(values, groups, self.block, window)
+            self.tracker.take(self.tracker.share_of(SPAN_NS), self.now_ns, HOSTS, now)
+            self.now_ns += SPAN_NS
 
     def hosts(self) -> list[str]:
         return [host for host in HOSTS if self.tracker.more_work(host)]
@@ -55,6 +58,9 @@ class Job:
         ({"gpu_power_watts": 1.08, "gpu_tensor_active_ratio": 1.12}, True),
         ({"gpu_power_watts": 1.02}, False),
         ({"gpu_power_watts": 1.05, "gpu_tensor_active_ratio": 1.2}, True),
+        ({"gpu_power_watts": 1.03, "gpu_tensor_active_ratio": 1.08}, False),
+        ({"gpu_power_watts": 1.03, "gpu_tensor_active_ratio": 1.08, "nvlink_bytes_per_second": 1.08}, True),
+        ({"gpu_tensor_active_ratio": 1.08, "nvlink_bytes_per_second": 1.08, "gpu_sm_clock_hertz": 0.9}, False),
         ({"gpu_power_watts": 1.3, "gpu_tensor_active_ratio": 1.1}, False),  # for nothing: slow kernels
         ({"gpu_tensor_active_ratio": 1.2}, False),  # of the cycles, of which there may be fewer
         ({"gpu_power_watts": 1.08, "gpu_tensor_active_ratio": 1.12, "gpu_sm_clock_hertz": 0.95}, False),
@@ -79,6 +85,32 @@ def test_before_a_host_is_known_it_is_measured_by_the_others() -> None:
     assert job.hosts() == ["n3"]
 
 
+def test_who_showed_more_work_does_until_it_is_as_ever() -> None:
+    job = Job()
+    job.run(30)
+    job.run(6, gpu_power_watts=1.04, gpu_tensor_active_ratio=1.15)
+    first = job.tracker.more_work("n3")
+    job.run(20, gpu_power_watts=1.03, gpu_tensor_active_ratio=1.08)
+    later = job.tracker.more_work("n3")
+
+    assert first is not None
+    assert later is not None
+    assert later.work_ratio < first.work_ratio
+    assert 30 * SPAN_NS <= first.since_ns == later.since_ns <= 36 * SPAN_NS
+    job.run(20)
+    assert job.hosts() == []
+
+
+def test_nobody_does_more_where_half_of_all_do() -> None:
+    job = Job()
+    job.run(30)
+    for row in (0, 1, 2):
+        job.own[row] *= 1.2
+    job.run(8, gpu_power_watts=1.2, gpu_tensor_active_ratio=1.2)
+
+    assert job.hosts() == []
+
+
 def test_what_is_not_measured_tells_nothing() -> None:
     job = Job(metrics=("gpu_sm_clock_hertz",))
     job.run(30)
@@ -94,7 +126,7 @@ def test_it_is_forgotten_with_the_work_and_goes_through_a_snapshot() -> None:
     other.load_state(through_bytes(job.tracker.to_state()))
 
     assert job.hosts() == ["n3"]
-    assert other.more_work("n3") == job.tracker.more_work("n3")
+    assert other.more_work("n3") == job.tracker.more_work("n3") is not None
     other.forget({"n3"})
     assert other.more_work("n3") is None
     job.tracker.clear()

@@ -11,12 +11,14 @@ from tests.pipeline.operators.states import through_bytes
 from tocsin.models.peers import PeerConfig
 from tocsin.pipeline.operators.base import pack_state
 from tocsin.pipeline.operators.peer_patience import Patience, PatienceConfig, as_asked
+from tocsin.pipeline.operators.peer_rows import Block
 from tocsin.pipeline.operators.peer_sums import SumConfig
 from tocsin.schemas.metrics import BUILTIN_TABLE, GPU_METRICS, HOST_METRICS
 from tocsin.schemas.records import NS_PER_SECOND
 
 RDMA = [metric.name for metric in HOST_METRICS].index("rdma_bytes_per_second")
 PFC = [metric.name for metric in HOST_METRICS].index("pfc_tx_packets_per_second")
+UTIL = [metric.name for metric in HOST_METRICS].index("cpu_util_ratio")
 ONSET = 120
 """Window of five seconds."""
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
@@ -34,6 +36,7 @@ class Job:
 
     def __init__(self, change: Change, host_count: int = 12, seconds: int = 5) -> None:
         self.patience = Patience(PatienceConfig(), BUILTIN_TABLE)
+        self.blocks = {"host": Block(HOST_METRICS), "mean": Block(GPU_METRICS)}
         self.hosts = [f"n{row:02d}" for row in range(host_count)]
         self.patience.grow((), host_count)
         self.change, self.seconds = change, seconds
@@ -55,7 +58,12 @@ class Job:
             crowded = np.zeros((2, len(HOST_METRICS) + len(GPU_METRICS) + 1), bool)
             crowded[0, PFC] = self.crowd_window <= window
             groups = np.zeros(len(self.hosts), np.intp)
-            self.patience.take(span_ns, self.hosts, values, groups, PeerConfig(), crowded)
+            windows = {
+                name: block.compare(self.hosts, values[name], groups, PeerConfig())
+                for name, block in self.blocks.items()
+            }
+            near = self.patience.tempered(values, windows)
+            self.patience.take(span_ns, self.hosts, near, groups, PeerConfig(), crowded)
             rows = self.patience.sums.alarms()
             if rows:
                 found[window] = rows
@@ -75,6 +83,18 @@ def test_a_burst_is_not_though_it_lies_in_two_of_them() -> None:
             host[3, PFC] = 1_000.0
 
     assert Job(burst).play(0, ONSET + 36) == {}
+
+
+@pytest.mark.parametrize("stalls", [{-1, 0, 10, 11, 12}, {-2, -1, 4, 5, 6, 7}])
+def test_stalls_are_no_lasting_lack_though_they_lie_in_three_half_minutes(stalls: set[int]) -> None:
+    """A loader that waits for a shared store: ten seconds at a time, which windows see for themselves."""
+
+    def stall(window: int, host: Floats) -> None:
+        host[:, UTIL] = 0.95
+        if window - ONSET in stalls:
+            host[3, UTIL] = 0.02
+
+    assert Job(stall).play(0, ONSET + 36) == {}
 
 
 def jam(window: int, host: Floats) -> None:
