@@ -26,7 +26,7 @@ from tocsin.schemas.errors import SnapshotError
 from tocsin.schemas.records import JobKey, Slice
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
-STATE_VERSION = 11
+STATE_VERSION = 12
 """2: arrays without their zeros, dataclasses as one table. 3: judged time, who fell first, causes that settle.
 4: arrays as bytes, dataclasses column by column, a large job's steps in a part each. 5: half minutes.
 6: who ended first, flows, when work began. 7: crowds of half minutes, pauses between steps. 10: earlier NaNs."""

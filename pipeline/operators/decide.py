@@ -21,11 +21,13 @@ from tocsin.pipeline.operators.incidents import (
     explains_better,
     is_slow_still,
     is_smaller,
+    is_spell,
     retells,
     same_fault,
     same_suspects,
     tells_of_some,
 )
+from tocsin.pipeline.operators.relapses import RelapseConfig, Relapses
 from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
@@ -48,6 +50,7 @@ class DecideConfig:
             longer: an excess alone (no event, no counter) may be the data of a few minutes.
         settle_ns: how long another cause must be seen before it replaces the one named.
         gone_ns: how long it must be gone before the verdict is closed.
+        relapses: who is slow again and again.
         fresh_ns: evidence older than this renews nothing: the verdict expires.
         action_ttl_ns: a proposed action must not be executed after this.
     """
@@ -64,6 +67,7 @@ class DecideConfig:
     hard_ns: Mapping[FaultKind, int] = field(default_factory=lambda: {FaultKind.FAIL_SLOW: 45 * NS_PER_SECOND})
     settle_ns: int = 20 * NS_PER_SECOND
     gone_ns: int = 5 * NS_PER_SECOND
+    relapses: RelapseConfig = field(default_factory=RelapseConfig)
     fresh_ns: int = 30 * NS_PER_SECOND
     action_ttl_ns: int = 600 * NS_PER_SECOND
 
@@ -78,6 +82,7 @@ class Decide:
         self._incidents: list[Incident] = []
         self._closed: dict[str, list[int]] = {}
         """id -> [last update, newest evidence, accused somebody, was confirmed]: an id never starts anew."""
+        self._relapses = Relapses(config.relapses)
 
     @property
     def live(self) -> tuple[Verdict, ...]:
@@ -225,7 +230,11 @@ class Decide:
         incident.seen_ns = finding.seen_ns or now_ns
         lasted_ns = incident.seen_ns - incident.opened_ns
         confirmed = verdict.state is VerdictState.CONFIRMED and (retold or not changed)
+        again = finding.fault is FaultKind.FAIL_SLOW and self._relapses.comes_again(
+            finding.fault, finding.suspects, incident.opened_ns
+        )
         lasted = lasted_ns >= self._config.confirm_ns[finding.fault] and not finding.tentative
+        lasted = lasted or (again and (finding.is_brief or not finding.tentative))
         confirm = confirmed or lasted
         hard = finding.certain or lasted_ns >= self._config.hard_ns.get(finding.fault, 0)
         action = verdict.action if retold else action_of(finding, confirmed=confirm or finding.certain, hard=hard)
@@ -255,7 +264,7 @@ class Decide:
         lines = []
         for incident in list(self._incidents):
             gone = now_ns - incident.held_ns
-            if gone >= self._config.gone_ns:
+            if gone >= max(self._config.gone_ns, self._relapse_ns(incident)):
                 confirmed = incident.verdict.state is VerdictState.CONFIRMED or incident.was_confirmed
                 state = VerdictState.RESOLVED if confirmed else VerdictState.CANCELLED
                 lines.append(self._close(incident, now_ns, state, Reason.RECOVERED))
@@ -267,6 +276,11 @@ class Decide:
                     else self._close(incident, now_ns, VerdictState.EXPIRED, Reason.EXPIRED)
                 )
         return lines
+
+    def _relapse_ns(self, incident: Incident) -> int:
+        """For how long it must be gone as it comes again and again, 0: it does not, or was not sure this time."""
+        unsure = incident.verdict.fault is FaultKind.FAIL_SLOW and incident.verdict.state is VerdictState.OPEN
+        return 0 if unsure else self._relapses.gone_ns(incident.verdict, incident.opened_ns)
 
     def _renew(self, incident: Incident, now_ns: int) -> Verdict:
         incident.verdict = replace(
@@ -280,6 +294,8 @@ class Decide:
 
     def _close(self, incident: Incident, now_ns: int, state: VerdictState, reason: Reason) -> Verdict:
         self._incidents.remove(incident)
+        if reason is Reason.RECOVERED and is_spell(incident.verdict):
+            self._relapses.end(incident.verdict, incident.opened_ns, incident.held_ns)
         confirmed = incident.was_confirmed or incident.verdict.state is VerdictState.CONFIRMED
         self._closed[incident.verdict.verdict_id] = [
             incident.verdict.update + 1,
@@ -314,12 +330,14 @@ class Decide:
             }
             for incident in self._incidents
         ]
-        return {"decide": pack_state({"incidents": state, "closed": list(self._closed.items())})}
+        spells = self._relapses.to_state()
+        return {"decide": pack_state({"incidents": state, "closed": list(self._closed.items()), "spells": spells})}
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
         """Take back what ``snapshot`` gave."""
         state = unpack_state(parts, "decide")
         self._closed = dict(map(tuple, state["closed"]))
+        self._relapses.load_state(state["spells"])
         self._incidents = [
             Incident(
                 decode_verdict(entry["verdict"].encode()),

@@ -23,6 +23,7 @@ class Finding:
         certain: the evidence cannot go away by waiting (a process is dead): no second look is
             needed before an action is proposed.
         tentative: it may be said, and is never confirmed as long as it is so.
+        is_brief: it is tentative for nothing else than that it has not lasted yet.
         is_harmless: what it says hurts nobody (any more): it ends an incident that did.
         only_holds: it opens no verdict, but one that is open stands.
         is_soft: nobody is drained for it, however long it lasts.
@@ -42,6 +43,7 @@ class Finding:
     exonerates: tuple[Component, ...] = ()
     is_soft: bool = False
     tentative: bool = False
+    is_brief: bool = False
     is_harmless: bool = False
     only_holds: bool = False
     seen_ns: int = 0

@@ -155,6 +155,12 @@ def explains_better(finding: Finding, incident: Incident) -> bool:
     return finding.onset_ns < verdict.onset_ns and finding.confidence >= verdict.confidence
 
 
+def is_spell(verdict: Verdict) -> bool:
+    """Whether a verdict was about a machine that was slow or odd, and may be again: not about what others did to it."""
+    hurt = verdict.fault is FaultKind.FAIL_SLOW and verdict.action in (ActionKind.PROBE, *_HARD)
+    return hurt or (verdict.fault is FaultKind.DEGRADED and bool(verdict.suspects))
+
+
 def action_of(finding: Finding, *, confirmed: bool, hard: bool) -> ActionKind:
     """The action to propose: the cause's own when confirmed, a mild one before, never hard for nobody."""
     if finding.fault is FaultKind.DEGRADED:

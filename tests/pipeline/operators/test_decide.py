@@ -556,3 +556,67 @@ def test_a_process_that_ended_is_not_taken_back_because_its_host_had_more_to_do(
     life.see(finding(STOP, "n3", certain=True), replace(finding(DEGRADED, "n3"), exonerates=(component,)))
 
     assert all(line.state is not VerdictState.CANCELLED for line in life.lines)
+
+
+class TestRelapses:
+    """Spells that are each too short to be believed."""
+
+    @staticmethod
+    def _spells(life: Life, count: int, fault: FaultKind = SLOW, gap: int = 40, host: str = "n3", **named: Any) -> None:
+        for _ in range(count):
+            brief = finding(fault, host, onset=life.second, tentative=True, **{"is_brief": True, **named})
+            life.see(brief, seconds=10)
+            life.see(seconds=gap)
+
+    def test_the_third_spell_is_believed_and_lasts_until_it_is_gone_for_longer_than_between_them(self) -> None:
+        life = Life()
+        self._spells(life, 2)
+        assert life.states() == ["open", "cancelled"] * 2
+        life.lines.clear()
+        self._spells(life, 4)
+
+        assert life.states() == ["open", "confirmed", "confirmed"]
+        assert [line.action.value for line in life.lines] == ["probe", "probe", "drain"]
+        assert {line.verdict_id for line in life.lines} == {life.lines[0].verdict_id}
+        life.see(seconds=80)
+        assert life.states() == ["open", "confirmed", "confirmed", "resolved"]
+
+    def test_what_is_rare_or_of_another_or_may_be_a_pause_is_not(self) -> None:
+        rare, other, pause = Life(), Life(), Life()
+        self._spells(rare, 4, gap=600)
+        for host in ("n3", "n5", "n7", "n9"):
+            self._spells(other, 1, host=host)
+        self._spells(pause, 5, is_brief=False)
+
+        for life in (rare, other, pause):
+            assert set(life.states()) == {"open", "cancelled"}
+
+    def test_who_only_waits_for_a_service_again_and_again_is_not_believed_to_be_slow(self) -> None:
+        life = Life()
+        self._spells(life, 6, cause="loader_stall")
+
+        assert life.states() == ["open", "cancelled"] * 6
+
+    def test_what_hurts_nobody_and_comes_again_is_one_line_from_the_third_on(self) -> None:
+        life = Life()
+        self._spells(life, 8, DEGRADED)
+
+        assert life.states() == ["open", "cancelled"] * 2 + ["open"]
+        assert {line.action.value for line in life.lines} == {"none"}
+
+    def test_who_is_freed_of_it_is_well_at_once(self) -> None:
+        life = Life()
+        self._spells(life, 4)
+        freed = Component(ComponentKind.HOST, "n3")
+        [line] = life.see(replace(finding(SLOW, cause="data_imbalance"), exonerates=(freed,)))[:1]
+
+        assert line.state.value == "cancelled"
+
+    def test_spells_go_through_a_snapshot(self) -> None:
+        life, other = Life(), Life()
+        self._spells(life, 2)
+        other.decide.restore(life.decide.snapshot())
+        other.second = life.second
+        self._spells(other, 1)
+
+        assert other.states() == ["open", "confirmed"]
