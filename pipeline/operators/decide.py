@@ -26,6 +26,7 @@ from tocsin.pipeline.operators.incidents import (
     same_fault,
     same_suspects,
     tells_of_some,
+    throttles,
 )
 from tocsin.pipeline.operators.relapses import RelapseConfig, Relapses
 from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
@@ -230,8 +231,10 @@ class Decide:
         incident.seen_ns = finding.seen_ns or now_ns
         lasted_ns = incident.seen_ns - incident.opened_ns
         confirmed = verdict.state is VerdictState.CONFIRMED and (retold or not changed)
-        again = finding.fault is FaultKind.FAIL_SLOW and self._relapses.comes_again(
-            finding.fault, finding.suspects, incident.opened_ns
+        again = (
+            finding.fault is FaultKind.FAIL_SLOW
+            and throttles(finding)
+            and self._relapses.comes_again(finding.fault, finding.suspects, incident.opened_ns)
         )
         lasted = lasted_ns >= self._config.confirm_ns[finding.fault] and not finding.tentative
         lasted = lasted or (again and (finding.is_brief or not finding.tentative))

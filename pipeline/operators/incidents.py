@@ -14,6 +14,9 @@ from tocsin.schemas.verdicts import ActionKind, Component, FaultKind, Suspect, V
 STANDSTILL = (FaultKind.FAIL_STOP, FaultKind.HANG)
 _SLOWER = (FaultKind.FAIL_SLOW, FaultKind.DEGRADED)
 _HARD = (ActionKind.DRAIN, ActionKind.EVICT)
+_THROTTLING = ("thermal_throttle", "power_cap")
+_RESTING, _RESTING_RATIO = ("gpu_util_ratio", "gpu_graphics_active_ratio", "gpu_sm_active_ratio"), 0.9
+"""Time in which anything runs: a throttled GPU is as busy as its peers, who wait for it, or busier."""
 _SAME_ONSET_NS = 30 * NS_PER_SECOND
 _SAME_MOMENT_NS = 2 * NS_PER_SECOND
 _ONE_STORY_NS = 10 * NS_PER_SECOND
@@ -156,9 +159,24 @@ def explains_better(finding: Finding, incident: Incident) -> bool:
 
 
 def is_spell(verdict: Verdict) -> bool:
-    """Whether a verdict was about a machine that was slow or odd, and may be again: not about what others did to it."""
-    hurt = verdict.fault is FaultKind.FAIL_SLOW and verdict.action in (ActionKind.PROBE, *_HARD)
-    return hurt or (verdict.fault is FaultKind.DEGRADED and bool(verdict.suspects))
+    """Whether what a verdict told may come again: a part that throttled, or something that was odd and hurt nobody."""
+    if verdict.fault is FaultKind.FAIL_SLOW:
+        return verdict.action in (ActionKind.PROBE, *_HARD) and throttles(verdict)
+    return verdict.fault is FaultKind.DEGRADED and bool(verdict.suspects)
+
+
+def throttles(told: Verdict | Finding) -> bool:
+    """Whether what is told is a lower clock, or less power, of GPUs that do not rest.
+
+    Whoever saves, logs, evaluates or waits for data alone is slow for seconds again and again, too, and healthy.
+    """
+    rests = any(
+        evidence.metric in _RESTING
+        and evidence.suspect_value is not None
+        and evidence.suspect_value < _RESTING_RATIO * (evidence.peer_value or 0.0)
+        for evidence in told.evidence
+    )
+    return told.cause in _THROTTLING and bool(told.suspects) and not rests
 
 
 def action_of(finding: Finding, *, confirmed: bool, hard: bool) -> ActionKind:

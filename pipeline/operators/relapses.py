@@ -1,7 +1,8 @@
 """Who was slow, was well, and is slow again: a part that throttles for twenty seconds of every minute.
 
 Each spell by itself is too short to be believed (a daemon, a stall, a few heavy batches); a third one of the same
-machine within a quarter of an hour is not. Chance names one machine twice in 400 machine-days of healthy jobs.
+machine within a quarter of an hour is not. It holds for throttling only (``incidents.throttles``): whoever saves or
+evaluates alone is slow for seconds every few minutes as well, and healthy.
 """
 
 from __future__ import annotations

@@ -563,8 +563,9 @@ class TestRelapses:
 
     @staticmethod
     def _spells(life: Life, count: int, fault: FaultKind = SLOW, gap: int = 40, host: str = "n3", **named: Any) -> None:
+        given = {"cause": "thermal_throttle", "tentative": True, "is_brief": True, **named}
         for _ in range(count):
-            brief = finding(fault, host, onset=life.second, tentative=True, **{"is_brief": True, **named})
+            brief = replace(finding(fault, host, onset=life.second), **given)
             life.see(brief, seconds=10)
             life.see(seconds=gap)
 
@@ -591,11 +592,20 @@ class TestRelapses:
         for life in (rare, other, pause):
             assert set(life.states()) == {"open", "cancelled"}
 
-    def test_who_only_waits_for_a_service_again_and_again_is_not_believed_to_be_slow(self) -> None:
+    @pytest.mark.parametrize("cause", ["loader_stall", "unknown", "cpu_contention", "pcie_downgrade", "nvlink_error"])
+    def test_who_saves_or_waits_alone_again_and_again_is_not_believed_to_be_slow(self, cause: str) -> None:
         life = Life()
-        self._spells(life, 6, cause="loader_stall")
+        self._spells(life, 6, cause=cause)
 
         assert life.states() == ["open", "cancelled"] * 6
+
+    @pytest.mark.parametrize(("util", "sure"), [(0.5, False), (0.88, True)])
+    def test_a_gpu_that_rests_at_a_low_clock_throttles_not(self, util: float, sure: bool) -> None:
+        life = Life()
+        shown = Evidence("peers", "gpu_util_ratio", 1.4, T0, T0, "", suspect_value=util, peer_value=0.95)
+        self._spells(life, 4, evidence=(shown,))
+
+        assert ("confirmed" in life.states()) is sure
 
     def test_what_hurts_nobody_and_comes_again_is_one_line_from_the_third_on(self) -> None:
         life = Life()
