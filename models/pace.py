@@ -27,6 +27,7 @@ class Slowdown:
         error_ratio: standard error of ``ratio``.
         step_count: steps since then, 0: it is told by work, or by a step that does not end.
         is_of_work: no steps tell it but work a second, and the times are in units of the usual.
+        is_of_own: all ranks compute (or wait for data) longer by as much, and their communication is as ever.
         is_of_bursts: some steps since then are long, and the others as ever: ``ratio`` is that of their mean.
     """
 
@@ -39,6 +40,7 @@ class Slowdown:
     step_count: int = 0
     is_of_bursts: bool = False
     is_of_work: bool = False
+    is_of_own: bool = False
 
     @property
     def is_likely(self) -> bool:
@@ -56,6 +58,7 @@ _TELLING_ERROR_RATIO = 0.02
 """A growth that is known no better shows no absence of harm: few steps, or uneven ones."""
 _BEFORE_COUNT = 200
 _AFTER_COUNT = 100
+_FEWEST_BEFORE, _FEWEST_AFTER = 5, 3
 _INDEPENDENT_COUNT = 40
 """Step times are correlated: a hundred of them tell no more than so many."""
 _MIN_SLOWDOWN_RATIO = 0.02
@@ -87,7 +90,7 @@ def find_slowdown(seconds: FloatArray, ends_ns: IntArray, onset_ns: int, now_ns:
     """
     begins_ns = ends_ns - (seconds * 1e9).astype(np.int64)
     before = seconds[ends_ns <= onset_ns][-_BEFORE_COUNT:]
-    if before.size < 5:
+    if before.size < _FEWEST_BEFORE:
         return None
     usual, settled = float(np.median(before)), _settled_seconds(seconds, ends_ns, onset_ns)
     if settled > _CHANGED_FACTOR * usual:
@@ -197,6 +200,32 @@ def is_uneven(work: NDArray[np.float64]) -> bool:
     away = quantile(np.abs(work - usual), _UNEVEN_QUANTILE, 0) / np.maximum(usual, 1e-6)
     known = away[np.isfinite(away)]
     return bool(known.size and float(np.median(known)) > _UNEVEN_RATIO)
+
+
+_OWN_GROWTH_RATIO, _OTHER_GROWTH_RATIO = 0.6, 0.25
+"""Of what the steps are longer by: a machine whose link is slow makes the communication of the others longer."""
+
+
+def grew_in_own_time(history: NDArray[np.float64], ends_ns: NDArray[np.int64], onset_ns: int) -> bool:
+    """Whether the steps since then are longer by what nearly all ranks do by themselves, and not by communication.
+
+    Args:
+        history: shape (steps, 4): step, data (20th percentile over ranks), other own time (median), communication
+            (median), all seconds.
+        ends_ns: shape (steps,).
+        onset_ns: a time of the past.
+    """
+    if history.shape[0] == 0:
+        return False
+    begins_ns = ends_ns - (history[:, 0] * 1e9).astype(np.int64)
+    before = history[ends_ns <= onset_ns][-_BEFORE_COUNT:]
+    after = history[(begins_ns + ends_ns) // 2 >= onset_ns][-_AFTER_COUNT:]
+    if before.shape[0] < _FEWEST_BEFORE or after.shape[0] < _FEWEST_AFTER:
+        return False
+    step, data, own, communication = median(after, 0) - median(before, 0)
+    if not step > 0.0:
+        return False
+    return bool(data + own >= _OWN_GROWTH_RATIO * step and communication <= _OTHER_GROWTH_RATIO * step)
 
 
 def means_of_spans(work: NDArray[np.float64], window_count: int) -> NDArray[np.float64]:

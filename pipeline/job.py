@@ -6,7 +6,7 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from tocsin.models.documents import Model, version_of
 from tocsin.models.pace import Slowdown
@@ -88,7 +88,10 @@ class JobPace:
     def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
         """How much longer the steps take since then; None: nobody can tell."""
         if self.steps.median_step_ns:
-            return self.steps.slowdown_since(onset_ns, now_ns)
+            found = self.steps.slowdown_since(onset_ns, now_ns)
+            if found is not None and found.is_of_own and self.own_time_holds_waits:
+                return replace(found, is_of_own=False)
+            return found
         return self.peers.work.slowdown_since(onset_ns, now_ns)
 
     def own_excess_seconds(self, host: str) -> float | None:
@@ -120,6 +123,10 @@ class JobPace:
     def more_work(self, host: str) -> Load | None:
         """How much more work than its peers a host lately does, None: no more, or nobody knows."""
         return self.peers.load.more_work(host)
+
+    def moves_no_more(self, host: str) -> bool:
+        """Whether a host's tensor cores and links are known to do no more than expected."""
+        return self.peers.load.moves_no_more(host)
 
     def wastes_power(self, host: str) -> bool:
         """Whether a host lately draws more power than expected and does not do as much more with it."""

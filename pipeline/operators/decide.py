@@ -19,6 +19,7 @@ from tocsin.pipeline.operators.incidents import (
     action_of,
     components,
     explains_better,
+    is_hard,
     is_slow_still,
     is_smaller,
     is_spell,
@@ -208,7 +209,7 @@ class Decide:
             over = is_smaller(finding, verdict) and finding.is_harmless
             same = (same_suspects(finding, verdict) and not over) or tells_of_some(finding, verdict)
             if same or stands:
-                incident.held_ns = now_ns
+                incident.hold(now_ns, self._config.gone_ns)
                 if (
                     finding.suspects or finding.fault in STANDSTILL
                 ):  # that all is slow still shows nothing of the machine
@@ -225,7 +226,7 @@ class Decide:
         if retold and changed:
             new = [evidence for evidence in finding.evidence if evidence not in verdict.evidence]
             finding = replace(finding, evidence=(*verdict.evidence, *new)[:_SHOWN_EVIDENCE_COUNT])
-        incident.held_ns = now_ns
+        incident.hold(now_ns, self._config.gone_ns)
         incident.certain = finding.certain
         # Evidence that does not go on (a job that makes no steps now) confirms nothing.
         incident.seen_ns = finding.seen_ns or now_ns
@@ -239,7 +240,8 @@ class Decide:
         lasted = lasted_ns >= self._config.confirm_ns[finding.fault] and not finding.tentative
         lasted = lasted or (again and (finding.is_brief or not finding.tentative))
         confirm = confirmed or lasted
-        hard = finding.certain or lasted_ns >= self._config.hard_ns.get(finding.fault, 0)
+        hard_ns = max(self._config.hard_ns.get(finding.fault, 0), finding.hard_ns)
+        hard = finding.certain or incident.seen_ns - incident.spell_began_ns >= hard_ns
         action = verdict.action if retold else action_of(finding, confirmed=confirm or finding.certain, hard=hard)
         if not changed and confirm == confirmed and action is verdict.action:
             return []
@@ -271,6 +273,8 @@ class Decide:
                 confirmed = incident.verdict.state is VerdictState.CONFIRMED or incident.was_confirmed
                 state = VerdictState.RESOLVED if confirmed else VerdictState.CANCELLED
                 lines.append(self._close(incident, now_ns, state, Reason.RECOVERED))
+            elif gone >= self._config.gone_ns and is_hard(incident.verdict):
+                lines.append(self._soften(incident, now_ns))
             elif now_ns >= incident.verdict.expires_ns:
                 fresh = now_ns - incident.seen_ns <= self._config.fresh_ns
                 lines.append(
@@ -280,9 +284,23 @@ class Decide:
                 )
         return lines
 
+    def _soften(self, incident: Incident, now_ns: int) -> Verdict:
+        """A machine that is well now, and will hardly stay so, is looked at and not taken away."""
+        incident.verdict = replace(
+            incident.verdict,
+            action=ActionKind.PROBE,
+            detected_ns=now_ns,
+            update=incident.verdict.update + 1,
+            reason=Reason.COMES_AND_GOES.value,
+            expires_ns=now_ns + self._config.action_ttl_ns,
+        )
+        return incident.verdict
+
     def _relapse_ns(self, incident: Incident) -> int:
         """For how long it must be gone as it comes again and again, 0: it does not, or was not sure this time."""
-        unsure = incident.verdict.fault is FaultKind.FAIL_SLOW and incident.verdict.state is VerdictState.OPEN
+        verdict = incident.verdict
+        named = verdict.fault is FaultKind.FAIL_SLOW and bool(verdict.suspects)
+        unsure = named and verdict.state is VerdictState.OPEN
         return 0 if unsure else self._relapses.gone_ns(incident.verdict, incident.opened_ns)
 
     def _renew(self, incident: Incident, now_ns: int) -> Verdict:
@@ -330,6 +348,7 @@ class Decide:
                 "was_confirmed": incident.was_confirmed,
                 "other_cause": incident.other_cause,
                 "other_since_ns": incident.other_since_ns,
+                "spell_ns": incident.spell_ns,
             }
             for incident in self._incidents
         ]
@@ -351,6 +370,7 @@ class Decide:
                 entry["was_confirmed"],
                 entry["other_cause"],
                 entry["other_since_ns"],
+                entry["spell_ns"],
             )
             for entry in state["incidents"]
         ]

@@ -23,6 +23,7 @@ class Finding:
         certain: the evidence cannot go away by waiting (a process is dead): no second look is
             needed before an action is proposed.
         tentative: it may be said, and is never confirmed as long as it is so.
+        hard_ns: no machine is taken away for it before it has lasted for so long.
         is_brief: it is tentative for nothing else than that it has not lasted yet.
         is_harmless: what it says hurts nobody (any more): it ends an incident that did.
         only_holds: it opens no verdict, but one that is open stands.
@@ -44,6 +45,7 @@ class Finding:
     is_soft: bool = False
     tentative: bool = False
     is_brief: bool = False
+    hard_ns: int = 0
     is_harmless: bool = False
     only_holds: bool = False
     seen_ns: int = 0

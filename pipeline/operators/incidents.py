@@ -38,6 +38,19 @@ class Incident:
     other_cause: str = ""
     other_since_ns: int = 0
     """Another cause than the one named, and since when nothing else is seen."""
+    spell_ns: int = 0
+    """When it came again, as it comes and goes; 0: it never went."""
+
+    @property
+    def spell_began_ns(self) -> int:
+        """Since when it has been so without a break."""
+        return max(self.opened_ns, self.spell_ns)
+
+    def hold(self, now_ns: int, gone_ns: int) -> None:
+        """It is so now; after a break of so long it is again."""
+        if now_ns - self.held_ns > gone_ns:
+            self.spell_ns = now_ns
+        self.held_ns = now_ns
 
     def settled_cause(self, finding: Finding, now_ns: int, settle_ns: int) -> str:
         """The cause to name: what metrics tell from one window to the next may change to and fro."""
@@ -158,10 +171,16 @@ def explains_better(finding: Finding, incident: Incident) -> bool:
     return finding.onset_ns < verdict.onset_ns and finding.confidence >= verdict.confidence
 
 
+def is_hard(verdict: Verdict) -> bool:
+    """Whether it proposes to take a machine away."""
+    return verdict.action in _HARD
+
+
 def is_spell(verdict: Verdict) -> bool:
-    """Whether what a verdict told may come again: a part that throttled, or something that was odd and hurt nobody."""
+    """Whether what a verdict told may come again: a part that throttled, uneven data, what was odd and hurt nobody."""
     if verdict.fault is FaultKind.FAIL_SLOW:
-        return verdict.action in (ActionKind.PROBE, *_HARD) and throttles(verdict)
+        moves = not verdict.suspects and verdict.cause == "data_imbalance"  # a hot expert, now here, now there
+        return moves or (verdict.action in (ActionKind.PROBE, *_HARD) and throttles(verdict))
     return verdict.fault is FaultKind.DEGRADED and bool(verdict.suspects)
 
 

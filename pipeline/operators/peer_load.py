@@ -26,10 +26,14 @@ IntArray = NDArray[np.intp]
 
 POWER = "gpu_power_watts"
 CLOCK = "gpu_sm_clock_hertz"
-WORK = ("gpu_tensor_active_ratio", "gpu_fp_active_ratio", "gpu_dram_active_ratio")
+TENSOR = "gpu_tensor_active_ratio"
+WORK = (TENSOR, "gpu_fp_active_ratio", "gpu_dram_active_ratio")
 LINK = "nvlink_bytes_per_second"
 MOVED = (LINK, "pcie_bytes_per_second")
 _COLUMNS = (POWER, CLOCK, *WORK, *MOVED)
+_STAGE_COUNT = 2
+_FEW_COUNT = 16
+"""Of more hosts one says nothing about the spread of all."""
 _NOTHING_FLOORS = 3.0
 """Below so many of a metric's floors there is nothing to take a ratio of."""
 
@@ -54,6 +58,9 @@ class LoadConfig:
         least_moved_ratio: whoever moves less than usual over a link may wait for that link.
         wasted_ratio: power that is so much further above what is expected than work is, where both are known, is spent
             on something else: slow kernels. Those of hot experts are busier by more than the power that they draw.
+        faint_ratio: tensor cores that do so little more do no more ...
+        follows_ratio: ... or so small a share of what arithmetic or memory do: then it is no work of the job. Of longer
+            prompts it was half.
     """
 
     memory_ns: int = 15 * NS_PER_SECOND
@@ -69,6 +76,8 @@ class LoadConfig:
     least_clock_ratio: float = 0.985
     least_moved_ratio: float = 0.9
     wasted_ratio: float = 0.02
+    faint_ratio: float = 0.03
+    follows_ratio: float = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,40 +91,63 @@ class Load:
 
 @dataclass(slots=True)
 class LoadTracker:
-    """What each host of one job lately did, over what is expected of it: shape (hosts, metrics), NaN = not known."""
+    """What each host of one job lately did, over what is expected of it.
+
+    Both are means of their own: in a window of a long step a machine may do half of what is expected, in the next one
+    twice as much of next to nothing.
+    """
 
     config: LoadConfig
     hosts: list[str] = field(default_factory=list)
-    ratios: FloatArray = field(default_factory=lambda: np.empty((0, len(_COLUMNS)), np.float32))
+    means: FloatArray = field(default_factory=lambda: np.empty((_STAGE_COUNT, 2, 0, len(_COLUMNS)), np.float32))
+    """What they did and what was expected, and means of these means: shape (2, 2, hosts, metrics), NaN = not known.
+
+    A single fading mean swings with the phases of steps as long as its memory; the mean of it, each of half of that
+    memory, does not.
+    """
+    floors: FloatArray = field(default_factory=lambda: np.zeros(len(_COLUMNS), np.float32))
     more: dict[str, Load] = field(default_factory=dict)
     """Who does more work, as the last window left it."""
 
     def share_of(self, span_ns: int, step_ns: int = 0) -> float:
         """How much of what is known a window of so long replaces, in a job with such steps (0: not known)."""
-        return min(1.0, span_ns / max(self.config.memory_ns, self.config.memory_step_count * step_ns))
+        memory_ns = max(self.config.memory_ns, self.config.memory_step_count * step_ns)
+        return min(1.0, _STAGE_COUNT * span_ns / memory_ns)
 
-    def take(self, share: float, start_ns: int, hosts: Sequence[str], now: FloatArray) -> None:
+    @property
+    def ratios(self) -> FloatArray:
+        """The one over the other, shape (hosts, metrics), NaN where there is nothing to take a ratio of."""
+        done, expected = self.means[-1]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            tells = expected > _NOTHING_FLOORS * self.floors
+            return np.where(tells, done / expected, np.nan).astype(np.float32)
+
+    def take(self, share: float, start_ns: int, hosts: Sequence[str], now: FloatArray, floors: FloatArray) -> None:
         """Take one window in which the job worked.
 
         Args:
             share: as ``share_of`` its length.
             start_ns: its begin.
             hosts: row keys.
-            now: as ``load_ratios`` gives them.
+            now: as ``load_values`` gives them.
+            floors: of each metric, shape (metrics,): less is nothing.
         """
-        known = self._of(hosts)
-        moved = known + np.float32(share) * (now - known)
-        self.ratios = np.where(np.isfinite(known) & np.isfinite(now), moved, np.where(np.isfinite(now), now, known))
-        self.hosts = list(hosts)
+        self.means = self._of(hosts)
+        for stage in range(_STAGE_COUNT):
+            known = self.means[stage]
+            moved = known + np.float32(share) * (now - known)
+            now = np.where(np.isfinite(known) & np.isfinite(now), moved, np.where(np.isfinite(now), now, known))
+            self.means[stage] = now
+        self.hosts, self.floors = list(hosts), floors
         self._see_more(start_ns)
 
     def clear(self) -> None:
         """The job does something else, or nothing."""
-        self.ratios, self.more = np.full_like(self.ratios, np.nan), {}
+        self.means, self.more = np.full_like(self.means, np.nan), {}
 
     def forget(self, hosts: Collection[str]) -> None:
         """These do other work from now on."""
-        self.ratios[[row for row, host in enumerate(self.hosts) if host in hosts]] = np.nan
+        self.means[..., [row for row, host in enumerate(self.hosts) if host in hosts], :] = np.nan
         self.more = {host: load for host, load in self.more.items() if host not in hosts}
 
     def more_work(self, host: str) -> Load | None:
@@ -126,26 +158,35 @@ class LoadTracker:
         """Whether a host draws more power than expected and does not do as much more with it."""
         return host in self.hosts and self._wastes(self._told(self.hosts.index(host)))
 
+    def moves_no_more(self, host: str) -> bool:
+        """Whether a host's tensor cores are known to do no more than expected, nor its links.
+
+        More power, memory or arithmetic is another program's then, or that of slow memory.
+        """
+        return host in self.hosts and self._moves_no_more(self._told(self.hosts.index(host)))
+
     def _see_more(self, start_ns: int) -> None:
         """Who does more work since this window, or still does."""
-        above = self.ratios[:, [_COLUMNS.index(name) for name in (POWER, *WORK)]]
-        rows = np.flatnonzero((above >= self.config.keeps_ratio).any(1))
-        if len(rows) > max(2.0, self.config.most_ratio * len(self.hosts)):
-            rows = rows[:0]
-        before, self.more = self.more, {}
+        ratios = self.ratios
+        clear = self._clear(ratios)
+        asked = [_COLUMNS.index(name) for name in (POWER, *WORK)]
+        rows = np.flatnonzero((clear & (ratios >= self.config.keeps_ratio))[:, asked].any(1))
+        before, more = self.more, {}
         for row in map(int, rows):
             host = self.hosts[row]
             known = before.get(host)
-            if (seen := self._seen_more(row, keeps=known is not None)) is not None:
-                self.more[host] = Load(*seen, known.since_ns if known else start_ns)
+            if (seen := self._seen_more(ratios[row], clear[row], keeps=known is not None)) is not None:
+                more[host] = Load(*seen, known.since_ns if known else start_ns)
+        crowded = len(more) > max(2.0, self.config.most_ratio * len(self.hosts))
+        self.more = {} if crowded else more
 
-    def _seen_more(self, row: int, *, keeps: bool) -> tuple[float, float] | None:
+    def _seen_more(self, ratios: FloatArray, is_clear: NDArray[np.bool_], *, keeps: bool) -> tuple[float, float] | None:
         """By how much power and work of one host stand out, if they are those of more work."""
-        config, told = self.config, self._told(row)
+        config, told = self.config, _named(ratios)
         low = [told[CLOCK] < config.least_clock_ratio, *(told[name] < config.least_moved_ratio for name in MOVED)]
-        if any(low) or self._wastes(told):
+        if any(low) or self._wastes(told) or self._moves_no_more(told):
             return None
-        clear = self._clear_ratios(row)
+        clear = {name: told[name] for name, stands_out in zip(_COLUMNS, is_clear, strict=True) if stands_out}
         power, work = clear.get(POWER, 1.0), max(clear.get(name, 1.0) for name in WORK)
         beside = work >= config.least_work_ratio and power >= config.beside_power_ratio
         moved = min(work, clear.get(LINK, 1.0)) >= config.least_all_ratio and told[POWER] >= config.beside_all_ratio
@@ -153,45 +194,60 @@ class LoadTracker:
         return (power, work) if power >= config.least_power_ratio or beside or moved or still else None
 
     def _told(self, row: int) -> dict[str, float]:
-        return dict(zip(_COLUMNS, map(float, self.ratios[row]), strict=True))
+        return _named(self.ratios[row])
 
     def _wastes(self, told: Mapping[str, float]) -> bool:
         work = [told[name] for name in WORK if np.isfinite(told[name])]
         return bool(work) and told[POWER] > max(1.0, *work) + self.config.wasted_ratio
 
-    def _clear_ratios(self, row: int) -> dict[str, float]:
-        """What of a host stands out among the others."""
-        others = np.delete(self.ratios, row, 0)
-        middle = median(others, 0)
-        width = MAD_TO_SIGMA * median(np.abs(others - middle), 0)
-        with np.errstate(invalid="ignore"):
-            clear = self.ratios[row] - middle >= self.config.clear_sigmas * width
-        return {name: float(self.ratios[row, column]) for column, name in enumerate(_COLUMNS) if clear[column]}
+    def _moves_no_more(self, told: Mapping[str, float]) -> bool:
+        most = max((told[name] for name in WORK if np.isfinite(told[name])), default=1.0)
+        least = 1 + max(self.config.faint_ratio, self.config.follows_ratio * (most - 1))
+        return told[TENSOR] < least and not any(told[name] >= least for name in MOVED)
+
+    def _clear(self, ratios: FloatArray) -> NDArray[np.bool_]:
+        """What of each host stands out among the others, shape (hosts, metrics)."""
+        found = np.zeros(ratios.shape, bool)
+        few = len(ratios) <= _FEW_COUNT
+        for row in range(len(ratios) if few else 1):
+            others = np.delete(ratios, row, 0) if few else ratios
+            middle = median(others, 0)
+            line = middle + self.config.clear_sigmas * MAD_TO_SIGMA * median(np.abs(others - middle), 0)
+            with np.errstate(invalid="ignore"):
+                found[row if few else slice(None)] = (ratios[row] if few else ratios) >= line
+        return found
 
     def _of(self, hosts: Sequence[str]) -> FloatArray:
-        """What is known of these."""
+        """What is known of these, shape (2, 2, hosts, metrics)."""
         if list(hosts) == self.hosts:
-            return self.ratios
+            return self.means.copy()
         rows = {host: row for row, host in enumerate(self.hosts)}
-        found = np.full((len(hosts), len(_COLUMNS)), np.nan, np.float32)
+        found = np.full((_STAGE_COUNT, 2, len(hosts), len(_COLUMNS)), np.nan, np.float32)
         for row, host in enumerate(hosts):
             if host in rows:
-                found[row] = self.ratios[rows[host]]
+                found[..., row, :] = self.means[..., rows[host], :]
         return found
 
     def to_state(self) -> dict[str, Any]:
         """JSON-able state."""
         more = [[host, *astuple(load)] for host, load in sorted(self.more.items())]
-        return {"hosts": self.hosts, "ratios": array_state(self.ratios), "more": more}
+        return {"hosts": self.hosts, "means": array_state(self.means), "floors": array_state(self.floors), "more": more}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Take back what ``to_state`` gave."""
-        self.hosts, self.ratios = list(state["hosts"]), array_from(state["ratios"])
+        self.hosts, self.means = list(state["hosts"]), array_from(state["means"])
+        self.floors = array_from(state["floors"])
         self.more = {host: Load(power, work, since_ns) for host, power, work, since_ns in state["more"]}
 
 
-def load_ratios(values: FloatArray, groups: IntArray, block: Block, window: PeerWindow) -> FloatArray:
-    """What each host does in a window over what is expected of it, shape (hosts, metrics), NaN = not known.
+def load_floors(block: Block) -> FloatArray:
+    """Of each metric that is asked, shape (metrics,): less than some of these is nothing; 0 where nobody has it."""
+    place = {metric.name: column for column, metric in enumerate(block.metrics)}
+    return np.array([block.scales[place[name]].floor if name in place else 0.0 for name in _COLUMNS], np.float32)
+
+
+def load_values(values: FloatArray, groups: IntArray, block: Block, window: PeerWindow) -> FloatArray:
+    """What each host does in a window and what is expected of it, shape (2, hosts, metrics), NaN = not known.
 
     Args:
         values: means over each host's GPUs, shape (hosts, metrics).
@@ -200,15 +256,19 @@ def load_ratios(values: FloatArray, groups: IntArray, block: Block, window: Peer
         window: and what was expected of them; until that is learned, what the group shows is.
     """
     place = {metric.name: column for column, metric in enumerate(block.metrics)}
-    now = np.full((len(values), len(_COLUMNS)), np.nan, np.float32)
+    now = np.full((2, len(values), len(_COLUMNS)), np.nan, np.float32)
     for column, name in enumerate(_COLUMNS):
         if (source := place.get(name)) is None:
             continue
         learned = np.isfinite(window.sigmas[:, source])
         expected = np.where(learned, window.expected[:, source], _of_group(values[:, source], groups))
-        tells = expected > _NOTHING_FLOORS * block.scales[source].floor
-        now[tells, column] = values[tells, source] / expected[tells]
+        tells = np.isfinite(values[:, source]) & np.isfinite(expected)
+        now[0, tells, column], now[1, tells, column] = values[tells, source], expected[tells]
     return now
+
+
+def _named(row: FloatArray) -> dict[str, float]:
+    return dict(zip(_COLUMNS, map(float, row), strict=True))
 
 
 def _of_group(values: FloatArray, groups: IntArray) -> FloatArray:

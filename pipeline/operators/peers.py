@@ -27,7 +27,7 @@ from tocsin.pipeline.operators.peer_absence import Absences
 from tocsin.pipeline.operators.peer_begin import ALL, BeginConfig, BeginTracker
 from tocsin.pipeline.operators.peer_cards import Cards
 from tocsin.pipeline.operators.peer_exits import ExitsConfig, ExitTracker, knows_memory, memory_shares
-from tocsin.pipeline.operators.peer_load import LoadConfig, LoadTracker, load_ratios
+from tocsin.pipeline.operators.peer_load import LoadConfig, LoadTracker, load_floors, load_values
 from tocsin.pipeline.operators.peer_patience import Patience, PatienceConfig, as_asked
 from tocsin.pipeline.operators.peer_rows import (
     GPU_SAMPLES,
@@ -242,6 +242,7 @@ class PeerDetector:
             self._abstain(Reason.TOO_FEW_PEERS)
             return []
         announced = self._graph.in_announced_phase(data.start_ns, data.end_ns)
+        self._see_load(data, told.hosts, seen, groups, step_ns)
         was_idle = self.work.is_idle
         shares = self._shares(np.concatenate([seen.windows["host"].factor, seen.windows["mean"].factor], axis=1))
         if self._began_to_work(data, shares, step_ns):
@@ -254,12 +255,7 @@ class PeerDetector:
             self._first = None
         if announced or self.work.standing_since_ns:
             self._patience.drop()
-            self.load.clear()
         else:
-            if not self.work.is_idle:
-                share = self.load.share_of(data.end_ns - data.start_ns, step_ns)
-                now = load_ratios(seen.values["mean"], groups, self._blocks["mean"], seen.windows["mean"])
-                self.load.take(share, data.start_ns, told.hosts, now)
             crowded = self._working.crowded(seen.sigmas)
             window_ns = data.start_ns, data.end_ns
             near = self._patience.tempered(seen.values, seen.windows)
@@ -364,6 +360,16 @@ class PeerDetector:
             for name, anomalies in (("standing", standing), ("leaning", leaning))
             for anomaly in anomalies
         ]
+
+    def _see_load(self, data: Slice, hosts: Sequence[str], seen: Seen, groups: IntArray, step_ns: int) -> None:
+        """Who works while all others wait does more, too: windows in which the job idles for a while count."""
+        if self._graph.in_announced_phase(data.start_ns, data.end_ns) or self.work.standing_since_ns:
+            self.load.clear()
+            return
+        block = self._blocks["mean"]
+        now = load_values(seen.values["mean"], groups, block, seen.windows["mean"])
+        share = self.load.share_of(data.end_ns - data.start_ns, step_ns)
+        self.load.take(share, data.start_ns, hosts, now, load_floors(block))
 
     def _compare(self, told: Told, groups: IntArray) -> Seen:
         hosts, gpus, of_host, gpu_means = told.hosts, told.gpus, told.of_host, told.gpu_values

@@ -14,7 +14,7 @@ import numpy as np
 
 from tocsin.models.documents import Model, version_of, with_numbers
 from tocsin.models.job_change import JobChange, find_job_change
-from tocsin.models.pace import Slowdown, find_slowdown, most_growth_seconds
+from tocsin.models.pace import Slowdown, find_slowdown, grew_in_own_time, most_growth_seconds
 from tocsin.models.robust import median, spread
 from tocsin.models.steps import (
     SlowConfig,
@@ -106,6 +106,9 @@ _JOB = "job:"
 """Name of the candidate that stands for the whole job; no host name holds a colon."""
 
 
+_HISTORY_COLUMNS = 4
+
+
 class StepDetector:
     """Finds slow ranks and job-wide slowdowns in one job's steps; the graph, shared with ``diagnose``, is fed first."""
 
@@ -156,9 +159,10 @@ class StepDetector:
             now_ns: the slice's end, or an earlier time: as it was seen by then.
         """
         count = bisect_right(self._history_ns, now_ns)
-        seconds = np.array([row[0] for row in self._history[:count]])
+        history = np.array(self._history[:count], float).reshape(count, _HISTORY_COLUMNS)
         ends_ns = np.array(self._history_ns[:count], np.int64)
-        return find_slowdown(seconds, ends_ns, onset_ns, now_ns)
+        found = find_slowdown(history[:, 0], ends_ns, onset_ns, now_ns)
+        return found and replace(found, is_of_own=grew_in_own_time(history, ends_ns, onset_ns))
 
     def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
         """By how much the job's steps may at most be longer since then, by median and mean; None: too few of them."""

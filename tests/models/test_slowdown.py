@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tocsin.models.pace import (
     Slowdown,
     find_slowdown,
+    grew_in_own_time,
     is_uneven,
     means_of_spans,
     most_growth_seconds,
@@ -353,3 +354,38 @@ class TestMostGrowth:
         seconds, ends_ns = steps(*[2.0] * (before + after))
 
         assert most_growth_seconds(seconds, ends_ns, int(ends_ns[before - 1])) is None
+
+
+class TestOfOwn:
+    """What the steps are longer by: columns step, data, other own time, communication."""
+
+    @staticmethod
+    def _grew(data: float, own: float, communication: float, before: int = 20, after: int = 10) -> bool:
+        usual = np.array([1.0, 0.05, 0.75, 0.2])
+        grown = usual + np.array([data + own + communication, data, own, communication])
+        history = np.concatenate([np.tile(usual, (before, 1)), np.tile(grown, (after, 1))])
+        history *= 1 + 0.005 * np.random.default_rng(3).standard_normal((before + after, 1))
+        _, ends_ns = steps(*history[:, 0])
+        return grew_in_own_time(history, ends_ns, int(ends_ns[before - 1]))
+
+    @pytest.mark.parametrize(
+        ("growth", "own"),
+        [((0.0, 0.2, 0.0), True), ((0.2, 0.0, 0.0), True), ((0.0, 0.2, 0.04), True), ((0.0, 0.2, 0.1), False)],
+    )
+    def test_where_communication_is_as_ever_all_compute_longer(
+        self, growth: tuple[float, float, float], own: bool
+    ) -> None:
+        assert self._grew(*growth) is own
+
+    def test_few_steps_or_none_that_are_longer_tell_nothing(self) -> None:
+        assert not self._grew(0.0, 0.2, 0.0, before=4)
+        assert not self._grew(0.0, 0.2, 0.0, after=2)
+        assert not self._grew(0.0, -0.2, 0.0)
+        assert not grew_in_own_time(np.empty((0, 4)), np.empty(0, np.int64), 5)
+
+    def test_where_nobody_measures_phases_nothing_is_told(self) -> None:
+        history = np.tile([1.0, 0.0, math.nan, math.nan], (30, 1))
+        history[20:, 0] = 1.3
+        _, ends_ns = steps(*history[:, 0])
+
+        assert not grew_in_own_time(history, ends_ns, int(ends_ns[19]))

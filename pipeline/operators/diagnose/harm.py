@@ -88,7 +88,9 @@ def hurts_job(  # what is known of it
 
 
 def is_cleared_by_steps(chosen: Sequence[Anomaly], slowdown: Slowdown | None, pace: Pace) -> bool:
-    """Whether another program's CPU is all that speaks for it, and its own time, measured in steps enough, does not.
+    """Whether its own time, measured in steps enough, does not speak for it, and only another program's CPU does.
+
+    Or whatever differs, where all ranks compute longer.
 
     Some steps later a rank's rows may be lost, and nobody can measure it: it is no more why than before.
     """
@@ -96,7 +98,7 @@ def is_cleared_by_steps(chosen: Sequence[Anomaly], slowdown: Slowdown | None, pa
         return False
     if slowdown.step_count * slowdown.step_seconds < _MEASURED_SECONDS:
         return False
-    measured = other_program(chosen) and own_excess_of(chosen, pace) is not None
+    measured = (slowdown.is_of_own or other_program(chosen)) and own_excess_of(chosen, pace) is not None
     return measured and not _explains(chosen, slowdown, pace)
 
 
@@ -213,8 +215,12 @@ def _is_far_down(metric: Mapping[str, Any]) -> bool:
 
 
 def _explains(chosen: Sequence[Anomaly], slowdown: Slowdown, pace: Pace) -> bool:
-    """Whether what these hosts show can be why the steps are slower: their own time, or a link of theirs."""
-    if slowdown.ratio == float("inf") or any({"link", "congestion"} & families(anomaly) for anomaly in chosen):
+    """Whether what these hosts show can be why the steps are slower: their own time, or a link of theirs.
+
+    A link makes others wait in their communication: it is not why all of them compute longer.
+    """
+    of_links = any({"link", "congestion"} & families(anomaly) for anomaly in chosen)
+    if slowdown.ratio == float("inf") or (of_links and not slowdown.is_of_own):
         return True
     growth_seconds = slowdown.step_seconds - slowdown.before_seconds
     excess_seconds = own_excess_of(chosen, pace)

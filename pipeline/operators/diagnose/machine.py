@@ -51,7 +51,7 @@ from tocsin.pipeline.operators.diagnose.standing import (
     since_standing,
     steps_go_on,
 )
-from tocsin.pipeline.operators.diagnose.timing import why_not, window_ns
+from tocsin.pipeline.operators.diagnose.timing import TELLING_WINDOWS, why_not, window_ns
 from tocsin.pipeline.operators.diagnose.twins import find_twins
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
@@ -159,6 +159,7 @@ def _find_working(  # as above
     is_pause = paused_ns < max(rules.sure_standing_ns, 2 * patience_ns) if patience_ns else False
     tentative = is_pause or lasted_ns < rules.sure_ns
     finding = replace(finding, tentative=tentative, is_brief=tentative and not is_pause)
+    finding = replace(finding, hard_ns=TELLING_WINDOWS * window_ns(graph, chosen))
     finding = replace(finding, is_harmless=finding.is_harmless or is_harmless)
     return [finding, *holding], []
 

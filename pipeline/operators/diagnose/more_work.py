@@ -19,4 +19,6 @@ def shows_more_work(graph: JobGraph, anomaly: Anomaly, pace: Pace) -> bool:
     sees_steps = pace.median_step_ns <= max(_WINDOW_NS, window_ns(graph, [anomaly]))
     load = pace.more_work(host)
     draws_more = load is not None and may_work_harder(anomaly, load.since_ns)
-    return sees_steps and (works_harder(anomaly) or draws_more) and not pace.wastes_power(host)
+    if pace.wastes_power(host) or pace.moves_no_more(host):
+        return False
+    return sees_steps and (works_harder(anomaly) or draws_more)

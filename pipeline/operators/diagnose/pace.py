@@ -38,6 +38,10 @@ class Pace(Protocol):
         """How much more work than its peers a host lately does, None: no more, or nobody knows."""
         ...
 
+    def moves_no_more(self, host: str) -> bool:
+        """Whether a host's tensor cores and links are known to do no more than expected."""
+        ...
+
     def wastes_power(self, host: str) -> bool:
         """Whether a host lately draws more power than expected and does not do as much more with it."""
         ...

@@ -16,6 +16,7 @@ from tocsin.pipeline.operators.diagnose.deviations import (
 )
 from tocsin.pipeline.operators.diagnose.more_work import shows_more_work
 from tocsin.pipeline.operators.diagnose.pace import Pace
+from tocsin.pipeline.operators.diagnose.timing import TELLING_WINDOWS, longest_window_ns
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.pipeline.operators.peer_load import POWER
@@ -317,6 +318,7 @@ def _slow_hosts(graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], rule
         common=common_component(graph, {graph.host_of(rank) for rank in ranks}),
         seen_ns=anomaly.end_ns,
         is_soft=bool(detail["from_start"]),
+        hard_ns=TELLING_WINDOWS * longest_window_ns(graph, {graph.host_of(rank) for rank in ranks}),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tocsin.models.pace import Slowdown
 from tocsin.pipeline.operators.diagnose.deviations import other_program
@@ -24,6 +24,8 @@ _EARLY_SHARE_RATIO = 0.2
 _BEFORE_SHARE_RATIO = 0.6
 """And one that was slower by this share of it already was."""
 
+TELLING_WINDOWS = 2
+"""Of windows that are long (samples of 10 s and more) so many must have told whether a machine only has more to do."""
 OWN_SHARE_RATIO = 0.3
 """From this share of the steps' growth on, a machine's own time explains it."""
 
@@ -39,7 +41,7 @@ def window_ns(graph: JobGraph, chosen: Sequence[Anomaly]) -> int:
 
     Of thousands of machines whose steps end at other places in a window of 25 s some lie far out in one of them.
     """
-    return _longest_window_ns(graph, [anomaly.component.name for anomaly in chosen])
+    return longest_window_ns(graph, [anomaly.component.name for anomaly in chosen])
 
 
 def why_not(
@@ -86,7 +88,7 @@ def _came_before(graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, slow
     if not other_program(chosen):
         late_ns = round(_STRONG_LATE_FACTOR * late_ns)  # what else differs seldom does for no reason
     # Several steps tell of each of the two spans, or several windows where there are no steps.
-    unit_ns = pace.median_step_ns or _longest_window_ns(graph, hosts)
+    unit_ns = pace.median_step_ns or longest_window_ns(graph, hosts)
     span_ns = max(late_ns // 2, round(_TOLD_COUNT * unit_ns))
     then = pace.slowdown_since(onset_ns - 3 * span_ns, onset_ns - span_ns)
     since = pace.slowdown_since(onset_ns - span_ns, onset_ns)
@@ -119,8 +121,9 @@ def began_later(graph: JobGraph, slow: Sequence[Finding], machine: Sequence[Find
 
 def _late_ns(graph: JobGraph, hosts: Sequence[str], pace: Pace) -> int:
     """How much later than what makes the job slower, or earlier than that, something is that has not to do with it."""
-    return max(_LATE_NS, round(_LATE_STEP_COUNT * pace.median_step_ns), 2 * _longest_window_ns(graph, hosts))
+    return max(_LATE_NS, round(_LATE_STEP_COUNT * pace.median_step_ns), 2 * longest_window_ns(graph, hosts))
 
 
-def _longest_window_ns(graph: JobGraph, hosts: Sequence[str]) -> int:
+def longest_window_ns(graph: JobGraph, hosts: Iterable[str]) -> int:
+    """The longest metric window of these, 0: they send none."""
     return max((graph.hosts[host].beat_ns for host in hosts if host in graph.hosts), default=0)

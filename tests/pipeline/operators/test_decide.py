@@ -558,6 +558,16 @@ def test_a_process_that_ended_is_not_taken_back_because_its_host_had_more_to_do(
     assert all(line.state is not VerdictState.CANCELLED for line in life.lines)
 
 
+@pytest.mark.parametrize(("needs", "second"), [(0, 46), (100, 101)])
+def test_a_drain_waits_until_long_windows_have_told(needs: int, second: int) -> None:
+    """Samples of 30 s: whether a machine only has more to do is known after minutes."""
+    life = Life()
+    life.see(finding(SLOW, "n3", hard_ns=needs * NS_PER_SECOND), seconds=200)
+
+    [drained] = [line for line in life.lines if line.action.value == "drain"]
+    assert abs((drained.detected_ns - life.lines[0].detected_ns) / NS_PER_SECOND - second) <= 1
+
+
 class TestRelapses:
     """Spells that are each too short to be believed."""
 
@@ -576,11 +586,33 @@ class TestRelapses:
         life.lines.clear()
         self._spells(life, 4)
 
-        assert life.states() == ["open", "confirmed", "confirmed"]
-        assert [line.action.value for line in life.lines] == ["probe", "probe", "drain"]
+        assert life.states() == ["open", "confirmed"]
+        assert [line.action.value for line in life.lines] == ["probe", "probe"]
         assert {line.verdict_id for line in life.lines} == {life.lines[0].verdict_id}
         life.see(seconds=80)
-        assert life.states() == ["open", "confirmed", "confirmed", "resolved"]
+        assert life.states() == ["open", "confirmed", "resolved"]
+
+    def test_a_drain_is_proposed_for_one_long_spell_and_not_while_it_is_well(self) -> None:
+        life = Life()
+        self._spells(life, 3)
+        life.lines.clear()
+        life.see(finding(SLOW, "n3", cause="thermal_throttle"), seconds=60)
+        life.see(seconds=30)
+        life.see(finding(SLOW, "n3", cause="thermal_throttle"), seconds=10)
+
+        assert [(line.action.value, line.reason) for line in life.lines[-2:]] == [
+            ("drain", "same_rank_slowest_every_window"),
+            ("probe", "comes_and_goes"),
+        ]
+
+    def test_uneven_data_that_move_from_host_to_host_are_one_notice(self) -> None:
+        life = Life()
+        for _ in range(12):
+            life.see(finding(SLOW, cause="data_imbalance", onset=life.second), seconds=10)
+            life.see(seconds=20)
+
+        assert life.states() == ["open", "cancelled"] * 2 + ["open", "confirmed"]
+        assert {line.action.value for line in life.lines if line.state.value != "cancelled"} == {"notify"}
 
     def test_what_is_rare_or_of_another_or_may_be_a_pause_is_not(self) -> None:
         rare, other, pause = Life(), Life(), Life()

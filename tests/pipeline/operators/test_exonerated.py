@@ -37,6 +37,9 @@ class GrowingPace(Pace):
     def wastes_power(self, host: str) -> bool:
         return host in self.wasting
 
+    def moves_no_more(self, host: str) -> bool:
+        return False
+
     def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
         return self.growth_seconds
 

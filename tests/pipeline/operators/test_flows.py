@@ -167,6 +167,9 @@ class _StepsOfOneSecond:
     def wastes_power(self, host: str) -> bool:
         return False
 
+    def moves_no_more(self, host: str) -> bool:
+        return False
+
     def own_excess_seconds(self, host: str) -> None:
         """Not measured."""
 

@@ -208,6 +208,9 @@ class StubPace:
     def wastes_power(self, host: str) -> bool:
         return False
 
+    def moves_no_more(self, host: str) -> bool:
+        return False
+
     def own_excess_seconds(self, host: str) -> float | None:
         return None
 

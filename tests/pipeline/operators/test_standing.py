@@ -89,6 +89,9 @@ class Pace:
     def wastes_power(self, host: str) -> bool:
         return False
 
+    def moves_no_more(self, host: str) -> bool:
+        return False
+
 
 def _differs(
     host: str, span: tuple[float, float], metric: str, direction: str, now_sigmas: float = 9.0, **detail: object
@@ -467,6 +470,26 @@ def test_whose_own_time_was_measured_beside_another_programs_cpu_is_not_why_when
     later = _told(MeasuredPace(SLOWER), 65, cleared, metric)
 
     assert [fault for fault, _ in (first[0], later[0])] == ["fail_slow" if hurts_later else "degraded"] * 2
+
+
+@pytest.mark.parametrize(
+    ("of_own", "own_seconds", "fault"),
+    [(True, 0.0, "degraded"), (True, 0.4, "fail_slow"), (False, 0.0, "fail_slow"), (True, None, "fail_slow")],
+    ids=["all compute longer", "and it most of all", "communication is longer", "not measured"],
+)
+@pytest.mark.parametrize("metric", ["rdma_bytes_per_second", "nvlink_bytes_per_second", "pfc_tx_packets_per_second"])
+def test_a_link_is_not_why_all_ranks_compute_longer(
+    metric: str, of_own: bool, own_seconds: float | None, fault: str
+) -> None:
+    """An exporter lost a field as the job went on to longer sequences."""
+    pace = MeasuredPace(replace(SLOWER, is_of_own=of_own), own_seconds=own_seconds)
+    direction = "high" if metric.startswith("pfc") else "low"
+    found, _ = find_machine(
+        _graph(), _ns(60), [_differs("n3", (0, 60), metric, direction)], pace, MachineRules(), Cleared()
+    )
+
+    assert [finding.fault.value for finding in found] == [fault]
+    assert found[0].is_harmless == (fault == "degraded")
 
 
 @dataclass
