@@ -15,11 +15,12 @@ from tocsin.schemas.metrics import possible_range
 from tocsin.schemas.records import NS_PER_SECOND
 
 _SHARED_TICKS_RATIO = 0.01
+_LEAST_EMPTY_NS, _NEVER_NS = 60 * NS_PER_SECOND, -1
 
 
 def notes_of(recording: Recording) -> tuple[str, ...]:
     """What was passed over when it was read, rows out of time, samples that do not fit ``tick_seconds``."""
-    checks = (_out_of_time, _off_tick, _out_of_scope, _impossible, _without_duration, _unplaced)
+    checks = (_out_of_time, _off_tick, _out_of_scope, _impossible, _without_samples, _without_duration, _unplaced)
     return (*recording.notes, *(note for check in checks for note in check(recording)))
 
 
@@ -96,6 +97,27 @@ def _impossible(recording: Recording) -> Iterator[str]:
             place = f"host_metrics.parquet, column {metric.name}, row {wrong[0]}: {values[wrong[0]]:g}"
             known = int((~np.isnan(values)).sum())
             yield f"{place} cannot be ({low:g} to {high:g}); {wrong.size} of {known} samples cannot and are left out"
+
+
+def _without_samples(recording: Recording) -> Iterator[str]:
+    """Hosts whose rows hold no number, or none any more: nothing is judged of them by metrics."""
+    columns = recording.tables.get("host_metrics")
+    if columns is None:
+        return
+    table, hosts = metric_table_of(recording), cast(Text, columns["host"])
+    known = np.zeros(len(hosts.codes), bool)
+    for metric in (*table.gpu, *table.host):
+        if metric.name in columns:
+            known |= np.isfinite(cast(NDArray[Any], columns[metric.name]))
+    times = cast(NDArray[np.int64], columns["ts_ns"])
+    newest_ns, told_ns = np.full((2, len(hosts.words)), _NEVER_NS, np.int64)
+    np.maximum.at(newest_ns, hosts.codes, times)
+    np.maximum.at(told_ns, hosts.codes[known], times[known])
+    empty = (newest_ns > _NEVER_NS) & ((told_ns == _NEVER_NS) | (newest_ns - told_ns >= _LEAST_EMPTY_NS))
+    for code in np.flatnonzero(empty).tolist():
+        since_seconds = (int(told_ns[code]) - recording.manifest.start_ns) / NS_PER_SECOND
+        since = f" from {since_seconds:.0f} s on" if told_ns[code] > _NEVER_NS else ""
+        yield f"host_metrics.parquet: {hosts.words[code]} has rows and not one sample{since} (monitoring_lost)"
 
 
 def _without_duration(recording: Recording) -> Iterator[str]:

@@ -450,6 +450,20 @@ class TestNotes:
         assert "metrics.json, disk_latency_seconds: host_metrics.parquet has no such column" in found
         assert "host_metrics.parquet, column disk_latency: no built-in metric, nor in metrics.json: left out" in found
 
+    @pytest.mark.parametrize(("second", "since"), [(0, ""), (100, " from 99 s on"), (200, None)])
+    def test_a_host_whose_rows_hold_no_sample(self, tmp_path: Path, second: int, since: str | None) -> None:
+        tables = drawn("none")
+        metrics = tables["host_metrics"]
+        silent = np.array([host == "h1" for host in metrics["host"]]) & (metrics["ts_ns"] >= START_NS + second * S)
+        assert silent.any()
+        for name, values in metrics.items():
+            if np.issubdtype(np.asarray(values).dtype, np.floating):
+                metrics[name] = np.where(silent, np.nan, values)
+        found = self.notes(tmp_path, tables)
+
+        told = f"host_metrics.parquet: h1 has rows and not one sample{since} (monitoring_lost)"
+        assert (told in found) if since is not None else "not one sample" not in found
+
     def test_rows_after_the_end(self, tmp_path: Path) -> None:
         tables = drawn("none")
         late = int((tables["steps"]["ts_ns"] >= START_NS + 100 * S).sum())
