@@ -77,6 +77,8 @@ class Reason(StrEnum):
     # a verdict changes
     EVIDENCE_GREW = "evidence_grew"
     STILL_TRUE = "still_true"
+    COMES_AND_GOES = "comes_and_goes"
+    """It is well now, was slow again and again of late, and will hardly stay well: no machine is taken away for it."""
     RECOVERED = "recovered"
     JOB_ENDED = "job_ended"
     NEW_ATTEMPT = "new_attempt"
@@ -108,8 +110,6 @@ class Reason(StrEnum):
     WORKS_HARDER = "works_harder"
     """Takes longer for its steps, or makes all steps longer, and does more work a second than its peers meanwhile: it
     has more to do."""
-    COMES_AND_GOES = "comes_and_goes"
-    """It is well now, was slow again and again of late, and will hardly stay well: no machine is taken away for it."""
     OTHER_WORK = "other_work"
     """No step ends, and the machines work on: an evaluation, a compilation or a checkpoint that nobody announced."""
     STEPS_GO_ON = "steps_go_on"
