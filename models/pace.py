@@ -26,9 +26,9 @@ class Slowdown:
         before_seconds: median step time before.
         error_ratio: standard error of ``ratio``.
         step_count: steps since then, 0: it is told by work, or by a step that does not end.
+        is_of_bursts: some steps since then are long, and the others as ever: ``ratio`` is that of their mean.
         is_of_work: no steps tell it but work a second, and the times are in units of the usual.
         is_of_own: all ranks compute (or wait for data) longer by as much, and their communication is as ever.
-        is_of_bursts: some steps since then are long, and the others as ever: ``ratio`` is that of their mean.
     """
 
     ratio: float
@@ -76,6 +76,16 @@ def overdue_seconds(step_seconds: float) -> float:
     return _OVERDUE_FACTOR * step_seconds + _OVERDUE_SECONDS
 
 
+def _around(seconds: FloatArray, ends_ns: IntArray, onset_ns: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Rows of the last steps before a point in time, and of the last ones after it.
+
+    A step that was under way then counts as after where half of it or more lies behind.
+    """
+    begins_ns = ends_ns - (seconds * 1e9).astype(np.int64)
+    before = np.flatnonzero(ends_ns <= onset_ns)[-_BEFORE_COUNT:]
+    return before, np.flatnonzero((begins_ns + ends_ns) // 2 >= onset_ns)[-_AFTER_COUNT:]
+
+
 def find_slowdown(seconds: FloatArray, ends_ns: IntArray, onset_ns: int, now_ns: int) -> Slowdown | None:
     """Compare the steps before a point in time with those after it.
 
@@ -88,8 +98,7 @@ def find_slowdown(seconds: FloatArray, ends_ns: IntArray, onset_ns: int, now_ns:
     Returns:
         None where fewer than five steps lie before, or none after and none is overdue.
     """
-    begins_ns = ends_ns - (seconds * 1e9).astype(np.int64)
-    before = seconds[ends_ns <= onset_ns][-_BEFORE_COUNT:]
+    before, after = (seconds[rows] for rows in _around(seconds, ends_ns, onset_ns))
     if before.size < _FEWEST_BEFORE:
         return None
     usual, settled = float(np.median(before)), _settled_seconds(seconds, ends_ns, onset_ns)
@@ -97,8 +106,6 @@ def find_slowdown(seconds: FloatArray, ends_ns: IntArray, onset_ns: int, now_ns:
         usual = settled
     noise = 1.4826 * float(np.median(np.abs(before - usual))) / max(usual, 1e-6)
     overdue = (now_ns - int(ends_ns[-1])) / 1e9 > overdue_seconds(usual)
-    # A step that was under way at the onset counts: half of it or more lies behind.
-    after = seconds[(begins_ns + ends_ns) // 2 >= onset_ns][-_AFTER_COUNT:]
     if overdue:
         return Slowdown(float("inf"), True, False, float("nan"), usual)
     if not after.size:
@@ -126,8 +133,7 @@ def most_growth_seconds(seconds: FloatArray, ends_ns: IntArray, onset_ns: int) -
     Returns:
         None where fewer than eight steps lie before, or four after.
     """
-    before = seconds[ends_ns <= onset_ns][-_BEFORE_COUNT:]
-    after = seconds[ends_ns - (seconds * 0.5e9).astype(np.int64) >= onset_ns][-_AFTER_COUNT:]
+    before, after = (seconds[rows] for rows in _around(seconds, ends_ns, onset_ns))
     if before.size < _MIN_GROWTH_COUNTS[0] or after.size < _MIN_GROWTH_COUNTS[1]:
         return None
     noise = 1.4826 * float(np.median(np.abs(before - np.median(before))))
@@ -215,11 +221,7 @@ def grew_in_own_time(history: NDArray[np.float64], ends_ns: NDArray[np.int64], o
         ends_ns: shape (steps,).
         onset_ns: a time of the past.
     """
-    if history.shape[0] == 0:
-        return False
-    begins_ns = ends_ns - (history[:, 0] * 1e9).astype(np.int64)
-    before = history[ends_ns <= onset_ns][-_BEFORE_COUNT:]
-    after = history[(begins_ns + ends_ns) // 2 >= onset_ns][-_AFTER_COUNT:]
+    before, after = (history[rows] for rows in _around(history[:, 0], ends_ns, onset_ns))
     if before.shape[0] < _FEWEST_BEFORE or after.shape[0] < _FEWEST_AFTER:
         return False
     step, data, own, communication = median(after, 0) - median(before, 0)

@@ -230,18 +230,9 @@ class Decide:
         incident.certain = finding.certain
         # Evidence that does not go on (a job that makes no steps now) confirms nothing.
         incident.seen_ns = finding.seen_ns or now_ns
-        lasted_ns = incident.seen_ns - incident.opened_ns
         confirmed = verdict.state is VerdictState.CONFIRMED and (retold or not changed)
-        again = (
-            finding.fault is FaultKind.FAIL_SLOW
-            and throttles(finding)
-            and self._relapses.comes_again(finding.fault, finding.suspects, incident.opened_ns)
-        )
-        lasted = lasted_ns >= self._config.confirm_ns[finding.fault] and not finding.tentative
-        lasted = lasted or (again and (finding.is_brief or not finding.tentative))
-        confirm = confirmed or lasted
-        hard_ns = max(self._config.hard_ns.get(finding.fault, 0), finding.hard_ns)
-        hard = finding.certain or incident.seen_ns - incident.spell_began_ns >= hard_ns
+        confirm = confirmed or self._lasted(incident, finding)
+        hard = finding.certain or self._lasted_for_hard(incident, finding)
         action = verdict.action if retold else action_of(finding, confirmed=confirm or finding.certain, hard=hard)
         if not changed and confirm == confirmed and action is verdict.action:
             return []
@@ -265,6 +256,20 @@ class Decide:
         )
         return [incident.verdict]
 
+    def _lasted(self, incident: Incident, finding: Finding) -> bool:
+        """Whether it has been so for long enough to be confirmed: throttling that comes again need not last."""
+        if finding.tentative and not finding.is_brief:
+            return False
+        throttled = finding.fault is FaultKind.FAIL_SLOW and throttles(finding)
+        if throttled and self._relapses.comes_again(finding.fault, finding.suspects, incident.opened_ns):
+            return True
+        return not finding.tentative and incident.seen_ns - incident.opened_ns >= self._config.confirm_ns[finding.fault]
+
+    def _lasted_for_hard(self, incident: Incident, finding: Finding) -> bool:
+        """Whether it has been so, without a break, for long enough to take a machine away."""
+        hard_ns = max(self._config.hard_ns.get(finding.fault, 0), finding.hard_ns)
+        return incident.seen_ns - incident.spell_began_ns >= hard_ns
+
     def _age(self, now_ns: int) -> list[Verdict]:
         lines = []
         for incident in list(self._incidents):
@@ -285,14 +290,16 @@ class Decide:
         return lines
 
     def _soften(self, incident: Incident, now_ns: int) -> Verdict:
-        """A machine that is well now, and will hardly stay so, is looked at and not taken away."""
+        """A machine that is well now, and will hardly stay so, is looked at and not taken away.
+
+        That it is well prolongs no action.
+        """
         incident.verdict = replace(
             incident.verdict,
             action=ActionKind.PROBE,
             detected_ns=now_ns,
             update=incident.verdict.update + 1,
             reason=Reason.COMES_AND_GOES.value,
-            expires_ns=now_ns + self._config.action_ttl_ns,
         )
         return incident.verdict
 

@@ -117,7 +117,10 @@ class LoadTracker:
     @property
     def ratios(self) -> FloatArray:
         """The one over the other, shape (hosts, metrics), NaN where there is nothing to take a ratio of."""
-        done, expected = self.means[-1]
+        return self._ratios_of(slice(None))
+
+    def _ratios_of(self, rows: int | slice) -> FloatArray:
+        done, expected = self.means[-1][:, rows]
         with np.errstate(invalid="ignore", divide="ignore"):
             tells = expected > _NOTHING_FLOORS * self.floors
             return np.where(tells, done / expected, np.nan).astype(np.float32)
@@ -194,7 +197,7 @@ class LoadTracker:
         return (power, work) if power >= config.least_power_ratio or beside or moved or still else None
 
     def _told(self, row: int) -> dict[str, float]:
-        return _named(self.ratios[row])
+        return _named(self._ratios_of(row))
 
     def _wastes(self, told: Mapping[str, float]) -> bool:
         work = [told[name] for name in WORK if np.isfinite(told[name])]
@@ -207,15 +210,17 @@ class LoadTracker:
 
     def _clear(self, ratios: FloatArray) -> NDArray[np.bool_]:
         """What of each host stands out among the others, shape (hosts, metrics)."""
+        if len(ratios) > _FEW_COUNT:
+            return ratios >= self._line(ratios)
         found = np.zeros(ratios.shape, bool)
-        few = len(ratios) <= _FEW_COUNT
-        for row in range(len(ratios) if few else 1):
-            others = np.delete(ratios, row, 0) if few else ratios
-            middle = median(others, 0)
-            line = middle + self.config.clear_sigmas * MAD_TO_SIGMA * median(np.abs(others - middle), 0)
-            with np.errstate(invalid="ignore"):
-                found[row if few else slice(None)] = (ratios[row] if few else ratios) >= line
+        for row in range(len(ratios)):
+            found[row] = ratios[row] >= self._line(np.delete(ratios, row, 0))
         return found
+
+    def _line(self, others: FloatArray) -> FloatArray:
+        """From where on a host stands out among others, shape (metrics,)."""
+        middle = median(others, 0)
+        return middle + np.float32(self.config.clear_sigmas * MAD_TO_SIGMA) * median(np.abs(others - middle), 0)
 
     def _of(self, hosts: Sequence[str]) -> FloatArray:
         """What is known of these, shape (2, 2, hosts, metrics)."""

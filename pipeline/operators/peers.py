@@ -242,7 +242,10 @@ class PeerDetector:
             self._abstain(Reason.TOO_FEW_PEERS)
             return []
         announced = self._graph.in_announced_phase(data.start_ns, data.end_ns)
-        self._see_load(data, told.hosts, seen, groups, step_ns)
+        if announced or self.work.standing_since_ns:
+            self.load.clear()
+        else:
+            self._see_load(data, told.hosts, seen, groups, step_ns)
         was_idle = self.work.is_idle
         shares = self._shares(np.concatenate([seen.windows["host"].factor, seen.windows["mean"].factor], axis=1))
         if self._began_to_work(data, shares, step_ns):
@@ -363,9 +366,6 @@ class PeerDetector:
 
     def _see_load(self, data: Slice, hosts: Sequence[str], seen: Seen, groups: IntArray, step_ns: int) -> None:
         """Who works while all others wait does more, too: windows in which the job idles for a while count."""
-        if self._graph.in_announced_phase(data.start_ns, data.end_ns) or self.work.standing_since_ns:
-            self.load.clear()
-            return
         block = self._blocks["mean"]
         now = load_values(seen.values["mean"], groups, block, seen.windows["mean"])
         share = self.load.share_of(data.end_ns - data.start_ns, step_ns)

@@ -54,7 +54,8 @@ _LINK_CAUSES = frozenset({"nic_dropout", "aoc_error"})
 
 
 _NOBODYS = frozenset({"shared_service", "workload_change", "data_imbalance", "software_jitter"})
-"""What steps say of a job that is slow, and of no machine."""
+"""What steps say of a job that is slow, and of no machine. Of slow groups (``placement``) and of a slow stage a part
+that reports itself slow may be why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,10 +88,9 @@ def hurts_job(  # what is known of it
 
 
 def is_cleared_by_steps(chosen: Sequence[Anomaly], slowdown: Slowdown | None, pace: Pace) -> bool:
-    """Whether its own time, measured in steps enough, does not speak for it, and only another program's CPU does.
+    """Whether these hosts' own time, measured in steps enough, shows that they are not why.
 
-    Or whatever differs, where all ranks compute longer.
-
+    It does where another program's CPU is all that speaks for it, or where all ranks compute longer, whatever differs.
     Some steps later a rank's rows may be lost, and nobody can measure it: it is no more why than before.
     """
     if slowdown is None or not slowdown.is_certain or slowdown.step_count < _MEASURED_STEPS:

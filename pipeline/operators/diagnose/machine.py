@@ -158,9 +158,13 @@ def _find_working(  # as above
     finding = _finding(graph, chosen, onset_ns, slowdown, reason, hurts=hurts)
     is_pause = paused_ns < max(rules.sure_standing_ns, 2 * patience_ns) if patience_ns else False
     tentative = is_pause or lasted_ns < rules.sure_ns
-    finding = replace(finding, tentative=tentative, is_brief=tentative and not is_pause)
-    finding = replace(finding, hard_ns=TELLING_WINDOWS * window_ns(graph, chosen))
-    finding = replace(finding, is_harmless=finding.is_harmless or is_harmless)
+    finding = replace(
+        finding,
+        tentative=tentative,
+        is_brief=tentative and not is_pause,
+        hard_ns=TELLING_WINDOWS * window_ns(graph, chosen),
+        is_harmless=finding.is_harmless or is_harmless,
+    )
     return [finding, *holding], []
 
 

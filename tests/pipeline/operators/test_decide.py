@@ -604,6 +604,7 @@ class TestRelapses:
             ("drain", "same_rank_slowest_every_window"),
             ("probe", "comes_and_goes"),
         ]
+        assert life.lines[-1].expires_ns == life.lines[-2].expires_ns  # that it is well prolongs nothing
 
     def test_uneven_data_that_move_from_host_to_host_are_one_notice(self) -> None:
         life = Life()
