@@ -190,7 +190,7 @@ class Diagnose:
                 hang = [stuck]
             findings.extend(hang)
             reasons.extend(hang_reasons)
-        lost, lost_reasons = find_silence(self._graph, now_ns, pace, self._config.silence, emptied)
+        lost, lost_reasons = find_silence(self._graph, now_ns, pace, self._config.silence, silent, emptied)
         if all_live and not self._waits.agrees(lost):
             # The peers stand, but it is not these hosts that they wait for.
             lost, lost_reasons = [], lost_reasons | dict.fromkeys(silent, Reason.MONITORING_LOST)

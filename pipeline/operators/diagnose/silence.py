@@ -6,7 +6,7 @@ its peers stopped with it; when they go on, only monitoring is lost.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tocsin.pipeline.operators.diagnose.common import common_component, few_hosts, is_whole, suspects_of
@@ -71,7 +71,12 @@ def silent_hosts(graph: JobGraph, now_ns: int, config: SilenceConfig) -> list[st
 
 
 def find_silence(
-    graph: JobGraph, now_ns: int, pace: Pace, config: SilenceConfig, emptied: Collection[str] = ()
+    graph: JobGraph,
+    now_ns: int,
+    pace: Pace,
+    config: SilenceConfig,
+    silent: Sequence[str],
+    emptied: Collection[str] = (),
 ) -> tuple[list[Finding], dict[str, Reason]]:
     """What the silence of hosts means.
 
@@ -80,18 +85,19 @@ def find_silence(
         now_ns: the slice's end.
         pace: the job's pace.
         config: settings.
+        silent: the hosts concerned, as ``silent_hosts`` finds them.
         emptied: hosts whose GPU memory is free while the others hold theirs.
 
     Returns:
         Findings, and for each silent host that is not accused the reason why not.
     """
-    silent = silent_hosts(graph, now_ns, config)
     if not silent or graph.ended():
         return [], {}
+    mute = set(silent)  # thousands, where a network is down
     speaking = {
         host
         for host, facts in graph.hosts.items()
-        if host not in silent and facts.beat_ns and not _monitoring_ended(graph, host)
+        if host not in mute and facts.beat_ns and not _monitoring_ended(graph, host)
     }
     if not speaking:
         if any(_monitoring_ended(graph, host) for host in graph.hosts):
@@ -106,7 +112,7 @@ def find_silence(
     if excuse is not None:
         return [], dict.fromkeys(silent, excuse)
     late_ns = 0 if pace.median_step_ns else config.late_ns
-    seen_ns = {host: graph.hosts[host].last_seen_ns for host in sorted(set(silent) - graph.spare_hosts())}
+    seen_ns = {host: graph.hosts[host].last_seen_ns for host in sorted(mute - graph.spare_hosts())}
     ended = _ended_before(graph, pace, seen_ns, progress_ns - before_ns)
     seen_ns = {host: last_ns for host, last_ns in seen_ns.items() if host not in ended}
     guilty = [host for host, last_ns in seen_ns.items() if -before_ns <= last_ns - progress_ns <= after_ns]
@@ -115,7 +121,7 @@ def find_silence(
         longest_ns = now_ns - config.long_silence_ns
         late_ns = late_ns if progress_ns <= longest_ns else 0  # its peers worked on: they stand for another reason yet
         guilty = [host for host, last_ns in seen_ns.items() if longest_ns >= last_ns > progress_ns - late_ns]
-    reasons = {host: Reason.MONITORING_LOST for host in silent if host not in guilty}
+    reasons = dict.fromkeys(sorted(mute.difference(guilty)), Reason.MONITORING_LOST)
     reasons |= dict.fromkeys(ended, Reason.ENDED_WITH_OTHERS)
     needed_ns = config.sure_ns if set(emptied) & speaking else 0  # one that speaks has lost its processes
     if now_ns - progress_ns < config.known_factor * pace.longest_standing_ns:
@@ -219,7 +225,7 @@ def _unreachable(graph: JobGraph, guilty: list[str], progress_ns: int, now_ns: i
     )
 
 
-def _job_silent(graph: JobGraph, silent: list[str]) -> Finding:
+def _job_silent(graph: JobGraph, silent: Sequence[str]) -> Finding:
     first = min(graph.hosts[host].last_seen_ns for host in silent)
     last = max(graph.hosts[host].last_seen_ns for host in silent)
     evidence = Evidence("silence", "host_silence", 1.0, first, last, f"all {len(silent)} hosts of the job fell silent")

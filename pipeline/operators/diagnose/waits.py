@@ -255,8 +255,8 @@ class WaitTracker:
         return patience
 
     def _input(self, silent: Sequence[str]) -> HangInput:
-        graph = self._graph
-        quiet = frozenset(rank for rank in graph.ranks if graph.host_of(rank) in silent)
+        graph, mute = self._graph, frozenset(silent)
+        quiet = frozenset(rank for rank in graph.ranks if graph.host_of(rank) in mute)
         facts = {}
         frozen = graph.killed_last()
         for rank, known in graph.ranks.items():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
 
 from tocsin.models.pace import Slowdown
-from tocsin.pipeline.operators.diagnose.silence import SilenceConfig, find_silence
+from tocsin.pipeline.operators.diagnose.silence import SilenceConfig, find_silence, silent_hosts
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas import events
@@ -72,6 +73,15 @@ def at(second: float) -> int:
     return T0 + int(second * NS_PER_SECOND)
 
 
+def find(
+    graph: JobGraph, second: int, pace: StubPace, emptied: Sequence[str] = ()
+) -> tuple[list[Finding], dict[str, Reason]]:
+    """As the operator asks."""
+    config = SilenceConfig()
+    silent = silent_hosts(graph, at(second), config)
+    return find_silence(graph, at(second), pace, config, silent, emptied)
+
+
 class Job:
     """Eight hosts, a rank on each; some say nothing after ``LOST_SECOND``."""
 
@@ -97,7 +107,7 @@ class Job:
         return self
 
     def find(self, second: int, pace: StubPace) -> tuple[list[Finding], dict[str, Reason]]:
-        return find_silence(self.graph, at(second), pace, SilenceConfig())
+        return find(self.graph, second, pace)
 
 
 def test_the_others_stand_since_then_by_their_steps() -> None:
@@ -159,7 +169,7 @@ def test_one_that_speaks_has_lost_its_processes(second: int, is_named: bool) -> 
     """An agent that pauses then is no evidence beside that; a silence that lasts is."""
     job = Job().run(second, steps_until=LOST_SECOND)
 
-    found, reasons = find_silence(job.graph, at(second), StubPace(NS_PER_SECOND), SilenceConfig(), emptied=["n5"])
+    found, reasons = find(job.graph, second, StubPace(NS_PER_SECOND), ["n5"])
 
     assert bool(found) is is_named
     assert reasons == ({} if is_named else {"n3": Reason.WITHIN_PATIENCE})
@@ -168,7 +178,7 @@ def test_one_that_speaks_has_lost_its_processes(second: int, is_named: bool) -> 
 def test_the_silent_one_lost_its_processes() -> None:
     job = Job().run(80, steps_until=LOST_SECOND)
 
-    found, _ = find_silence(job.graph, at(80), StubPace(NS_PER_SECOND), SilenceConfig(), emptied=["n3"])
+    found, _ = find(job.graph, 80, StubPace(NS_PER_SECOND), ["n3"])
 
     assert [suspect.component.name for suspect in found[0].suspects] == ["n3"]
 
@@ -264,7 +274,7 @@ def test_hosts_that_speak_only_when_something_happens_are_never_silent() -> None
     for rank in range(8):
         graph.take([Topology(JOB, f"n{rank}", T0, (RankPlace(rank, f"n{rank}"),))])
 
-    assert find_silence(graph, at(3600), StubPace(), SilenceConfig()) == ([], {})
+    assert find(graph, 3600, StubPace()) == ([], {})
 
 
 def test_a_phase_that_is_over_explains_no_standstill() -> None:
