@@ -90,6 +90,22 @@ class PeerState:
         """The same state of these rows alone."""
         return PeerState(self.level[rows], self.own_spread[rows], self.seen_count[rows], self.spread)
 
+    def of_columns(self, columns: IntArray) -> PeerState:
+        """The same state of these metrics alone, a copy."""
+        return PeerState(
+            self.level.take(columns, 1),
+            self.own_spread.take(columns, 1),
+            self.seen_count.take(columns, 1),
+            self.spread.take(columns),
+        )
+
+    def put_columns(self, columns: IntArray, part: PeerState) -> None:
+        """Take back what ``of_columns`` gave."""
+        # Others may hold the levels of before.
+        self.level, self.spread = self.level.copy(), self.spread.copy()
+        self.level[:, columns], self.spread[columns] = part.level, part.spread
+        self.own_spread[:, columns], self.seen_count[:, columns] = part.own_spread, part.seen_count
+
     def forget(self, rows: IntArray) -> None:
         """Rows that do other work from now on: what was learned of them says nothing."""
         self.level[rows], self.own_spread[rows], self.seen_count[rows] = np.nan, 0, 0
@@ -135,6 +151,27 @@ def compare(
         config: settings.
         doubted: rows of machines that differ in some way, shape (rows,): hardly anything is learned from them.
     """
+    told = np.flatnonzero(~np.isnan(values).all(axis=0) | ~np.isnan(state.level).all(axis=0))
+    if told.size == values.shape[1]:
+        return _compare(values, groups, state, scales, config, doubted)
+    # Many metrics are collected nowhere: half of the time would be spent on their NaNs.
+    part = state.of_columns(told)
+    window = _compare(values.take(told, 1), groups, part, [scales[column] for column in told], config, doubted)
+    state.put_columns(told, part)
+    found = np.full((3, *values.shape), np.nan, np.float32)
+    found[:, :, told] = window.sigmas, window.expected, window.factor
+    return PeerWindow(*found)
+
+
+def _compare(
+    values: FloatArray,
+    groups: IntArray,
+    state: PeerState,
+    scales: Sequence[Scale],
+    config: PeerConfig,
+    doubted: NDArray[np.bool_] | None,
+) -> PeerWindow:
+    """The same where each metric has been seen on some row."""
     floors = np.array([scale.floor for scale in scales], np.float32)
     counted = np.array([scale.counted for scale in scales], bool)
     _begin_beyond_nothing(values, groups, state, np.where(counted, 0.0, floors))
@@ -151,14 +188,15 @@ def compare(
         shift[rows] = shifts[group] = median(values[rows] - level[rows], 0)
     expected = np.where(additive, level + shift, level * factor)
     expected = np.where(np.isfinite(expected), expected, level + shift)
-    expected = np.clip(expected, [scale.low for scale in scales], _highest(values, level, scales)).astype(np.float32)
+    lows = np.array([scale.low for scale in scales], np.float32)
+    expected = np.clip(expected, lows, _highest(values, level, scales)).astype(np.float32)
     rest = values - expected
     shared = spread_of_jam(shifts, counted)
     sigma = _sigma(rest, expected, groups, (state, floors, shared, additive), config)
     ready = state.seen_count >= config.warmup_count
     judged = ready & (groups >= 0)[:, None]
     sigmas = np.where(judged, rest / sigma, np.nan).astype(np.float32)
-    odd = np.flatnonzero((np.abs(np.nan_to_num(sigmas)) > config.suspicious_sigmas).any(axis=0))
+    odd = np.flatnonzero((np.abs(sigmas) > config.suspicious_sigmas).any(axis=0))
     alike = became_alike(values[:, odd], level[:, odd], groups, floors[odd], config.relative_floor_ratio)
     sigmas[:, odd] = np.where(judged[:, odd] & alike, np.float32(0.0), sigmas[:, odd])
     if len(shifts) > 1 and additive.any():
@@ -252,7 +290,7 @@ def _learn(
     first = fresh & ~np.isfinite(state.level)
     state.level = np.where(first, values, state.level).astype(np.float32)
     rate = 1.0 / np.clip(state.seen_count + 1, 1, config.level_count)
-    odd = np.abs(np.nan_to_num(sigmas)) > config.suspicious_sigmas
+    odd = np.abs(sigmas) > config.suspicious_sigmas
     # Of a machine that is ill what creeps beside what is odd is not usual either: heat, slowly.
     slowly = odd if doubted is None else odd | doubted[:, None]
     rate = np.where(slowly, rate * config.suspicious_rate_ratio, rate)

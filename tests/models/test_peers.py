@@ -283,6 +283,38 @@ class TestMissing:
             assert np.isfinite(state.level[state.seen_count > 0]).all()
 
 
+class TestUncollected:
+    """A metric that nobody collects is left out, and changes nothing of the others."""
+
+    SCALES = (Scale(4.0), Scale(1.0), Scale(0.01))
+
+    @given(seed=st.integers(0, 10**6), empty=st.integers(0, 2), begins=st.integers(0, 30))
+    @settings(max_examples=20, deadline=None)
+    def test_it_changes_nothing_until_it_is_collected(self, seed: int, empty: int, begins: int) -> None:
+        draw = np.random.default_rng(seed)
+        groups = draw.integers(-1, 2, 9)
+        whole, part = PeerState.empty(9, 3), PeerState.empty(9, 3)
+        others = [column for column in range(3) if column != empty]
+        alone, collected = part.of_columns(np.array(others)), np.zeros(9)
+        for window in range(begins + 5):
+            values = draw.normal(100, 1, (9, 3)).astype(np.float32)
+            values[draw.integers(9), draw.integers(3)] = np.nan
+            if window < begins:
+                values[:, empty] = np.nan
+            collected += np.isfinite(values[:, empty])
+            scales = [self.SCALES[column] for column in others]
+            said = compare(values, groups, whole, self.SCALES, CONFIG)
+            expected = compare(values[:, others], groups, alone, scales, CONFIG)
+            for name in ("sigmas", "expected", "factor"):
+                np.testing.assert_array_equal(getattr(said, name)[:, others], getattr(expected, name))
+                if window < begins:
+                    assert np.isnan(getattr(said, name)[:, empty]).all()
+        part.put_columns(np.array(others), alone)
+        for name in ("level", "own_spread", "seen_count", "spread"):
+            np.testing.assert_array_equal(getattr(whole, name)[..., others], getattr(part, name)[..., others])
+        np.testing.assert_array_equal(whole.seen_count[:, empty], collected)
+
+
 class TestSymmetry:
     @settings(max_examples=30)
     @given(seed=st.integers(0, 10_000), order=st.permutations(range(7)))
