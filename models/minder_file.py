@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from tocsin.models.lstm_vae import WINDOW_TICKS, Limits, LstmVae
 from tocsin.models.lstm_vae_file import decode_vae, encode_vae
-from tocsin.models.minder import MinderModel
+from tocsin.models.minder import MinderModel, Variant
 from tocsin.models.sealed import refuse, seal, unseal
 from tocsin.schemas.reasons import ModelRefusal
 
@@ -57,6 +57,8 @@ def decode_minder(data: bytes) -> MinderModel:
         refuse(ModelRefusal.MODEL_UNDECODABLE, f"its head lacks or garbles {error}")
     _check_sigmas("threshold_sigmas", threshold)
     for name, value in of_variants.items():
+        if name not in get_args(Variant):
+            refuse(ModelRefusal.OUT_OF_RANGE, f"variant_sigmas: no variant is called {name!r}")
         _check_sigmas(f"variant_sigmas.{name}", value)
     _check_limits(limits)
     vaes = dict(_cut(body, sizes))

@@ -73,6 +73,7 @@ class MinderRunner:
             return
         for part, at_ns in pulls(series, self.config):
             there = np.isfinite(part.values).any(axis=(1, 2))
+            there |= not there.any()  # hosts that lack all of the model's metrics are peers; what lacks is the metrics
             hosts = tuple(host for host, is_there in zip(part.hosts, there, strict=True) if is_there)
             samples = Samples(metrics, part.values[there], part.tick_ns / NS_PER_SECOND)
             yield Call(detect(samples, self.model, self.config), hosts, part.start_ns, part.tick_ns, at_ns)

@@ -20,6 +20,10 @@ from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 DETECTOR = "peers"
 JAM_METRICS = frozenset({"pfc_tx_packets_per_second", "ecn_packets_per_second", "cnp_packets_per_second"})
 _FEWEST_NEIGHBOURS = 2
+_FEWEST_GPUS = 2
+_LONE_SIGMAS, _ALONE_RATIO = 3.0, 3.0
+"""One GPU is named when it is out of the usual scatter, three times as far as any other one of the machine, and further
+than their mean: of eight that differ alike, by chance one differs a little more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,7 @@ class Words:
         hosts: row keys, ascending.
         metrics: columns of the sums: the hosts' own, the means of their GPUs, the share of samples.
         host_metric_count: so many of them are the hosts' own.
-        blocks: levels by ``host`` and ``mean``.
+        blocks: levels by ``host``, ``mean`` and ``gpu``.
         model_version: of the numbers that judged.
         neighbours_of: the other hosts behind a host's switch.
     """
@@ -74,6 +78,30 @@ class Words:
             "since_ns": entry.since_ns,
             "present_ratio": round(entry.present_ratio, 4),
             **{key: float(f"{value:.5g}") for key, value in numbers.items() if np.isfinite(value)},
+            **self._lone_gpu(entry, row, seen),
+        }
+
+    def _lone_gpu(self, entry: Entry, row: int, seen: Seen) -> dict[str, Any]:
+        """Which of the host's GPUs differs alone, and how: an operator replaces one card. Nothing where none does."""
+        column = entry.column - self.host_metric_count
+        block, window = self.blocks["gpu"], seen.windows["gpu"]
+        if not 0 <= column < len(block.metrics):
+            return {}
+        first, last = np.searchsorted(seen.of_host, [row, row + 1])
+        side = -1 if entry.side == LOW else 1
+        sigmas = np.nan_to_num(side * window.sigmas[first:last, column], nan=0.0)
+        if len(sigmas) < _FEWEST_GPUS:
+            return {}
+        own = int(sigmas.argmax())
+        others = float(np.delete(sigmas, own).max())
+        of_mean = side * float(seen.windows["mean"].sigmas[row, column])
+        if not sigmas[own] > max(_LONE_SIGMAS, _ALONE_RATIO * others, np.nan_to_num(of_mean)):
+            return {}
+        gpu = first + own
+        expected = float(plain(window.expected[gpu, column], block.scales[column]))
+        value = float(seen.values["gpu"][gpu, column])
+        return {
+            "gpu": {"name": block.names[gpu][1], "value": float(f"{value:.5g}"), "expected": float(f"{expected:.5g}")}
         }
 
     def _neighbours_ratio(self, entry: Entry, row: int, seen: Seen) -> float:

@@ -95,6 +95,8 @@ def read_user_metrics(folder: Path) -> dict[str, dict[str, Any]]:
 def _user_metric(file: str, metric: str, values: Mapping[str, Any]) -> dict[str, Any]:
     choices = {"bad": ("high", "low", "both"), "scope": ("host", "gpu")}
     read: dict[str, Any] = {"unit": values.get("unit", "")}
+    if not isinstance(read["unit"], str):
+        raise RecordingError(file, f"unit = {read['unit']!r}: must be a text", column=metric)
     for key, words in choices.items():
         read[key] = values.get(key, words[0] if key == "scope" else "both")
         if read[key] not in words:

@@ -16,6 +16,8 @@ from pyarrow import fs
 from tocsin.schemas.errors import ConfigError, RegistryError
 from tocsin.schemas.reasons import RegistryRefusal
 
+_RETRY_LIMIT, _RETRY_SECONDS = "retry_limit_seconds", 20
+
 
 def _keep_for_ever(stream: Any) -> None:
     """Never let go of an upload that failed, not at the program's end either.
@@ -49,9 +51,12 @@ class Files:
         if not where:
             raise ConfigError("--registry", where, "a folder, or an address such as s3://BUCKET/PATH")
         if "://" not in where:
-            return cls(fs.LocalFileSystem(), str(Path(where).expanduser().absolute()), where)
+            place = Path(where).expanduser().absolute()
+            if place.exists() and not place.is_dir():
+                raise ConfigError("--registry", where, "a folder: it is a file")
+            return cls(fs.LocalFileSystem(), str(place), where)
         try:
-            system, base = fs.FileSystem.from_uri(where)
+            system, base = fs.FileSystem.from_uri(_not_for_ever(where))
         except (pa.ArrowException, OSError, ValueError) as error:
             must = f"a folder, or an address such as s3://BUCKET/PATH ({_first_line(error)})"
             raise ConfigError("--registry", where, must) from error
@@ -119,6 +124,14 @@ class Files:
             yield
         except (pa.ArrowException, OSError) as error:
             raise RegistryError(RegistryRefusal.UNREACHABLE.value, self.path(name), _first_line(error)) from error
+
+
+def _not_for_ever(where: str) -> str:
+    """Google's client tries for fifteen minutes where nothing else is said, and says nothing meanwhile."""
+    scheme, _, rest = where.partition("://")
+    if scheme not in ("gs", "gcs") or _RETRY_LIMIT in rest.partition("?")[2]:
+        return where
+    return f"{where}{'&' if '?' in rest else '?'}{_RETRY_LIMIT}={_RETRY_SECONDS}"
 
 
 def _replace(target: Path, data: bytes) -> None:

@@ -287,7 +287,8 @@ class Registry:
         if after != before:
             now = "nothing" if after is None else after.version
             text = f"{now} became current since the comparison began: compare again"
-            raise RegistryError(RegistryRefusal.PROMOTED_MEANWHILE.value, f"{detector}/{CURRENT_FILE}", text)
+            where = self._files.path(f"{detector}/{CURRENT_FILE}")
+            raise RegistryError(RegistryRefusal.PROMOTED_MEANWHILE.value, where, text)
 
     def refuse(self, detector: str, version: str, reason: str) -> None:
         """Mark a version: from now on nobody promotes or announces it. Engines that use it go on with it.

@@ -133,6 +133,19 @@ def test_a_damaged_model_is_told_and_the_others_are_listed(
     assert f"current.json: names {lost}, which is not there (promote another one with --force)" in told.err
 
 
+def test_a_model_whose_bytes_are_not_those_of_its_card_is_listed_as_damaged(
+    registry: Registry, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut, good = (add(registry, payload_of(value)) for value in (11.0, 13.0))
+    (Path(place) / "peers" / cut / "model.bin").write_bytes(b"0123456789")
+    assert main(["models", "list", "--registry", place, "--json"]) == 2
+    told = capsys.readouterr()
+    states = {row["version"]: row["state"] for row in json.loads(told.out)}
+
+    assert (states[cut], states[good]) == ("damaged", "")
+    assert f"peers/{cut}/model.bin" in told.err
+
+
 def test_show_names_data_figures_and_promotion(
     registry: Registry, place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -65,6 +65,7 @@ def refusal_of(data: bytes) -> ModelRefusedError:
         ({"threshold_sigmas": 0.0}, "threshold_sigmas = 0: must be above 0"),
         ({"threshold_sigmas": math.nan}, "threshold_sigmas = nan: must be above 0 and finite"),
         ({"variant_sigmas": {"raw": math.inf}}, "variant_sigmas.raw = inf: must be above 0 and finite"),
+        ({"variant_sigmas": {"row": 2.0}}, "variant_sigmas: no variant is called 'row'"),
         ({"priority": ()}, "priority = []: must name a metric"),
         ({"priority": ("metric_0", "metric_0")}, "priority names metric_0 2 times"),
         ({"priority": ("metric_0", "metric_1")}, "priority names metric_1: must be one that it has an LSTM-VAE of"),

@@ -5,6 +5,7 @@ Steps take two seconds; agents send them every five.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -97,6 +98,21 @@ class TestSlow:
         scenario.at(150).inject(job.slow, 3, "forward", 1.5)
         scenario.want(between(150, 175), fault="fail_slow", cause="power_cap", suspects=["n03"])
         scenario.run(200).check()
+        [told] = [one for one in scenario.verdicts[-1].evidence if one.metric == CLOCK]
+        gpu = re.search(r", by GPU (\S+) alone \(", told.text)
+        assert gpu is not None, told.text
+        assert gpu[1].endswith("5")
+
+    def test_all_gpus_of_a_machine_are_no_single_one(self) -> None:
+        scenario, job = _scenario(MachineShape(gpu_count=8))
+        scenario.at(150).inject(job.shift, 3, CLOCK, 0.6)
+        scenario.at(150).inject(job.slow, 3, "forward", 1.5)
+        scenario.want(between(150, 175), fault="fail_slow", cause="power_cap", suspects=["n03"])
+        scenario.run(200).check()
+        texts = [one.text for one in scenario.verdicts[-1].evidence if one.metric == CLOCK]
+
+        assert len(texts) == 1
+        assert "alone" not in texts[0]
 
     def test_samples_of_five_seconds(self) -> None:
         scenario, job = _scenario(MachineShape(has_hook=False, tick_seconds=5))

@@ -328,17 +328,34 @@ def evidence_of(anomaly: Anomaly, metric: dict[str, Any]) -> Evidence:
     """One deviating metric as evidence."""
     name = str(metric["metric"])
     value, expected = metric.get("value"), metric.get("expected")
-    numbers = "" if value is None or expected is None else f": {value:.4g} where {expected:.4g} is expected"
     return Evidence(
         anomaly.detector,
         name,
         float(metric["score"]),
         int(metric["since_ns"]),
         anomaly.end_ns,
-        f"{anomaly.component.name}: {name} is {metric['direction']}{numbers}",
+        f"{anomaly.component.name}: {name} {_differs(metric)}{_on_gpu(metric)}",
         suspect_value=value,
         peer_value=expected,
     )
+
+
+def _differs(metric: Mapping[str, Any]) -> str:
+    """What has added up, and the last window's numbers: it may be over by then."""
+    value, expected, direction = metric.get("value"), metric.get("expected"), metric["direction"]
+    if value is None or expected is None:
+        return f"is {direction}"
+    numbers = f"{value:.4g} where {expected:.4g} is expected"
+    goes_on = value < expected if direction == "low" else value > expected
+    return f"is {direction}: {numbers}" if goes_on else f"was {direction} (just now {numbers})"
+
+
+def _on_gpu(metric: Mapping[str, Any]) -> str:
+    """Which of a machine's GPUs it is, where one alone differs."""
+    gpu = metric.get("gpu")
+    if gpu is None:
+        return ""
+    return f", by GPU {gpu['name']} alone ({gpu['value']:.4g} where {gpu['expected']:.4g} is expected)"
 
 
 def lost_gpu(anomaly: Anomaly) -> bool:

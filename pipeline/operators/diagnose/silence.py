@@ -209,7 +209,7 @@ def _unreachable(graph: JobGraph, guilty: list[str], progress_ns: int, now_ns: i
             1.0,
             progress_ns,
             now_ns,
-            f"its peers finished their last step {(now_ns - progress_ns) / 1e9:.0f} s ago and stand still since",
+            _standing_words(graph, now_ns - progress_ns),
         )
     )
     return Finding(
@@ -225,8 +225,16 @@ def _unreachable(graph: JobGraph, guilty: list[str], progress_ns: int, now_ns: i
     )
 
 
+def _standing_words(graph: JobGraph, for_ns: int) -> str:
+    seconds = f"{for_ns / 1e9:.0f} s"
+    if graph.max_step >= 0:
+        return f"its peers finished their last step {seconds} ago and stand still since"
+    return f"its peers have stood still for {seconds}, their metrics say (no steps are recorded)"
+
+
 def _job_silent(graph: JobGraph, silent: Sequence[str]) -> Finding:
     first = min(graph.hosts[host].last_seen_ns for host in silent)
     last = max(graph.hosts[host].last_seen_ns for host in silent)
-    evidence = Evidence("silence", "host_silence", 1.0, first, last, f"all {len(silent)} hosts of the job fell silent")
+    who = f"all {len(silent)} hosts of the job" if len(silent) > 1 else f"{silent[0]}, the job's only host,"
+    evidence = Evidence("silence", "host_silence", 1.0, first, last, f"{who} fell silent")
     return Finding(FaultKind.HANG, "unknown", (), last, 0.5, Reason.JOB_SILENT, (evidence,))

@@ -121,6 +121,11 @@ def _row(registry: Registry, card: ModelCard, current: str | None, bad: list[str
         reason = str(error)
     is_current = card.version == current
     state = "refused" if reason is not None else "current" if is_current else ""
+    try:
+        registry.payload(card.detector, card.version)
+    except RegistryError as error:
+        bad.append(str(error))
+        state = "damaged"
     return {**asdict(card), "state": state, "current": is_current, "refused": reason}
 
 

@@ -139,6 +139,12 @@ def test_a_metric_that_the_recording_lacks_is_named() -> None:
     assert calls[0].outcome.reasons["gpu_power_watts"] is Reason.METRIC_MISSING
 
 
+def test_where_machines_are_there_and_all_of_the_models_metrics_are_missing_the_metrics_are_named() -> None:
+    job = recording(without=PRIORITY)
+
+    assert RUNNER.judge(job).reason is Reason.METRIC_MISSING
+
+
 @pytest.mark.parametrize("is_bare", [False, True])
 def test_among_too_few_machines_for_the_threshold_nothing_was_judged(is_bare: bool) -> None:
     """Six machines: no z-score is above 2.24. Also where more metrics are missing than can be compared."""

@@ -6,7 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from tocsin.pipeline.operators.diagnose.deviations import MachineRules, beside_reports, telling_of, works_harder
+from tocsin.pipeline.operators.diagnose.deviations import (
+    MachineRules,
+    beside_reports,
+    evidence_of,
+    telling_of,
+    works_harder,
+)
 from tocsin.pipeline.operators.diagnose.slow import SlowRules, beside_shared_data
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
@@ -128,3 +134,30 @@ def test_more_work_clears_nobody_who_reports_a_broken_part(host: str, harder: bo
     [marked] = beside_reports([_deviates(POWER, "high", 1.1, 1.0)], {host})
 
     assert works_harder(marked) is harder
+
+
+@pytest.mark.parametrize(
+    ("direction", "value", "gpu", "said"),
+    [
+        ("low", 307.4, None, "is low: 307.4 where 434.8 is expected"),
+        ("low", 434.9, None, "was low (just now 434.9 where 434.8 is expected)"),
+        ("high", 0.0, None, "was high (just now 0 where 434.8 is expected)"),
+        ("high", 500.0, None, "is high: 500 where 434.8 is expected"),
+        (
+            "low",
+            400.0,
+            {"name": "GPU-7", "value": 190.0, "expected": 434.0},
+            "is low: 400 where 434.8 is expected, by GPU GPU-7 alone (190 where 434 is expected)",
+        ),
+    ],
+)
+def test_evidence_says_which_gpu_it_is_and_contradicts_no_number(
+    direction: str, value: float, gpu: dict[str, object] | None, said: str
+) -> None:
+    """What has added up may be over in the window whose numbers are told."""
+    anomaly = _deviates("gpu_power_watts", direction, value, 434.8)
+    metric = anomaly.detail["metrics"][0]
+    told = evidence_of(anomaly, metric if gpu is None else {**metric, "gpu": gpu})
+
+    assert told.text == f"n1: gpu_power_watts {said}"
+    assert (told.suspect_value, told.peer_value) == (value, 434.8)

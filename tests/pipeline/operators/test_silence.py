@@ -115,12 +115,15 @@ def test_the_others_stand_since_then_by_their_steps() -> None:
 
     assert (finding.cause, [s.component.name for s in finding.suspects]) == ("machine_unreachable", ["n3"])
     assert finding.onset_ns == at(LOST_SECOND) - 1
+    assert finding.evidence[-1].text == "its peers finished their last step 20 s ago and stand still since"
 
 
 def test_the_others_stand_since_then_by_their_metrics() -> None:
     [finding], _ = Job().run(80).find(80, StubPace(standing_since_ns=at(LOST_SECOND)))
 
     assert [suspect.component.name for suspect in finding.suspects] == ["n3"]
+    said = "its peers have stood still for 20 s, their metrics say (no steps are recorded)"
+    assert finding.evidence[-1].text == said
 
 
 @pytest.mark.parametrize("seconds", [4, 8])

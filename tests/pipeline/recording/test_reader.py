@@ -385,6 +385,7 @@ class TestJsonFiles:
             ({"a_seconds": 7}, "object"),
             ({"a_seconds": {"bad": "up"}}, "high or low or both"),
             ({"a_seconds": {"scope": "rack"}}, "host or gpu"),
+            ({"a_seconds": {"unit": 5}}, "unit = 5: must be a text"),
             ({"a_seconds": {"min": "0"}}, "number or null"),
             ({"a_seconds": {"max": 10**400}}, "number or null"),
             ({"a_seconds": {"min": 2, "max": 1}}, "not below"),

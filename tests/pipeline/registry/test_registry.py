@@ -10,11 +10,13 @@ import os
 import pickle
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import fs
 
 from tests.pipeline.registry.kit import card, memory_store, payload_of
 from tocsin.models.documents import FORMATS
@@ -454,9 +456,34 @@ def test_what_is_no_place_is_said(where: str) -> None:
 
 def test_a_file_where_the_folder_should_be_is_said(tmp_path: Path) -> None:
     (tmp_path / "models").write_text("")
+    with pytest.raises(ConfigError, match="must be a folder: it is a file"):
+        Registry.open(str(tmp_path / "models"))
     with pytest.raises(RegistryError, match="models") as caught:
-        Registry.open(str(tmp_path / "models")).add(card(), payload_of())
+        Registry.open(str(tmp_path / "models" / "mine")).add(card(), payload_of())
     assert caught.value.reason == "unreachable"
+
+
+@pytest.mark.parametrize(
+    ("where", "asked"),
+    [
+        ("gs://bucket/models", "gs://bucket/models?retry_limit_seconds=20"),
+        ("gs://bucket/models?scheme=http", "gs://bucket/models?scheme=http&retry_limit_seconds=20"),
+        ("gs://bucket/models?retry_limit_seconds=3", "gs://bucket/models?retry_limit_seconds=3"),
+        ("s3://bucket/models", "s3://bucket/models"),
+    ],
+)
+def test_no_client_tries_for_a_quarter_of_an_hour(where: str, asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Google's does, where its address does not say how long."""
+    addresses: list[str] = []
+
+    def from_uri(address: str) -> tuple[fs.FileSystem, str]:
+        addresses.append(address)
+        return fs.LocalFileSystem(), "/nowhere"
+
+    monkeypatch.setattr("tocsin.pipeline.registry.files.fs.FileSystem", SimpleNamespace(from_uri=from_uri))
+
+    assert Files.open(where).where == where
+    assert addresses == [asked]
 
 
 # -- cards and provenance --------------------------------------------------------------------------
