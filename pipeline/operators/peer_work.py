@@ -97,6 +97,9 @@ class WorkTracker:
         """Since when the machines compute as much as ever and move much less, 0: they do not."""
         self.resting_since_ns = 0
         """Since when the machines' GPUs draw much less power than usual in each window, 0: they do not."""
+        self.is_loading = False
+        """Whether all that is known of the last window is a burst over PCIe while the GPUs rest: each machine loads or
+        saves, as far as it has come. Of that window alone: no state."""
         self._shows_work = False
         """Whether the last window was judged by metrics of ``WORK``: spinning machines draw power, too."""
         self.work_ratio = 1.0
@@ -130,9 +133,11 @@ class WorkTracker:
         row, self._shows_work = work_row(shares)
         rests = shares.get(_POWER, 1.0) < _REST_POWER_RATIO
         self.resting_since_ns = (self.resting_since_ns or span_ns[0]) if rests else 0
+        is_storage = self._is_storage(row, span_ns)
+        self.is_loading = is_storage and rests
         if not np.isfinite(row).any():
             return False
-        if self._is_storage(row, span_ns):
+        if is_storage:
             self._end_standstill(span_ns[0])
             return False
         before, self.work_ratio = self.work_ratio, float(np.nanmedian(row))

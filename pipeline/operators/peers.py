@@ -267,14 +267,20 @@ class PeerDetector:
             self._abstain(Reason.ANNOUNCED_PHASE)
         elif self.work.is_idle:
             self._judge_idle(data, seen, groups, began=not was_idle)
-        elif jumped:
-            self._working.add(seen.sigmas, data.start_ns, data.end_ns, self._at_any_pace())
-            self._abstain(Reason.NOT_CONTINUOUS)
         else:
-            self._working.add(seen.sigmas, data.start_ns, data.end_ns)
+            self._judge_working(data, seen, jumped=jumped)
         standing = self._while_standing(data, seen) if self.work.standing_since_ns else []
         jammed = self._jammed_switches(data, seen)
         return [*self._while_working(data, seen), *standing, *self._ended_first(data, seen), *jammed]
+
+    def _judge_working(self, data: Slice, seen: Seen, *, jumped: bool) -> None:
+        if not (jumped or self.work.is_loading):
+            self._working.add(seen.sigmas, data.start_ns, data.end_ns)
+            return
+        # Who has its data first computes while the others load: it is ahead of them, and neither is slow.
+        judges_rest = not self.work.is_loading
+        self._working.add(seen.sigmas, data.start_ns, data.end_ns, self._at_any_pace(), judges_rest=judges_rest)
+        self._abstain(Reason.NOT_CONTINUOUS)
 
     def _jammed_switches(self, data: Slice, seen: Seen) -> list[Anomaly]:
         column = next((c for c, metric in enumerate(self._table.host) if metric.name == PAUSES), None)

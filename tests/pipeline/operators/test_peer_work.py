@@ -83,6 +83,28 @@ def test_what_pcie_does_for_minutes_is_how_the_job_works_now() -> None:
     assert tracker.standing_since_ns == 92 * WINDOW_NS
 
 
+@pytest.mark.parametrize(
+    ("told", "is_loading"),
+    [
+        ({"pcie_bytes_per_second": 9.0, "gpu_power_watts": 0.5}, True),
+        ({"pcie_bytes_per_second": 9.0, "gpu_power_watts": 0.9}, False),
+        ({"pcie_bytes_per_second": 1.2, "gpu_power_watts": 0.5}, False),
+        ({"pcie_bytes_per_second": 9.0, "gpu_power_watts": 0.5, "gpu_tensor_active_ratio": 0.1}, False),
+        ({"pcie_bytes_per_second": 9.0}, False),
+        ({"gpu_power_watts": 0.5}, False),
+    ],
+)
+def test_gpus_that_rest_beside_a_burst_over_pcie_wait_for_what_is_loaded(
+    told: dict[str, float], is_loading: bool
+) -> None:
+    """Where something else is known of their work, that says whether they do any."""
+    tracker = WorkTracker(WorkConfig())
+    tracker.take((0, WINDOW_NS), told, step_ns=0, announced=False)
+    assert tracker.is_loading is is_loading
+    tracker.take((WINDOW_NS, 2 * WINDOW_NS), dict.fromkeys(told, 1.0), step_ns=0, announced=False)
+    assert not tracker.is_loading
+
+
 SM = {"gpu_sm_active_ratio": 1.0}
 
 

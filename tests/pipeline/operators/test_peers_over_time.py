@@ -244,6 +244,42 @@ def test_metrics_that_two_of_eight_never_have_hide_nobody() -> None:
     assert set(told(slow(6, POWER), 80)) == {"n06"}  # one that has not
 
 
+NOT_SAMPLED = [column for column, metric in enumerate(GPU_METRICS) if metric.name in WORK and column != PCIE]
+
+
+def _load(window: int, gpu: Floats) -> bool:
+    """Without profiling counters: from the 60th window on, four of twenty in which all wait for their data."""
+    gpu[:, :, NOT_SAMPLED] = np.nan
+    gpu[:, :, PCIE] *= 1e9
+    if window < 60 or window % 20 >= 4:
+        return False
+    gpu[:, :, UTIL] *= 0.1
+    gpu[:, :, POWER] *= 0.5
+    gpu[:, :, PCIE] *= 9
+    return True
+
+
+def test_who_has_its_data_first_computes_while_the_others_load() -> None:
+    """It is ahead of them: busier, and less goes over its PCIe. Neither is slow."""
+
+    def ahead(window: int, host: Floats, gpu: Floats) -> None:
+        if _load(window, gpu):
+            gpu[3, :, UTIL] *= 2.4
+            gpu[3, :, POWER] *= 1.12
+            gpu[3, :, PCIE] *= 0.94
+
+    assert told(ahead, 160) == {}
+
+
+@pytest.mark.parametrize("column", [POWER, UTIL])
+def test_a_machine_that_is_slow_shows_between_the_times_in_which_all_load(column: int) -> None:
+    def slow(window: int, host: Floats, gpu: Floats) -> None:
+        _load(window, gpu)
+        gpu[3, :, column] *= 0.75 if window >= 60 else 1.0
+
+    assert set(told(slow, 100)) == {"n03"}
+
+
 _PACE = (3.0, 0.05, 0.05)
 """Steps of 15 s: a window of work, then all wait for the slowest."""
 
