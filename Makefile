@@ -55,8 +55,10 @@ $(STAMP): pyproject.toml constraints.txt | $(filter .uv/bin/uv,$(UV))
 run: install
 	@$(BIN)/tocsin drill --demo $(ARGS)
 
+# A process for each core, up to four (each may start a Kafka and a ClickHouse of its own; tests/workers.py says which
+# runs what). ARGS="-n0": one process, as for a debugger.
 test: install
-	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	@$(BIN)/python -m pytest -m "not slow" -n auto --maxprocesses=4 --no-loadscope-reorder $(ARGS)
 
 test-slow: install
 	@$(BIN)/python -m pytest -m slow $(ARGS)

@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -17,12 +18,23 @@ from tests.flink_fixtures import stream as stream  # noqa: PLC0414  # re-exporte
 from tests.kafka_fixtures import kafka_broker as kafka_broker  # noqa: PLC0414  # re-exported: a fixture
 from tests.kafka_fixtures import private_broker as private_broker  # noqa: PLC0414  # re-exported: a fixture
 from tests.kafka_fixtures import topic_prefix as topic_prefix  # noqa: PLC0414  # re-exported: a fixture
+from tests.workers import WholeFiles, longest_first
 
 ROOT = Path(__file__).resolve().parents[1]
 
 # deadline: this machine may be shared. derandomize: CI must say the same of the same commit twice.
 settings.register_profile("tocsin", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True)
 settings.load_profile("tocsin")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> WholeFiles:
+    """Which process runs what."""
+    return WholeFiles(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In random order, but for what takes longest."""
+    longest_first(items)
 
 
 @pytest.fixture(autouse=True)

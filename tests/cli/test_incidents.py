@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -150,16 +151,15 @@ def test_the_data_folder_is_flag_then_environment_then_home(tmp_path: Path, monk
 
 
 def test_a_long_folder_gets_a_short_socket_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = tmp_path / "r"
-    runtime.mkdir(mode=0o700)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-    long = tmp_path / ("x" * 90)
-    socket_path = paths.control_socket(long)
-    assert socket_path.parent == runtime
-    assert socket_path == paths.control_socket(long / ".." / long.name)
-    assert socket_path != paths.control_socket(tmp_path / ("y" * 90))
-    with ControlServer(socket_path, {}):
-        assert socket_path.exists()
+    with tempfile.TemporaryDirectory(prefix="r-") as runtime:  # as short as runtime folders are
+        monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+        long = tmp_path / ("x" * 90)
+        socket_path = paths.control_socket(long)
+        assert socket_path.parent == Path(runtime)
+        assert socket_path == paths.control_socket(long / ".." / long.name)
+        assert socket_path != paths.control_socket(tmp_path / ("y" * 90))
+        with ControlServer(socket_path, {}):
+            assert socket_path.exists()
 
 
 def test_a_runtime_folder_of_others_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,26 @@
+"""How ``make test`` spreads tests over processes (pytest-xdist): files stay whole, and one process has all of Flink."""
+
+from __future__ import annotations
+
+import pytest
+from xdist.scheduler import LoadFileScheduling
+
+_CLUSTER = ("tests/chaos/", "tests/cli/cluster/", "tests/pipeline/flink/test_rest.py")
+"""They start a Flink: a second one beside it takes the cores that both need, and tests come to their time limit."""
+
+
+class WholeFiles(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+    """A file's tests run in one process, which makes what they share once; so do all that start a Flink."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _CLUSTER[0] if needs_cluster(nodeid) else str(super()._split_scope(nodeid))
+
+
+def needs_cluster(nodeid: str) -> bool:
+    """Whether a test may start a Flink."""
+    return nodeid.startswith(_CLUSTER)
+
+
+def longest_first(items: list[pytest.Item]) -> None:
+    """Those with a cluster begin, all others fill the other processes meanwhile; their order is kept."""
+    items.sort(key=lambda item: not needs_cluster(item.nodeid))
