@@ -30,3 +30,8 @@ LONE_RANK_PREFIX = "rank:"
 def lone_host(rank: int) -> str:
     """The name that stands for a host where nobody knows the rank's: each such rank is one of its own."""
     return f"{LONE_RANK_PREFIX}{rank}"
+
+
+def is_lone(host: str) -> bool:
+    """Whether a host's name only stands for that of a rank's host, which nobody knows."""
+    return host.startswith(LONE_RANK_PREFIX)

@@ -128,12 +128,16 @@ class Decide:
     def close_all(self, now_ns: int, reason: Reason) -> list[Verdict]:
         """Close everything: the job ended, or a new attempt began.
 
-        Who was said to be slow or to hold up all, for too short a time to be sure, is not: the job came to its end.
+        Who was said to be slow or to hold up all, for too short a time to be sure, is not: the job came to its end. Nor
+        is who is said to hold it up for a line in its log alone: it stood because it was started again.
         """
         lines = []
         for incident in list(self._incidents):
-            unsure = not incident.was_confirmed and incident.verdict.fault in (FaultKind.FAIL_SLOW, FaultKind.HANG)
-            taken_back = unsure and incident.verdict.state is VerdictState.OPEN and reason is Reason.JOB_ENDED
+            verdict = incident.verdict
+            unsure = not incident.was_confirmed and verdict.state is VerdictState.OPEN
+            by_log = verdict.fault is FaultKind.HANG and verdict.reason == Reason.HARDWARE_EVENT.value
+            ended = verdict.fault in (FaultKind.FAIL_SLOW, FaultKind.HANG) and reason is Reason.JOB_ENDED
+            taken_back = unsure and (ended or by_log)
             state = VerdictState.CANCELLED if taken_back else VerdictState.RESOLVED
             lines.append(self._close(incident, now_ns, state, reason))
         return lines

@@ -26,8 +26,10 @@ from tocsin.pipeline.operators.facts import (
     exit_of,
     left_in_order,
 )
+from tocsin.pipeline.operators.layout import block_layout
 from tocsin.schemas import events
 from tocsin.schemas.event_payloads import number
+from tocsin.schemas.job_key import is_lone
 from tocsin.schemas.kinds import LEFT_DUMP
 from tocsin.schemas.records import (
     METRIC_SLICE_NS,
@@ -68,6 +70,8 @@ class JobGraph:
         """Host -> all hosts behind its switch; None: to be made again."""
         self._switches: dict[str, tuple[str, str]] | None = None
         """``switches_of_hosts``, None: to be made again."""
+        self._layout: tuple[int, dict[int, str]] | None = None
+        """``block_layout`` of the ranks whose hosts are known, None: to be made again."""
         self._places_part: bytes | None = None
         """The places' part of a snapshot, None: to be made again; announced each 30 s, they nearly never move."""
         self.groups: dict[str, CommGroup] = {}
@@ -96,7 +100,18 @@ class JobGraph:
         if place is not None:
             return place.host
         facts = self.ranks.get(rank)
-        return facts.host if facts is not None else ""
+        if facts is None:
+            return ""
+        return self._host_of_block(rank) or facts.host if is_lone(facts.host) else facts.host
+
+    def _host_of_block(self, rank: int) -> str:
+        """The host of a rank of which nobody told it, where those of other ranks show how they are laid out."""
+        if self._layout is None:
+            told = {rank: facts.host for rank, facts in self.ranks.items() if not is_lone(facts.host)}
+            hosts = sum(not is_lone(host) for host in self.hosts)
+            self._layout = block_layout(told, hosts, self.world_size)
+        size, of_block = self._layout
+        return of_block.get(rank // size, "") if of_block else ""
 
     def ranks_of_host(self, host: str) -> tuple[int, ...]:
         """Ranks that run on a host, ascending."""
@@ -230,7 +245,7 @@ class JobGraph:
         ts_ns, step = row.ts_ns, row.step
         facts = self.ranks.get(row.rank)
         if facts is None:
-            facts = self.ranks[row.rank] = RankFacts(host, ts_ns)
+            facts = self._rank(row.rank, host, ts_ns)
         if ts_ns > facts.last_step_ns:
             facts.last_step, facts.last_step_ns = step, ts_ns
             if facts.stall is not None and ts_ns > facts.stall_ns:
@@ -274,6 +289,7 @@ class JobGraph:
         facts = self.hosts.get(record.host)
         if facts is None:
             facts = self.hosts[record.host] = HostFacts(record.ts_ns, record.ts_ns)
+            self._layout = None
         facts.last_seen_ns = max(facts.last_seen_ns, record.ts_ns)
         if isinstance(record, Frame):
             facts.beat_ns = metric_slice_ns(record.tick_ns)
@@ -284,6 +300,7 @@ class JobGraph:
             facts = self.hosts.get(host)
             if facts is None:
                 facts = self.hosts[host] = HostFacts(newest_ns, newest_ns)
+                self._layout = None
             facts.last_seen_ns = max(facts.last_seen_ns, newest_ns)
             facts.beat_ns = metric_slice_ns(distance_ns)
 
@@ -291,6 +308,9 @@ class JobGraph:
         facts = self.ranks.get(rank)
         if facts is None:
             facts = self.ranks[rank] = RankFacts(host, ts_ns)
+            self._layout = None
+        elif is_lone(facts.host) and not is_lone(host):  # its steps did not say where it runs
+            facts.host, self._layout = host, None
         return facts
 
     def _take_status(self, status: HostStatus) -> None:
@@ -375,7 +395,7 @@ class JobGraph:
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
         """Take back what ``snapshot`` gave."""
-        self._places_part = None
+        self._places_part = self._layout = None
         self.places = {place.rank: place for place in from_columns(RankPlace, unpack_state(parts, "places"))}
         self._load_state(unpack_state(parts, "graph"))
 

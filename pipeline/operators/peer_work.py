@@ -20,8 +20,10 @@ WORK = (
 )
 """Metrics whose mean is work per second: all fall alike when steps take longer (utilization does not: waiting
 kernels spin)."""
+TRAFFIC_WORK = "rdma_bytes_per_second"
+"""Asked where there is none of them: bytes of a step are as many however long it takes, and who waits sends none."""
 FALLBACK_WORK = ("gpu_power_watts", "gpu_util_ratio", "cpu_util_ratio")
-"""Asked where there is none of them."""
+"""Asked where there is none of these: waiting kernels draw power, use GPUs and CPUs, too."""
 _COMPUTE, _TRAFFIC = (
     ("gpu_tensor_active_ratio", "gpu_fp_active_ratio"),
     ("rdma_bytes_per_second", "nvlink_bytes_per_second", "pcie_bytes_per_second"),
@@ -71,6 +73,8 @@ def work_row(shares: Mapping[str, float]) -> tuple[list[float], bool]:
     row = [shares.get(name, np.nan) for name in WORK]
     if np.isfinite(row).any():
         return row, True
+    if np.isfinite(traffic := shares.get(TRAFFIC_WORK, np.nan)):
+        return [traffic] + [np.nan] * (len(WORK) - 1), True
     return [shares.get(name, np.nan) for name in FALLBACK_WORK] + [np.nan] * (len(WORK) - len(FALLBACK_WORK)), False
 
 
@@ -121,7 +125,15 @@ class WorkTracker:
         """Whether the machines did no work in the last window: they stand, or pause within a step."""
         return bool(self._idle_since_ns)
 
-    def take(self, span_ns: tuple[int, int], shares: Mapping[str, float], step_ns: int, *, announced: bool) -> bool:
+    def take(
+        self,
+        span_ns: tuple[int, int],
+        shares: Mapping[str, float],
+        step_ns: int,
+        *,
+        announced: bool,
+        overdue: bool = False,
+    ) -> bool:
         """Take one window; whether it shows a change, not a state.
 
         Args:
@@ -129,6 +141,7 @@ class WorkTracker:
             shares: metric -> its level among all machines over the usual one.
             step_ns: the job's step time, 0: not known. Pauses within a step are no standstill.
             announced: the job announced a pause.
+            overdue: its steps are known, and none has ended for much longer than one takes.
         """
         row, self._shows_work = work_row(shares)
         rests = shares.get(_POWER, 1.0) < _REST_POWER_RATIO
@@ -146,7 +159,9 @@ class WorkTracker:
         if not announced:
             self._factors.append([float(start_ns), float(end_ns), *row])
             del self._factors[:-_KEPT_FACTORS]
-        if self.work_ratio < self._config.idle_ratio:
+        # GPUs that rest, in a job whose steps do not end, wait, and spin so that they seem to be busy.
+        spins = overdue and rests and not self._shows_work
+        if self.work_ratio < self._config.idle_ratio or spins:
             self._idle_since_ns = self._idle_since_ns or start_ns
             if end_ns - self._idle_since_ns >= self._config.standing_after_ns + int(1.5 * step_ns):
                 self.standing_known_ns = self.standing_known_ns if self.standing_since_ns else end_ns

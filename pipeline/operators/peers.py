@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tocsin.models.documents import Model, numbers_of, version_of, with_numbers
 from tocsin.models.frames import GpuRow
 from tocsin.models.metric_means import MetricMeans
+from tocsin.models.pace import overdue_seconds
 from tocsin.models.peers import PeerConfig
 from tocsin.models.robust import median
 from tocsin.pipeline.frame_blocks import BUILTIN_TABLES, join_blocks, slice_blocks
@@ -28,6 +29,7 @@ from tocsin.pipeline.operators.peer_begin import ALL, BeginConfig, BeginTracker
 from tocsin.pipeline.operators.peer_cards import Cards
 from tocsin.pipeline.operators.peer_exits import ExitsConfig, ExitTracker, knows_memory, memory_shares
 from tocsin.pipeline.operators.peer_load import LoadConfig, LoadTracker, load_floors, load_values
+from tocsin.pipeline.operators.peer_odd import ODD_SUMS, odd_sigmas
 from tocsin.pipeline.operators.peer_patience import Patience, PatienceConfig, as_asked
 from tocsin.pipeline.operators.peer_rows import (
     GPU_SAMPLES,
@@ -131,10 +133,11 @@ class PeerDetector:
         self._patience = Patience(self._config.patience, table)
         self._patience.sums.grow([], len(self._hosts))
         self.load.clear()
+        self._metrics = (*table.host, *table.gpu, GPU_SAMPLES)
+        self._odd = Sums(ODD_SUMS, len(self._metrics), len(self._hosts))
         self._ask_patience()
         self._blocks = {"host": Block(table.host), "mean": Block(table.gpu), "gpu": Block(table.gpu)}
         self._set_floors()
-        self._metrics = (*table.host, *table.gpu, GPU_SAMPLES)
         shared = shared_columns(self._metrics)
         self._working = Sums(self._config.sums, len(self._metrics), len(self._hosts), shared)
         self._standing = Sums(self._config.standing, len(self._metrics), len(self._hosts))
@@ -156,6 +159,7 @@ class PeerDetector:
         self._set_floors()
 
     def _ask_patience(self) -> None:
+        self._odd.configure(as_asked(ODD_SUMS, self._config.standing, self._own.standing))
         self._patience.sums.configure(as_asked(self._own.patience.sums, self._config.sums, self._own.sums))
 
     def _set_floors(self) -> None:
@@ -217,7 +221,7 @@ class PeerDetector:
         hosts = sorted(new.union(self._hosts))
         place = {host: row for row, host in enumerate(hosts)}
         rows = [place[host] for host in self._hosts]
-        for sums in (self._working, self._standing):
+        for sums in (self._working, self._standing, self._odd):
             sums.grow(rows, len(hosts))
         self._patience.grow(rows, len(hosts))
         self._hosts = hosts
@@ -227,7 +231,7 @@ class PeerDetector:
         if not gone:
             return
         rows = [row for row, host in enumerate(self._hosts) if host not in gone]
-        for sums in (self._working, self._standing):
+        for sums in (self._working, self._standing, self._odd):
             sums.keep(rows)
         self._patience.keep(rows, gone)
         for block in self._blocks.values():
@@ -252,9 +256,11 @@ class PeerDetector:
             return []
         jumped = False
         if self._is_warm():
-            jumped = self.work.take((data.start_ns, data.end_ns), shares, step_ns, announced=announced)
+            span_ns, overdue = (data.start_ns, data.end_ns), self._is_overdue(data.end_ns, step_ns)
+            jumped = self.work.take(span_ns, shares, step_ns, announced=announced, overdue=overdue)
         if was_idle and not self.work.is_idle:
             self._standing.clear()
+            self._odd.clear()
             self._first = None
         if announced or self.work.standing_since_ns:
             self._patience.drop()
@@ -269,7 +275,7 @@ class PeerDetector:
             self._judge_idle(data, seen, groups, began=not was_idle)
         else:
             self._judge_working(data, seen, jumped=jumped)
-        standing = self._while_standing(data, seen) if self.work.standing_since_ns else []
+        standing = self._while_standing(data, seen, groups) if self.work.standing_since_ns else []
         jammed = self._jammed_switches(data, seen)
         return [*self._while_working(data, seen), *standing, *self._ended_first(data, seen), *jammed]
 
@@ -347,6 +353,7 @@ class PeerDetector:
             self._first = self._anomaly(data, rows[0], falling, seen) if len(rows) == 1 else None
         if self.work.standing_since_ns and not self.work.is_rising:
             self._standing.add(sigmas, data.start_ns, data.end_ns)
+            self._odd.add(self._odd_sigmas(seen, groups), data.start_ns, data.end_ns)
             return
         self._abstain(Reason.NOT_CONTINUOUS)
         if not self.work.standing_since_ns:
@@ -356,7 +363,15 @@ class PeerDetector:
         """Metrics that tell machines apart whether the job computes, waits or pauses within a step."""
         return np.array([metric.name in _AT_ANY_PACE for metric in self._metrics], bool)
 
-    def _while_standing(self, data: Slice, seen: Seen) -> list[Anomaly]:
+    def _odd_sigmas(self, seen: Seen, groups: IntArray) -> FloatArray:
+        return odd_sigmas(seen, self._blocks, groups, self._config.lone_gpu_ratio, len(self._hosts))
+
+    def _is_overdue(self, now_ns: int, step_ns: int) -> bool:
+        """Whether steps are known and none has ended for much longer than one takes."""
+        late_ns = now_ns - self._graph.progress_ns
+        return step_ns > 0 and late_ns > overdue_seconds(step_ns / NS_PER_SECOND) * NS_PER_SECOND
+
+    def _while_standing(self, data: Slice, seen: Seen, groups: IntArray) -> list[Anomaly]:
         """Who is not where the others are; and who fell first: that shows in the window before, or as they fall."""
         held = {self._hosts[row] for row in np.flatnonzero(holds_memory(seen, self._known()))}
         standing = [self._anomaly(data, row, self._standing, seen) for row in self._standing.alarms()]
@@ -364,9 +379,11 @@ class PeerDetector:
         leaning = [self._anomaly(data, row, self._working, seen) for row in rows]
         if self._first is not None and all(anomaly.component != self._first.component for anomaly in leaning):
             leaning.append(self._first)
+        as_odd = replace(seen, sigmas=self._odd_sigmas(seen, groups))
+        odd = [self._anomaly(data, row, self._odd, as_odd) for row in self._odd.alarms()]
         return [
             replace(anomaly, detail={**anomaly.detail, name: True, "holds_memory": anomaly.component.name in held})
-            for name, anomalies in (("standing", standing), ("leaning", leaning))
+            for name, anomalies in (("standing", standing), ("leaning", leaning), ("odd", odd))
             for anomaly in anomalies
         ]
 
@@ -428,6 +445,7 @@ class PeerDetector:
             rows = [row for row, host in enumerate(self._hosts) if host in new]
             self._working.forget(rows)
             self._standing.forget(rows)
+            self._odd.forget(rows)
             self._patience.forget(sorted(new), rows)
             self.load.forget(new)
 
@@ -462,6 +480,7 @@ class PeerDetector:
                 "tasks": sorted(self._tasks.items()),
                 "working": self._working.to_state(),
                 "standing": self._standing.to_state(),
+                "odd": self._odd.to_state(),
                 "patience": self._patience.to_state(),
                 "work": self.work.to_state(),
                 "first": None if self._first is None else asdict(self._first),
@@ -485,6 +504,7 @@ class PeerDetector:
         self._begin_with(table_from(state["table"]))
         self._working.load_state(state["working"])
         self._standing.load_state(state["standing"])
+        self._odd.load_state(state["odd"])
         self._patience.load_state(state["patience"])
         self.work.load_state(state["work"])
         self._first = None if state["first"] is None else anomaly_from(state["first"])

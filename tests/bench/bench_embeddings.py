@@ -229,7 +229,7 @@ class Watch:
         found = [
             anomaly
             for anomaly in self._detector.on_means(data, means)
-            if not anomaly.detail.get("standing") and not anomaly.detail.get("leaning")
+            if not anomaly.detail.keys() & {"standing", "leaning", "odd"}
         ]
         for anomaly in found:
             total = LEAST_SUM * max((m["score"] for m in anomaly.detail["metrics"] if _tells(m["metric"])), default=0)

@@ -360,6 +360,51 @@ class TestStanding:
 
         assert [verdict.reason for verdict in scenario.verdicts] == ["job_stalled_unexplained"] * 2  # open, confirmed
 
+    @pytest.mark.parametrize(
+        ("metric", "change", "confirmed_after"),
+        [("tcp_bytes_per_second", 4e7, 300), ("memory_used_ratio", -0.2, 180), ("disk_used_ratio", 0.2, 300)],
+    )
+    def test_the_only_one_that_differs_since_then_is_named_after_a_minute(
+        self, metric: str, change: float, confirmed_after: int
+    ) -> None:
+        scenario, job = _scenario(NO_HOOK)
+        scenario.at(150).inject(job.pause, 500, "")
+        scenario.at(152).inject(job.raise_by, 3, metric, change)
+        scenario.want(between(205, 235), fault="hang", suspects=["n03"], reason="differs_while_job_stands")
+        scenario.want(
+            between(150 + confirmed_after - 5, 150 + confirmed_after + 20), state="confirmed", suspects=["n03"]
+        )
+        scenario.run(150 + confirmed_after + 30).check()
+        assert {verdict.action.value for verdict in scenario.verdicts} <= {"notify", "restart"}
+
+    def test_the_only_one_that_differed_before_then_is_named_too(self) -> None:
+        scenario, job = _scenario(NO_HOOK)
+        scenario.at(150).inject(job.shift, 3, CPU, 0.3)
+        scenario.at(250).inject(job.pause, 500, "")
+        scenario.want(between(300, 340), fault="hang", suspects=["n03"], reason="differs_while_job_stands")
+        scenario.run(345).check()
+
+    @pytest.mark.parametrize("begun", [152, 260])
+    def test_two_that_differ_are_nobody_and_who_begins_later_is_not_why(self, begun: int) -> None:
+        scenario, job = _scenario(NO_HOOK)
+        scenario.at(150).inject(job.pause, 500, "")
+        for rank in (3, 5) if begun < 200 else (3,):
+            scenario.at(begun).inject(job.raise_by, rank, "memory_used_ratio", -0.2)
+
+        scenario.run(400)
+        assert not _accused(scenario)
+
+    @pytest.mark.parametrize("pause_seconds", [40, 150])
+    def test_a_pause_in_which_one_writes_is_over_before_anybody_is_sure(self, pause_seconds: int) -> None:
+        scenario, job = _scenario(NO_HOOK)
+        scenario.at(150).inject(job.pause, pause_seconds, "")
+        scenario.at(150).inject(job.raise_by, 0, "tcp_bytes_per_second", 4e8)
+        scenario.at(150 + pause_seconds).inject(job.raise_by, 0, "tcp_bytes_per_second", 0.0)
+
+        scenario.run(330)
+        assert not _accused(scenario)
+        assert {verdict.action.value for verdict in scenario.verdicts} <= {"none", "notify"}
+
     def test_a_job_whose_processes_ended_does_not_stand(self) -> None:
         scenario, job = _scenario(NO_HOOK)
         scenario.at(150).inject(job.pause, 500, "")

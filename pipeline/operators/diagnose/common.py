@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from tocsin.pipeline.operators.graph import JobGraph
-from tocsin.schemas.job_key import LONE_RANK_PREFIX
+from tocsin.schemas.job_key import is_lone
 from tocsin.schemas.verdicts import Component, ComponentKind, Suspect
 
 
@@ -15,7 +15,7 @@ def suspects_of(graph: JobGraph, ranks: Iterable[int]) -> tuple[Suspect, ...]:
     lone: list[int] = []
     for rank in sorted(ranks):
         host = graph.host_of(rank)
-        if host and not host.startswith(LONE_RANK_PREFIX):
+        if host and not is_lone(host):
             by_host.setdefault(host, []).append(rank)
         else:
             lone.append(rank)
@@ -28,7 +28,7 @@ def names_of(graph: JobGraph, ranks: Iterable[int]) -> str:
     names = []
     for rank in sorted(ranks):
         host = graph.host_of(rank) or "?"
-        names.append(f"rank {rank}" if host.startswith(LONE_RANK_PREFIX) else f"rank {rank} on {host}")
+        names.append(f"rank {rank}" if is_lone(host) else f"rank {rank} on {host}")
     return ", ".join(names)
 
 

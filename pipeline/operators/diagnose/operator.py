@@ -18,6 +18,7 @@ from tocsin.pipeline.operators.diagnose.losses import LossConfig, LossTracker
 from tocsin.pipeline.operators.diagnose.machine import explain_by_metrics, find_machine
 from tocsin.pipeline.operators.diagnose.nan import NanConfig, NanTracker
 from tocsin.pipeline.operators.diagnose.network import NetworkConfig, NetworkTracker
+from tocsin.pipeline.operators.diagnose.odd import ODD, find_odd
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.phases import PhaseConfig, PhaseTracker
 from tocsin.pipeline.operators.diagnose.silence import SilenceConfig, find_silence, silent_hosts
@@ -123,7 +124,8 @@ class Diagnose:
         exits = [anomaly for anomaly in anomalies if anomaly.detector == EXITS]
         stop, stop_reason = self._stopped(now_ns, pace, exits)
         jammed = [anomaly for anomaly in anomalies if anomaly.detector == SWITCHES]
-        anomalies = [anomaly for anomaly in anomalies if anomaly.detector not in (EXITS, SWITCHES)]
+        odd = [anomaly for anomaly in anomalies if anomaly.detail.get(ODD)]
+        anomalies = [a for a in anomalies if a.detector not in (EXITS, SWITCHES) and not a.detail.get(ODD)]
         if stop_reason is not None:
             reasons.append(stop_reason)
         nan = self._nan.find(now_ns)
@@ -146,6 +148,8 @@ class Diagnose:
         findings.extend(self._stands(now_ns, pace, findings, all_live=stop_reason is None))
         if not any(finding.suspects for finding in findings):
             findings = self._hardware.accuse_who_told(self._graph, findings, now_ns)
+        if stop_reason is None and not any(finding.suspects for finding in findings):
+            findings = self._beside_odd(now_ns, findings, odd, anomalies, pace)
         findings = self._hardware.explain(explain_by_metrics(findings, anomalies))
         later = tells_later(anomalies, self._config.slow)
         findings = add_broken(*self._hardware.beside_steps(findings, broken, steps_will_tell=later))
@@ -169,6 +173,16 @@ class Diagnose:
         if unexplained and told_as_unexplained(self._graph, now_ns, pace, self._config.machine):
             return [replace(stands, only_holds=False), stands]
         return [stands]
+
+    def _beside_odd(
+        self, now_ns: int, findings: list[Finding], odd: Sequence[Anomaly], anomalies: Sequence[Anomaly], pace: Pace
+    ) -> list[Finding]:
+        """What is found, and the one machine that differs in a job that stands, instead of that nobody knows why."""
+        peers = [anomaly for anomaly in anomalies if anomaly.detector == PEERS]
+        found = find_odd(self._graph, now_ns, odd, peers, pace, self._config.machine)
+        if found is None:
+            return findings
+        return [found, *(f for f in findings if f.only_holds or f.reason is not Reason.JOB_STALLED_UNEXPLAINED)]
 
     def _stopped(self, now_ns: int, pace: Pace, exits: Sequence[Anomaly]) -> tuple[Finding | None, Reason | None]:
         """Who died first: by what is reported, or else by whose memory was free first."""

@@ -14,6 +14,7 @@ from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.stop import ended_by_order
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.schemas.job_key import is_lone
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Component, ComponentKind, Evidence, FaultKind, Suspect
@@ -170,7 +171,9 @@ def _progress_of(
 
     The reason where nobody knows.
     """
-    steps_ns = max((facts.last_step_ns for facts in graph.ranks.values() if facts.host in speaking), default=0)
+    hosts = {rank: graph.host_of(rank) for rank in graph.ranks}
+    told = (rank for rank, host in hosts.items() if host in speaking or is_lone(host))  # they stop together
+    steps_ns = max((graph.ranks[rank].last_step_ns for rank in told), default=0)
     if steps_ns:
         before_ns = config.same_time_ns + pace.median_step_ns
         return steps_ns, before_ns, min(before_ns, config.after_ns + 2 * pace.median_step_ns)

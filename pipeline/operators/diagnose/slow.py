@@ -161,11 +161,14 @@ class Exonerated:
         since_ns: host -> since when its ranks are slow.
         reasons: host -> what showed it.
         asked: host -> the same, of those that were asked once whether they made anything slower.
+        ailed: host -> the same, of those that differed meanwhile in more than how busy they are: as that fades, what is
+            left of it shows no more work.
     """
 
     since_ns: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, Reason] = field(default_factory=dict)
     asked: dict[str, int] = field(default_factory=dict)
+    ailed: dict[str, int] = field(default_factory=dict)
 
     def judge(  # what is known, and who reports that it is broken
         self,
@@ -182,15 +185,17 @@ class Exonerated:
         for host in [h for h, since_ns in self.since_ns.items() if begins.get(h) != since_ns or h in broken]:
             del self.since_ns[host], self.reasons[host]
         self.asked = {host: since_ns for host, since_ns in self.asked.items() if begins.get(host) == since_ns}
+        self.ailed = {host: since_ns for host, since_ns in self.ailed.items() if begins.get(host) == since_ns}
         self._take_back(slow, now_ns, pace)
         harder = {anomaly.component.name: anomaly for anomaly in peers if shows_more_work(graph, anomaly, pace)}
         ailing = {anomaly.component.name for anomaly in peers if families(anomaly) - SILENT_FAMILIES} - harder.keys()
         ill = {anomaly.component.name for anomaly in peers if not is_only_busier(anomaly)}
+        self.ailed.update({host: since_ns for host, since_ns in begins.items() if host in ill})
         for anomaly in slow:
             host = anomaly.component.name
             if host in self.since_ns or host in broken:
                 continue
-            has_more = host in harder or (host not in ill and _more_load(anomaly, now_ns, pace))
+            has_more = host in harder or (host not in self.ailed and _more_load(anomaly, now_ns, pace))
             if has_more and not _waits_for_data(anomaly):
                 self.since_ns[host], self.reasons[host] = anomaly.start_ns, Reason.WORKS_HARDER
             elif host not in self.asked and (known := _made_slower(anomaly, slow, now_ns, pace)) is not None:
@@ -212,13 +217,14 @@ class Exonerated:
     def to_state(self) -> dict[str, list[list[Any]]]:
         """JSON-able state."""
         freed = [[host, since_ns, self.reasons[host].value] for host, since_ns in sorted(self.since_ns.items())]
-        return {"freed": freed, "asked": [[host, since_ns] for host, since_ns in sorted(self.asked.items())]}
+        asked, ailed = ([[host, ns] for host, ns in sorted(known.items())] for known in (self.asked, self.ailed))
+        return {"freed": freed, "asked": asked, "ailed": ailed}
 
     def load_state(self, state: Mapping[str, Sequence[Sequence[Any]]]) -> None:
         """Take back what ``to_state`` gave."""
         self.since_ns = {host: since_ns for host, since_ns, _ in state["freed"]}
         self.reasons = {host: Reason(reason) for host, _, reason in state["freed"]}
-        self.asked = dict(map(tuple, state["asked"]))
+        self.asked, self.ailed = (dict(map(tuple, state[name])) for name in ("asked", "ailed"))
 
 
 _TOLD_WITHIN_NS = 60 * NS_PER_SECOND

@@ -150,7 +150,7 @@ def _is_busier(metric: Mapping[str, Any]) -> bool:
     return metric["direction"] == "high" and FAMILIES.get(metric["metric"]) in _BUSY_FAMILIES
 
 
-def _cause_of(anomaly: Anomaly) -> str:
+def cause_of(anomaly: Anomaly) -> str:
     """Why a machine is not where the others wait; mostly nobody knows."""
     if lost_gpu(anomaly):
         return "gpu_card_drop"
@@ -303,7 +303,7 @@ def find_stopped_alone(
     sure_ns = rules.sure_busy_ns if _only_busy(chosen[0]) else rules.sure_standing_ns
     finding = Finding(
         FaultKind.HANG,
-        _cause_of(chosen[0]),
+        cause_of(chosen[0]),
         (Suspect(chosen[0].component),),
         since_ns,
         0.75,

@@ -367,7 +367,7 @@ class TestAnyStory:
                 assert line.action.value == "none"
         live = [line.verdict_id for line in one.decide.live]
         assert len(live) == len(set(live))
-        one.see(seconds=GONE + 1)
+        one.see(seconds=max(GONE, CONFIG.relapses.most_gone_ns // NS_PER_SECOND) + 1)  # what comes again is well later
         assert one.decide.live == ()
 
 
@@ -566,6 +566,15 @@ def test_a_drain_waits_until_long_windows_have_told(needs: int, second: int) -> 
 
     [drained] = [line for line in life.lines if line.action.value == "drain"]
     assert abs((drained.detected_ns - life.lines[0].detected_ns) / NS_PER_SECOND - second) <= 1
+
+
+@pytest.mark.parametrize(("fault", "by_log"), [(HANG, True), (HANG, False), (STOP, True)])
+def test_a_hang_told_by_a_log_line_alone_is_taken_back_as_the_job_starts_again(fault: FaultKind, by_log: bool) -> None:
+    life, told = Life(), finding(fault, "n3", tentative=True)
+    life.see(replace(told, reason=Reason.HARDWARE_EVENT) if by_log else told, seconds=8)
+    [line] = life.decide.close_all(T0 + 60 * NS_PER_SECOND, Reason.NEW_ATTEMPT)
+
+    assert line.state.value == ("cancelled" if by_log and fault is HANG else "resolved")
 
 
 class TestRelapses:

@@ -72,6 +72,18 @@ def _judge(known: Exonerated, steps: list[Anomaly], peers: list[Anomaly], pace: 
     return [(finding.reason.value, finding.exonerates[0].name) for finding in found]
 
 
+def test_who_ailed_while_it_was_slow_does_not_work_harder_as_that_ends() -> None:
+    known, pace = Exonerated(), GrowingPace(growth_seconds=0.5, loads={})
+    cpu = {"metric": "cpu_util_ratio", "direction": "high", "score": 1.4, "present_ratio": 1.0}
+    ill = _anomaly("n3", "cpu_util_ratio", 50, "peers", {"metrics": [{**cpu, "since_ns": T0 + 50 * NS_PER_SECOND}]})
+
+    assert _judge(known, [_slow("n3")], [ill], pace) == []
+    pace.loads["n3"] = Load(1.1, 1.0, T0 + 60 * NS_PER_SECOND)
+    assert _judge(known, [_slow("n3")], [], pace) == []
+    assert _judge(known, [], [], pace) == []
+    assert _judge(known, [_slow("n3", 90)], [], pace) == [("works_harder", "n3")]
+
+
 def test_whoever_works_harder_meanwhile_stays_exonerated_as_long_as_it_is_slow() -> None:
     known, pace = Exonerated(), GrowingPace(growth_seconds=0.5)
 

@@ -29,6 +29,25 @@ def test_machines_that_waited_for_their_data_go_on_one_after_the_other() -> None
     assert tracker.is_rising
 
 
+def test_traffic_between_machines_tells_of_work_where_gpus_do_not() -> None:
+    tracker = WorkTracker(WorkConfig())
+    for number in range(20):
+        shares = {"rdma_bytes_per_second": 1.0 if number < 12 else 0.0, "cpu_util_ratio": 1.4, "gpu_util_ratio": 1.1}
+        tracker.take((number * WINDOW_NS, (number + 1) * WINDOW_NS), shares, step_ns=0, announced=False)
+    assert tracker.standing_since_ns == 12 * WINDOW_NS
+
+
+@pytest.mark.parametrize(("power", "overdue", "stands"), [(0.5, True, True), (0.5, False, False), (0.9, True, False)])
+def test_gpus_that_rest_while_no_step_ends_wait_and_spin(power: float, overdue: bool, stands: bool) -> None:
+    tracker = WorkTracker(WorkConfig())
+    for number in range(20):
+        shares = {"gpu_power_watts": power if number >= 12 else 1.0, "gpu_util_ratio": 1.1, "cpu_util_ratio": 1.3}
+        late = overdue and number >= 13
+        span_ns = number * WINDOW_NS, (number + 1) * WINDOW_NS
+        tracker.take(span_ns, shares, step_ns=NS_PER_SECOND, announced=False, overdue=late)
+    assert bool(tracker.standing_since_ns) is stands
+
+
 def test_nobody_begins_again_where_nobody_stood() -> None:
     assert not _after(1.0, 0.5, 0.9).is_rising
     assert not _after().is_rising

@@ -12,6 +12,7 @@ from tocsin.pipeline.operators.diagnose.silence import SilenceConfig, find_silen
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas import events
+from tocsin.schemas.job_key import lone_host
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import (
     NS_PER_SECOND,
@@ -116,6 +117,19 @@ def test_the_others_stand_since_then_by_their_steps() -> None:
     assert (finding.cause, [s.component.name for s in finding.suspects]) == ("machine_unreachable", ["n3"])
     assert finding.onset_ns == at(LOST_SECOND) - 1
     assert finding.evidence[-1].text == "its peers finished their last step 20 s ago and stand still since"
+
+
+def test_the_job_stands_by_the_steps_of_ranks_of_which_nobody_knows_the_host() -> None:
+    job = Job()
+    job.graph = JobGraph()
+    job.run(80)
+    for second in range(5, LOST_SECOND + 1, 5):
+        for rank in range(8):
+            row = StepRecord(at(second) - 1, rank, second, 1.0)
+            job.graph.take([StepBatch(JOB, lone_host(rank), at(second) - 1, (row,))])
+    [finding], _ = job.find(80, StubPace(NS_PER_SECOND, work_is_known=False))
+
+    assert [suspect.component.name for suspect in finding.suspects] == ["n3"]
 
 
 def test_the_others_stand_since_then_by_their_metrics() -> None:

@@ -125,6 +125,7 @@ def _check(args: argparse.Namespace) -> None:
     if not 1 <= args.parallelism <= args.task_managers * args.slots:
         must = f"1 to {args.task_managers * args.slots} (TaskManagers times slots)"
         raise ConfigError("--parallelism", args.parallelism, must)
+    parse_settings(args.flink_setting)
 
 
 def _check_ports(args: argparse.Namespace) -> None:

@@ -1,0 +1,75 @@
+"""A job that stands for long, and nothing tells why: the one machine that differs from all others since it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tocsin.pipeline.operators.diagnose.deviations import (
+    SHOWN_METRICS,
+    MachineRules,
+    differs_now,
+    evidence_of,
+    family_of,
+    told_by,
+)
+from tocsin.pipeline.operators.diagnose.pace import Pace
+from tocsin.pipeline.operators.diagnose.standing import cause_of, steps_go_on, still_standing
+from tocsin.pipeline.operators.findings import Finding
+from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.verdicts import Anomaly, FaultKind, Suspect
+
+ODD = "odd"
+"""The mark of an anomaly that only this asks for."""
+
+
+def find_odd(
+    graph: JobGraph, now_ns: int, odd: Sequence[Anomaly], anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules
+) -> Finding | None:
+    """The only machine that differs in a job that has stood for longer than its pauses; None: there is none.
+
+    Args:
+        graph: the job.
+        now_ns: the slice's end.
+        odd: who differs since the job stands, in whatever way.
+        anomalies: and who differed while it worked.
+        pace: the job's pace.
+        rules: settings.
+    """
+    since_ns = pace.standing_since_ns
+    longest_ns = max(pace.longest_standing_ns, pace.longest_pause_ns)
+    patience_ns = max(rules.busy_ns, int(2 * rules.learned_factor * longest_ns))
+    if not since_ns or now_ns - since_ns < patience_ns or pace.ended_at_once:
+        return None
+    if steps_go_on(graph, pace) or graph.in_announced_phase(since_ns, now_ns):
+        return None
+    ill = [anomaly for anomaly in anomalies if _was_ill(anomaly, since_ns, rules)]
+    since_then = [anomaly for anomaly in odd if anomaly.start_ns <= pace.standing_known_ns + rules.standing_ns]
+    differing = [anomaly for anomaly in (*ill, *since_then) if differs_now(anomaly)]
+    if len({anomaly.component for anomaly in differing}) != 1:
+        return None
+    chosen = differing[0]
+    told = [metric for metric in chosen.detail["metrics"] if metric in told_by(chosen)]
+    sure_ns = rules.sure_busy_ns if all(map(_is_busy, told)) else rules.sure_standing_ns
+    return Finding(
+        FaultKind.HANG,
+        cause_of(chosen),
+        (Suspect(chosen.component),),
+        since_ns,
+        0.6,
+        Reason.DIFFERS_WHILE_JOB_STANDS,
+        (*(evidence_of(chosen, metric) for metric in told[:SHOWN_METRICS]), *still_standing(pace, now_ns).evidence),
+        tentative=now_ns - since_ns < max(sure_ns, 2 * patience_ns),
+    )
+
+
+def _is_busy(metric: Mapping[str, Any]) -> bool:
+    """Whether it is more than of those who wait, and no work of a GPU: a checkpoint is written, sent, or held."""
+    return metric["direction"] == "high" and family_of(metric) not in ("activity", "power")
+
+
+def _was_ill(anomaly: Anomaly, since_ns: int, rules: MachineRules) -> bool:
+    """Whether a machine differed for minutes at most, and until the job stopped."""
+    began_ns = since_ns - anomaly.start_ns
+    return 0 < began_ns <= rules.ill_ns and since_ns - anomaly.end_ns <= rules.standing_ns
