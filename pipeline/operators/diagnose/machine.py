@@ -157,11 +157,12 @@ def _find_working(  # as above
     reason = _reason_of(slowdown, reason, hurts=hurts)
     finding = _finding(graph, chosen, onset_ns, slowdown, reason, hurts=hurts)
     is_pause = paused_ns < max(rules.sure_standing_ns, 2 * patience_ns) if patience_ns else False
-    tentative = is_pause or lasted_ns < rules.sure_ns
+    # What is over as the job is as slow as ever was not why: it is confirmed when windows show it.
+    is_old = now_ns - finding.seen_ns > round(_STALE_WINDOWS * window_ns(graph, chosen))
     finding = replace(
         finding,
-        tentative=tentative,
-        is_brief=tentative and not is_pause,
+        tentative=is_pause or is_old or lasted_ns < rules.sure_ns,
+        is_brief=not (is_pause or is_old) and lasted_ns < rules.sure_ns,
         hard_ns=TELLING_WINDOWS * window_ns(graph, chosen),
         is_harmless=finding.is_harmless or is_harmless,
     )
