@@ -59,6 +59,8 @@ class Reason(StrEnum):
     """One machine's checkpoint (or evaluation) takes much longer than everybody's, again and again, and all wait."""
     LOSS_JUMPS_ALONE = "loss_jumps_alone"
     """The loss of one machine's ranks alone jumps again and again, and everybody's gradient norm with it."""
+    GRADIENT_JUMPS_ALONE = "gradient_jumps_alone"
+    """The gradient norm of one machine's ranks alone, before it meets the others', jumps again and again."""
     NAN_FIRST_BY_STEP = "nan_first_by_step"
     """This rank was the only one without a number at the first step that had one."""
     NAN_EVERYWHERE = "nan_everywhere"
