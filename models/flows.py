@@ -9,7 +9,7 @@ what holds it: 1 > 2 or 2 > 3 its network (or its receiver), 1 = 2 = 3 its GPU.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -58,11 +58,14 @@ class StuckFlow:
     peer_done_count: int
 
 
-def find_stuck_flow(flows: Sequence[Flow]) -> StuckFlow | None:
+def find_stuck_flow(flows: Sequence[Flow], elsewhere: Collection[str] = ()) -> StuckFlow | None:
     """The one machine at which the transfers of one collective stand; None: nobody stands out, or too few tell.
 
     Args:
         flows: all that are known of one collective, none of which has moved for a while.
+        elsewhere: machines of which something else shows that they are not where the others are. Chunks that wait for
+            the network look alike at a sender and at a receiver that takes none: then it is the one of these that holds
+            chunks, and no other machine is named.
     """
     by_host: dict[str, list[Flow]] = {}
     most_done: dict[int, int] = {}
@@ -75,6 +78,9 @@ def find_stuck_flow(flows: Sequence[Flow]) -> StuckFlow | None:
     last = [host for host, chunks in behind.items() if chunks == max(behind.values())]
     open_hosts = [host for host, own in by_host.items() if any(flow.is_open for flow in own)]
     culprit = _culprit(last, open_hosts)
+    if elsewhere and culprit not in elsewhere:
+        told = [host for host in open_hosts if host in elsewhere]
+        culprit = told[0] if len(told) == 1 else None
     if culprit is None or not (behind[culprit] or open_hosts):
         return None
     own = by_host[culprit]

@@ -67,6 +67,30 @@ def test_nobody_is_named_where_nobody_stands_out(flows: list[Flow]) -> None:
     assert _named(flows) is None
 
 
+@pytest.mark.parametrize(
+    ("elsewhere", "named"),
+    [
+        ((), ("n3", "receiver_not_ready")),
+        (("n3",), ("n3", "receiver_not_ready")),
+        (("n2",), ("n2", "not_delivered")),
+        (("n5",), None),
+    ],
+    ids=["nothing-else", "the-receiver", "the-sender", "neither"],
+)
+def test_of_a_sender_and_its_receiver_something_else_tells_who(
+    elsewhere: tuple[str, ...], named: tuple[str, str] | None
+) -> None:
+    """Its chunks lie because it does not send them, or because they are not taken."""
+    flows = _flows({2: [(108, 106, 104), (104, 104, 104)], 3: [(102, 102, 102)] * 2})
+    stuck = find_stuck_flow(flows, elsewhere)
+
+    assert (None if stuck is None else (stuck.flow.host, stuck.state)) == named
+
+
+def test_something_else_names_nobody_where_all_chunks_have_moved_alike() -> None:
+    assert find_stuck_flow(_flows({}), ("n3",)) is None
+
+
 def test_channels_are_compared_each_with_its_own() -> None:
     """A channel that carries less is behind on every machine."""
     flows = [Flow(host, f"n{host}", channel, *[100 - 40 * channel] * 3) for host in range(6) for channel in range(2)]

@@ -79,11 +79,16 @@ class FlowTracker:
         elif seen is None or row.ts_ns >= seen.seen_ns:
             known[row.comm_id, row.channel] = _Seen(row.op_seq, row.start_ns, counters, row.ts_ns, row.ts_ns)
 
-    def find(self, now_ns: int) -> Finding | None:
-        """At which machine a transfer stands; None: none does, or nobody stands out."""
+    def find(self, now_ns: int, elsewhere: Collection[str] = ()) -> Finding | None:
+        """At which machine a transfer stands; None: none does, or nobody stands out.
+
+        Args:
+            now_ns: the present.
+            elsewhere: machines whose metrics show that they are not where the others are.
+        """
         found = []
         for flows, since_ns in self._standing(now_ns).values():
-            stuck = find_stuck_flow(flows)
+            stuck = find_stuck_flow(flows, elsewhere)
             if stuck is not None:
                 found.append((since_ns, stuck))
         if len({stuck.flow.host for _, stuck in found}) != 1:

@@ -30,7 +30,7 @@ from tocsin.pipeline.operators.diagnose.slow import (
     find_slow_findings,
     tells_later,
 )
-from tocsin.pipeline.operators.diagnose.standing import idle_since, still_standing, told_as_unexplained
+from tocsin.pipeline.operators.diagnose.standing import elsewhere, idle_since, still_standing, told_as_unexplained
 from tocsin.pipeline.operators.diagnose.stop import StopConfig, find_gone_first, find_stop, stood_before_deaths_ns
 from tocsin.pipeline.operators.diagnose.switches import SwitchRules, beside_switch, find_switch
 from tocsin.pipeline.operators.diagnose.timing import began_later
@@ -133,8 +133,8 @@ class Diagnose:
         broken, broken_reasons = self._hardware.find(self._graph, now_ns, pace)
         reasons.extend(broken_reasons)
         if stop is None:
-            emptied = [anomaly.component.name for anomaly in exits]
-            findings.extend(self._standing(now_ns, pace, reasons, emptied, all_live=stop_reason is None))
+            told = [*exits, *anomalies]
+            findings.extend(self._standing(now_ns, pace, reasons, told, all_live=stop_reason is None))
         if stop_reason is not Reason.WITHIN_PATIENCE:
             findings = _beside_dumps(findings, dumped)
         if dump_reason is not None:
@@ -193,17 +193,19 @@ class Diagnose:
         return stop, reason
 
     def _standing(
-        self, now_ns: int, pace: Pace, reasons: list[Reason], emptied: Sequence[str], *, all_live: bool
+        self, now_ns: int, pace: Pace, reasons: list[Reason], anomalies: Sequence[Anomaly], *, all_live: bool
     ) -> list[Finding]:
         """Who holds up a job whose processes live, or whose deaths explain nothing: waits, then silence."""
         silent = silent_hosts(self._graph, now_ns, self._config.silence)
         findings: list[Finding] = []
         if all_live:
             hang, hang_reasons = self._waits.find(now_ns, pace.median_step_ns, silent)
-            if not any(finding.suspects for finding in hang) and (stuck := self._flows.find(now_ns)):
-                hang = [stuck]
+            if not any(finding.suspects for finding in hang):
+                stuck = self._flows.find(now_ns, elsewhere(anomalies))
+                hang = hang if stuck is None else [stuck]
             findings.extend(hang)
             reasons.extend(hang_reasons)
+        emptied = [anomaly.component.name for anomaly in anomalies if anomaly.detector == EXITS]
         lost, lost_reasons = find_silence(self._graph, now_ns, pace, self._config.silence, silent, emptied)
         if all_live and not self._waits.agrees(lost):
             # The peers stand, but it is not these hosts that they wait for.

@@ -69,6 +69,20 @@ def told_as_unexplained(graph: JobGraph, now_ns: int, pace: Pace, rules: Machine
     )
 
 
+def elsewhere(anomalies: Sequence[Anomaly]) -> set[str]:
+    """The host whose GPUs are by far not where the others' are since the job stands or came to; of several none."""
+    far = {
+        anomaly.component.name
+        for anomaly in anomalies
+        if (anomaly.detail.get("standing") or anomaly.detail.get("leaning"))
+        and any(
+            metric["metric"] in _GPU_IDLE and metric.get("sigmas", 0.0) >= _IDLE_SIGMAS
+            for metric in anomaly.detail["metrics"]
+        )
+    }
+    return far if len(far) == 1 else set()
+
+
 def since_standing(anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules) -> list[Anomaly]:
     """One anomaly per host of what differs since the standstill began: what begins later is not why it began."""
     since_ns = pace.standing_since_ns

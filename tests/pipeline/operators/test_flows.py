@@ -9,6 +9,7 @@ import pytest
 from tests.pipeline.operators.states import through_bytes
 from tocsin.pipeline.operators.diagnose import Diagnose, DiagnoseConfig
 from tocsin.pipeline.operators.diagnose.flows import FlowRules, FlowTracker
+from tocsin.pipeline.operators.diagnose.standing import elsewhere
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas import events
 from tocsin.schemas.reasons import Reason
@@ -29,6 +30,7 @@ from tocsin.schemas.records import (
     StepRecord,
     Topology,
 )
+from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
 JOB = JobKey("c", "j")
 T0 = 1_800_000_000 * NS_PER_SECOND
@@ -120,6 +122,37 @@ def test_a_collective_that_not_all_have_entered_waits_for_who_is_missing(told: b
         job.say(second)
 
     assert job.named(35) == named
+
+
+def _stands_out(host: str, metric: str = "gpu_util_ratio", sigmas: float = 48.0, **detail: bool) -> Anomaly:
+    told = {"metric": metric, "direction": "high", "score": 0.6, "sigmas": sigmas}
+    component = Component(ComponentKind.HOST, host)
+    return Anomaly(JOB, _ns(20), component, metric, _ns(5), _ns(20), 0.6, "peers", "", {"metrics": [told], **detail})
+
+
+@pytest.mark.parametrize(
+    ("anomalies", "hosts"),
+    [
+        ([_stands_out("n4", standing=True), _stands_out("n4", leaning=True)], {"n4"}),
+        ([_stands_out("n4", leaning=True)], {"n4"}),
+        ([_stands_out("n4")], set()),
+        ([_stands_out("n4", sigmas=8.0, standing=True)], set()),
+        ([_stands_out("n4", "tcp_bytes_per_second", standing=True)], set()),
+        ([_stands_out("n4", standing=True), _stands_out("n5", standing=True)], set()),
+    ],
+    ids=["stands", "fell-first", "differed-at-work", "by-little", "no-gpu", "two"],
+)
+def test_whose_gpus_are_elsewhere_while_the_job_stands(anomalies: list[Anomaly], hosts: set[str]) -> None:
+    assert elsewhere(anomalies) == hosts
+
+
+def test_nobody_is_named_where_chunks_and_gpus_tell_of_different_machines() -> None:
+    job = Job()
+    for second in (5, 15, 25):
+        job.say(second)
+
+    assert job.tracker.find(_ns(25), {"n5"}) is None
+    assert job.tracker.find(_ns(25), {"n3"}) == job.tracker.find(_ns(25))
 
 
 def test_an_announced_pause_is_none_of_the_network() -> None:
