@@ -103,6 +103,10 @@ class JobPace:
         least_seconds = OWN_SHARE_RATIO * growth[1] * self.median_step_ns / NS_PER_SECOND
         return None if excess_seconds < least_seconds and self.own_time_holds_waits else excess_seconds
 
+    def grown_excess_seconds(self, host: str, onset_ns: int) -> float:
+        """By how much more than before an onset a host computes longer than its peers, beyond all others; 0: not."""
+        return self.steps.grown_excess_seconds(host, onset_ns)
+
     @property
     def own_time_holds_waits(self) -> bool:
         """Whether all ranks' own time is longer, and the machines do less work a second since: they wait within it.

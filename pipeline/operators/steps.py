@@ -30,6 +30,7 @@ from tocsin.pipeline.operators.arrays import map_from, map_state
 from tocsin.pipeline.operators.base import UNCHANGED, pack_state, unpack_state
 from tocsin.pipeline.operators.candidates import Candidate, Candidates, RotationConfig
 from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.pipeline.operators.step_past import BLOCK_COUNT, ExcessPast
 from tocsin.pipeline.operators.step_rows import (
     StepRows,
     pending_from,
@@ -130,6 +131,7 @@ class StepDetector:
         self._judged_count = 0
         self._early: dict[int, float] = {}
         """rank -> its excess over its peers' own time in the job's first judged steps, seconds."""
+        self._past = ExcessPast()
         self._candidates = Candidates(config.rotation)
         self.abstained: dict[str, int] = {}
 
@@ -192,6 +194,16 @@ class StepDetector:
             return None
         return max(0.0, excess)
 
+    def grown_excess_seconds(self, host: str, onset_ns: int) -> float:
+        """By how much more than before an onset a host's slowest rank computes longer than its peers; 0: nobody knows.
+
+        It is measured over a dozen steps since then, and stands out among all hosts; else it is 0, too.
+        """
+        if len(self._window) < BLOCK_COUNT or self._begin_ns(-BLOCK_COUNT) < onset_ns:
+            return 0.0
+        window, ranks = self._arrays()
+        return self._past.grown_seconds(window, ranks, self._graph.host_of, onset_ns).get(host, 0.0)
+
     @property
     def own_growth(self) -> tuple[int, float] | None:
         """Since when all ranks' own time makes the job slow, and by what ratio its steps grew; None: it does not."""
@@ -219,6 +231,8 @@ class StepDetector:
         ripe = self._take_ripe(data.end_ns)
         if not ripe:
             return self._emit(data)
+        if self._past.is_due(self._judged_count):
+            self._past.take(*self._arrays(), self._graph.host_of, self.newest_ns, self._judged_count)
         roles = self._judge_ranks()
         if roles is not None:
             self._judge_job()
@@ -453,6 +467,7 @@ class StepDetector:
             "history": self._history,
             "history_ns": self._history_ns,
             "longest_pause_ns": self.longest_pause_ns,
+            "past": self._past.to_state(),
             "candidates": self._candidates.to_state(),
             "abstained": self.abstained,
         }
@@ -471,5 +486,6 @@ class StepDetector:
         self._history = state["history"]
         self._history_ns = state["history_ns"]
         self.longest_pause_ns = state["longest_pause_ns"]
+        self._past.load_state(state["past"])
         self._candidates.load_state(state["candidates"])
         self.abstained = state["abstained"]

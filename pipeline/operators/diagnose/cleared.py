@@ -12,6 +12,7 @@ from tocsin.pipeline.operators.diagnose.deviations import (
     differs_now,
 )
 from tocsin.pipeline.operators.diagnose.harm import is_cleared_by_steps
+from tocsin.pipeline.operators.diagnose.own_time import computes_longer
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.timing import began_with_other_work
 from tocsin.pipeline.operators.graph import JobGraph
@@ -49,7 +50,7 @@ class Cleared:
                 continue
             if known_ns is not None and _trains_again(slowdown, pace, rules) and differs_now(anomaly):
                 del self.since_ns[anomaly.component.name]
-            elif slowdown.is_gone and slowdown.is_known and not slowdown.is_likely:
+            elif _is_harmless(slowdown) and not computes_longer(anomaly, slowdown, pace):  # a ramp begins harmless
                 self.since_ns[anomaly.component.name] = since_ns
         return [anomaly for anomaly in anomalies if anomaly.component.name not in self.since_ns]
 
@@ -93,6 +94,10 @@ class Cleared:
                 graph, [anomaly], since_ns, pace
             ):
                 self.since_ns.setdefault(anomaly.component.name, -since_ns)
+
+
+def _is_harmless(slowdown: Slowdown) -> bool:
+    return slowdown.is_gone and slowdown.is_known and not slowdown.is_likely
 
 
 def _trains_again(slowdown: Slowdown, pace: Pace, rules: MachineRules) -> bool:

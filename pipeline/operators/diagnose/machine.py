@@ -41,6 +41,7 @@ from tocsin.pipeline.operators.diagnose.harm import (
     one_step_ns,
 )
 from tocsin.pipeline.operators.diagnose.more_work import shows_more_work
+from tocsin.pipeline.operators.diagnose.own_time import own_evidence, silent_but_slow
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.pace_evidence import pace_evidence
 from tocsin.pipeline.operators.diagnose.patterns import cause_of_metrics
@@ -105,7 +106,8 @@ def _find_working(  # as above
     graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules, cleared: Cleared
 ) -> tuple[list[Finding], list[Reason]]:
     """Who differs in a job that works."""
-    telling = telling_of(anomalies, rules)
+    loud = telling_of(anomalies, rules)
+    telling = loud or silent_but_slow(anomalies, now_ns, pace, rules)
     if not telling:
         fading = [_still_differs(anomaly) for anomaly in anomalies if _fades(anomaly)]
         return fading, [Reason.NO_IMPACT] if anomalies else []
@@ -165,6 +167,8 @@ def _find_working(  # as above
         is_brief=not (is_pause or is_old) and lasted_ns < rules.sure_ns,
         hard_ns=TELLING_WINDOWS * window_ns(graph, chosen),
         is_harmless=finding.is_harmless or is_harmless,
+        is_soft=not loud,
+        evidence=finding.evidence if loud else (*own_evidence(chosen[0], pace), *finding.evidence),
     )
     return [finding, *holding], []
 

@@ -25,6 +25,10 @@ class Pace(Protocol):
         """How much longer than its peers the slowest rank of a host computes in a step; None: not measured."""
         ...
 
+    def grown_excess_seconds(self, host: str, onset_ns: int) -> float:
+        """By how much more than before an onset a host computes longer than its peers, beyond all others; 0: not."""
+        ...
+
     @property
     def own_time_holds_waits(self) -> bool:
         """Whether all ranks' own time is longer, and the machines do less work a second since: they wait within it."""

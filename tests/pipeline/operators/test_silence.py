@@ -66,6 +66,9 @@ class StubPace:
     def moves_no_more(self, host: str) -> bool:
         return False
 
+    def grown_excess_seconds(self, host: str, onset_ns: int) -> float:
+        return 0.0
+
     def own_excess_seconds(self, host: str) -> float | None:
         return None
 

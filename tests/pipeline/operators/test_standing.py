@@ -80,6 +80,9 @@ class Pace:
     def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
         return None
 
+    def grown_excess_seconds(self, host: str, onset_ns: int) -> float:
+        return 0.0
+
     def own_excess_seconds(self, host: str) -> float | None:
         return None
 

@@ -121,6 +121,9 @@ class SlowPace(Pace):
     def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
         return Slowdown(0.5, is_certain=True, is_gone=False, step_seconds=3.0, before_seconds=2.0)
 
+    def grown_excess_seconds(self, host: str, onset_ns: int) -> float:
+        return 0.0
+
     def own_excess_seconds(self, host: str) -> float | None:
         return self.own.get(host, 0.0)
 
