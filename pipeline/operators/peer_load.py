@@ -121,7 +121,7 @@ class LoadTracker:
 
     def _ratios_of(self, rows: int | slice) -> FloatArray:
         done, expected = self.means[-1][:, rows]
-        with np.errstate(invalid="ignore", divide="ignore"):
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             tells = expected > _NOTHING_FLOORS * self.floors
             return np.where(tells, done / expected, np.nan).astype(np.float32)
 
