@@ -77,37 +77,3 @@ def spread_of_jam(shifts: FloatArray, counted: NDArray[np.bool_]) -> FloatArray:
     return np.where(counted, np.log(_SHARED_JAM_FACTOR - (_SHARED_JAM_FACTOR - 1) * np.exp(-moved)), 0).astype(
         np.float32
     )
-
-
-_FEWEST_ALIKE = 8
-"""Of fewer peers how much they differ is known too badly."""
-
-
-def as_others_differ(spread: FloatArray, rest: FloatArray, groups: IntArray, counted: NDArray[np.bool_]) -> FloatArray:
-    """The same spread for each row, but no more than any of its peers is jammed beyond what is expected.
-
-    Where one port's pauses reach all others these are jammed alike, and it by far the most. In a congested network the
-    second one is jammed nearly as much as the first.
-
-    Args:
-        spread: see ``spread_of_jam``, shape (metrics,).
-        rest: distance from what was expected, shape (rows, metrics).
-        groups: which group each row belongs to, shape (rows,); -1: compared with nobody.
-        counted: which metrics are packets.
-
-    Returns:
-        Shape (rows, metrics).
-    """
-    found: FloatArray = np.broadcast_to(spread, rest.shape).copy()
-    columns = np.flatnonzero(counted & (spread > 0))
-    for group in np.unique(groups[groups >= 0]) if columns.size else ():
-        rows = np.flatnonzero(groups == group)
-        of_group = rest[np.ix_(rows, columns)]
-        if rows.size < _FEWEST_ALIKE:
-            continue
-        enough = np.isfinite(of_group).sum(axis=0) >= _FEWEST_ALIKE
-        second, first = np.partition(np.nan_to_num(of_group, nan=-np.inf), -2, axis=0)[-2:]
-        most = np.where(of_group >= first, second, first)
-        lower = np.where(enough, np.minimum(spread[columns], np.maximum(most, 0)), spread[columns])
-        found[np.ix_(rows, columns)] = lower
-    return found

@@ -166,28 +166,13 @@ class TestJams:
 
     @pytest.mark.parametrize(("others", "is_beyond"), [(30.0, False), (10.0, True)])
     def test_where_all_are_jammed_one_is_so_several_times_as_much(self, others: float, is_beyond: bool) -> None:
-        """Another one is jammed half as much."""
         scales = (scale_of(Metric("pfc_tx_packets_per_second", "host")),)
         rows = Rows([10.0] * 24, scales, noise_ratio=0.05).learn()
         factors = np.full((24, 1), others / 10.0)
-        factors[5], factors[9] = 40.0, max(others / 10.0, 20.0 * (others > 10.0))
+        factors[5] = 40.0
         sigmas = [rows.window(factors).sigmas[5, 0] for _ in range(6)]
 
         assert (min(sigmas) > 6) == (max(sigmas) > 6) == is_beyond
-
-    @pytest.mark.parametrize(
-        ("hosts", "second_factor", "is_beyond"), [(24, 1.3, True), (24, 4.0, False), (6, 1.3, False)]
-    )
-    def test_one_port_jams_all_others_alike(self, hosts: int, second_factor: float, is_beyond: bool) -> None:
-        """The peers' own scatter tells how unlike each other such a jam leaves them, where they are enough."""
-        scales = (scale_of(Metric("pfc_tx_packets_per_second", "host")),)
-        rows = Rows([10.0] * hosts, scales, noise_ratio=0.05).learn()
-        factors = np.full((hosts, 1), 5.0)
-        factors[3], factors[4] = 40.0, 5.0 * second_factor
-        sigmas = rows.window(factors).sigmas
-
-        assert (sigmas[3, 0] > 4) == is_beyond
-        assert sigmas[4, 0] < 3 or second_factor > 2
 
 
 class TestNextToNothing:
