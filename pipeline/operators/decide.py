@@ -23,6 +23,7 @@ from tocsin.pipeline.operators.incidents import (
     is_slow_still,
     is_smaller,
     is_spell,
+    placed,
     retells,
     same_fault,
     same_suspects,
@@ -94,6 +95,7 @@ class Decide:
     def on_findings(self, now_ns: int, findings: Sequence[Finding]) -> list[Verdict]:
         """Take what holds at ``now_ns``; return the verdict lines that this changes."""
         lines: list[Verdict] = []
+        findings = [placed(finding, self.live) for finding in findings]
         named = {
             suspect.component
             for finding in findings

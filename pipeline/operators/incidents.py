@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.schemas.causes import CAUSES
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
-from tocsin.schemas.verdicts import ActionKind, Component, FaultKind, Suspect, Verdict, VerdictState
+from tocsin.schemas.verdicts import ActionKind, Component, ComponentKind, FaultKind, Suspect, Verdict, VerdictState
 
 STANDSTILL = (FaultKind.FAIL_STOP, FaultKind.HANG)
 _SLOWER = (FaultKind.FAIL_SLOW, FaultKind.DEGRADED)
@@ -144,6 +144,18 @@ def retells(finding: Finding, verdict: Verdict) -> bool:
         and finding.cause == verdict.cause
         and not finding.certain
     )
+
+
+def placed(finding: Finding, live: Sequence[Verdict]) -> Finding:
+    """The same, of ranks whose machine nobody knows with the machine that a live verdict says they slow down."""
+    ranks = {rank for suspect in finding.suspects for rank in suspect.ranks}
+    if not ranks or any(suspect.component.kind is not ComponentKind.RANK for suspect in finding.suspects):
+        return finding
+    for verdict in live:
+        hosts = [suspect for suspect in verdict.suspects if suspect.component.kind is ComponentKind.HOST]
+        if len(hosts) == 1 and verdict.fault is finding.fault and ranks <= set(hosts[0].ranks):
+            return replace(finding, suspects=(hosts[0],))
+    return finding
 
 
 def components(suspects: Sequence[Suspect]) -> set[Component]:

@@ -9,8 +9,10 @@ from tocsin.pipeline.operators.diagnose.deviations import (
     SHOWN_METRICS,
 )
 from tocsin.pipeline.operators.findings import Finding
-from tocsin.schemas.verdicts import FaultKind, Suspect
+from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.verdicts import ComponentKind, FaultKind, Suspect
 
+_TOGETHER_NS = 60 * NS_PER_SECOND
 _OUTWEIGHED_CAUSES = ("workload_change",)
 """Where timers hold what ranks wait for, all compute longer when one link is slow."""
 _OUTWEIGHING_METRICS = frozenset(
@@ -47,7 +49,7 @@ def join(slow: Sequence[Finding], machine: Sequence[Finding]) -> list[Finding]:
             return [*(explained or slow), *machine]  # a machine that differs and is not why makes nobody faster
         return explained or list(machine)
     joined = []
-    for finding in (_narrowed(finding, machine) for finding in named):
+    for finding in (_narrowed(_placed(finding, machine), machine) for finding in named):
         same = [m for m in machine if finding.suspects[0].component in {s.component for s in m.suspects}]
         if same and finding.fault is FaultKind.FAIL_SLOW:
             # A loader that is slow because the host's storage is: the metric says more than the phase.
@@ -60,6 +62,17 @@ def join(slow: Sequence[Finding], machine: Sequence[Finding]) -> list[Finding]:
         else:
             joined.append(finding)
     return joined
+
+
+def _placed(finding: Finding, machine: Sequence[Finding]) -> Finding:
+    """Slow ranks of which nobody knows the machine run on the one whose metrics tell why since then, if one does."""
+    if any(suspect.component.kind is not ComponentKind.RANK for suspect in finding.suspects):
+        return finding
+    told = [m for m in machine if m.fault is FaultKind.FAIL_SLOW and not m.only_holds]
+    if len(told) != 1 or len(told[0].suspects) != 1 or abs(told[0].onset_ns - finding.onset_ns) > _TOGETHER_NS:
+        return finding
+    ranks = tuple(sorted(rank for suspect in finding.suspects for rank in suspect.ranks))
+    return replace(finding, suspects=(replace(told[0].suspects[0], ranks=ranks),))
 
 
 def _with_twins(finding: Finding, told: Finding) -> tuple[Suspect, ...]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tocsin.pipeline.operators.diagnose.common import common_component, few_hosts, is_whole, suspects_of
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.stop import ended_by_order
+from tocsin.pipeline.operators.facts import HostFacts
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas.job_key import is_lone
@@ -38,6 +39,8 @@ class SilenceConfig:
         known_factor: ... has stood for so long (times this) and gone on: agents restart in its checkpoints, too.
         late_ns: where nobody knows how long a step is, the peers may have gone on for so long without a host
             that has been silent for ``long_silence_ns``, and have stood for so long since.
+        worked_on_windows: who was last heard so many windows before the peers stood has not stopped them at once: where
+            no steps tell how long one is, they must stand for ``long_silence_ns``, as a checkpoint does not.
         max_suspect_ratio: more hosts silent together are no machine fault, unless they are all that hang on one
             switch or minipod.
     """
@@ -51,6 +54,7 @@ class SilenceConfig:
     long_silence_ns: int = 45 * NS_PER_SECOND
     known_factor: float = 1.25
     late_ns: int = 60 * NS_PER_SECOND
+    worked_on_windows: float = 1.5
     max_suspect_ratio: float = 0.25
 
 
@@ -128,6 +132,7 @@ def find_silence(
     if now_ns - progress_ns < config.known_factor * pace.longest_standing_ns:
         needed_ns = config.long_silence_ns
     short = {host for host in guilty if now_ns - seen_ns[host] < needed_ns}
+    short |= {host for host in guilty if _peers_may_pause(graph.hosts[host], progress_ns, now_ns, pace, config)}
     reasons |= dict.fromkeys(short, Reason.WITHIN_PATIENCE)
     guilty = [host for host in guilty if host not in short]
     if not guilty or len(speaking) + len(guilty) < 2:  # a lone host has no peers to confirm it
@@ -135,6 +140,12 @@ def find_silence(
     if len(guilty) > few_hosts(graph, config.max_suspect_ratio) and not is_whole(graph, guilty):
         return [], reasons | dict.fromkeys(guilty, Reason.AMBIGUOUS)
     return [_unreachable(graph, guilty, progress_ns, now_ns, config.sure_ns)], reasons
+
+
+def _peers_may_pause(facts: HostFacts, progress_ns: int, now_ns: int, pace: Pace, config: SilenceConfig) -> bool:
+    """Whether the peers worked on for a window without the host, and stand for no longer yet than a checkpoint takes."""
+    worked_on = progress_ns - facts.last_seen_ns > config.worked_on_windows * facts.beat_ns
+    return worked_on and not pace.median_step_ns and now_ns - progress_ns < config.long_silence_ns
 
 
 def _ended_before(graph: JobGraph, pace: Pace, seen_ns: Mapping[str, int], since_ns: int) -> set[str]:

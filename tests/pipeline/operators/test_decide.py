@@ -577,6 +577,18 @@ def test_a_hang_told_by_a_log_line_alone_is_taken_back_as_the_job_starts_again(f
     assert line.state.value == ("cancelled" if by_log and fault is HANG else "resolved")
 
 
+def test_ranks_that_a_verdict_has_placed_on_a_machine_stay_there() -> None:
+    life, rank = Life(), Suspect(Component(ComponentKind.RANK, "7"), (7,))
+    told = finding(SLOW, "n3")
+    life.see(replace(told, suspects=(Suspect(told.suspects[0].component, (7,)),)), seconds=5)
+    life.see(replace(told, suspects=(rank,)), seconds=40)
+    assert {suspect.component.name for line in life.lines for suspect in line.suspects} == {"n3"}
+    assert len({line.verdict_id for line in life.lines}) == 1
+
+    other = Suspect(Component(ComponentKind.RANK, "8"), (8,))
+    assert [line.suspects for line in life.see(replace(told, suspects=(other,)))] == [(other,)]
+
+
 class TestRelapses:
     """Spells that are each too short to be believed."""
 

@@ -143,6 +143,18 @@ def test_the_others_stand_since_then_by_their_metrics() -> None:
     assert finding.evidence[-1].text == said
 
 
+@pytest.mark.parametrize(("stood_after", "told_after"), [(5, 15), (12, 57)])
+def test_whose_peers_worked_on_for_a_window_must_stand_for_longer_than_a_checkpoint(
+    stood_after: int, told_after: int
+) -> None:
+    """No steps tell how long one is: peers of a dead machine may work on, or only write a checkpoint."""
+    pace = StubPace(standing_since_ns=at(LOST_SECOND + stood_after))
+    told = [second for second in range(70, 130) if Job().run(second).find(second, pace)[0]]
+
+    assert told[0] <= LOST_SECOND + told_after
+    assert told[0] > LOST_SECOND + told_after - 7
+
+
 @pytest.mark.parametrize("seconds", [4, 8])
 def test_one_report_that_is_late_is_no_silence(seconds: int) -> None:
     second = LOST_SECOND + seconds

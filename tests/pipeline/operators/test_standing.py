@@ -812,6 +812,17 @@ def test_of_several_that_steps_name_alike_the_one_whose_metrics_tell_why_is_name
     assert [suspect.component.name for suspect in found.suspects] == named
 
 
+@pytest.mark.parametrize(("later", "named"), [(20, ("n3", (7,))), (90, ("7", (7,)))])
+def test_a_slow_rank_whose_machine_nobody_knows_runs_on_the_one_whose_metrics_tell_why(
+    later: int, named: tuple[str, tuple[int, ...]]
+) -> None:
+    told = replace(_named_by_steps("n3"), reason=Reason.METRICS_DIFFER_STEPS_SLOWER, onset_ns=_ns(later))
+    rank = Suspect(Component(ComponentKind.RANK, "7"), (7,))
+    [found] = join([replace(_named_by_steps("n2"), suspects=(rank,))], [told])
+
+    assert [(suspect.component.name, suspect.ranks) for suspect in found.suspects] == [named]
+
+
 def test_of_those_behind_one_switch_none_is_singled_out_by_its_metrics() -> None:
     leaf = Component(ComponentKind.LEAF, "leaf-3")
     told = replace(_named_by_steps("n3"), reason=Reason.METRICS_DIFFER_STEPS_SLOWER)
