@@ -143,7 +143,7 @@ def find_silence(
 
 
 def _peers_may_pause(facts: HostFacts, progress_ns: int, now_ns: int, pace: Pace, config: SilenceConfig) -> bool:
-    """Whether the peers worked on for a window without the host, and stand for no longer yet than a checkpoint takes."""
+    """Whether the peers worked on for a window without the host, and stand no longer than a checkpoint takes."""
     worked_on = progress_ns - facts.last_seen_ns > config.worked_on_windows * facts.beat_ns
     return worked_on and not pace.median_step_ns and now_ns - progress_ns < config.long_silence_ns
 
