@@ -18,8 +18,10 @@ from tocsin.pipeline.operators.diagnose.standing import cause_of, steps_go_on, s
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Anomaly, FaultKind, Suspect
 
+_ODD_NS = 90 * NS_PER_SECOND
 ODD = "odd"
 """The mark of an anomaly that only this asks for."""
 
@@ -51,7 +53,10 @@ def find_odd(
         return None
     chosen = differing[0]
     told = [metric for metric in chosen.detail["metrics"] if metric in told_by(chosen)]
-    sure_ns = rules.sure_busy_ns if all(map(_is_busy, told)) else rules.sure_standing_ns
+    # Rank 0 may export the model while all others wait; who does so is busy, and nothing else.
+    least_ns = rules.sure_standing_ns if all(map(_is_busy, told)) else _ODD_NS
+    if now_ns - since_ns < least_ns:
+        return None
     return Finding(
         FaultKind.HANG,
         cause_of(chosen),
@@ -60,7 +65,7 @@ def find_odd(
         0.6,
         Reason.DIFFERS_WHILE_JOB_STANDS,
         (*(evidence_of(chosen, metric) for metric in told[:SHOWN_METRICS]), *still_standing(pace, now_ns).evidence),
-        tentative=now_ns - since_ns < max(sure_ns, 2 * patience_ns),
+        tentative=True,  # as the job goes on it is taken back: it may have been a pause
     )
 
 
