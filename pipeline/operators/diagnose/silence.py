@@ -39,7 +39,7 @@ class SilenceConfig:
         known_factor: ... has stood for so long (times this) and gone on: agents restart in its checkpoints, too.
         late_ns: where nobody knows how long a step is, the peers may have gone on for so long without a host
             that has been silent for ``long_silence_ns``, and have stood for so long since.
-        worked_on_windows: who was last heard so many windows before the peers stood has not stopped them at once: where
+        worked_on_factor: who was last heard so many windows before the peers stood has not stopped them at once: where
             no steps tell how long one is, they must stand for ``long_silence_ns``, as a checkpoint does not.
         max_suspect_ratio: more hosts silent together are no machine fault, unless they are all that hang on one
             switch or minipod.
@@ -54,7 +54,7 @@ class SilenceConfig:
     long_silence_ns: int = 45 * NS_PER_SECOND
     known_factor: float = 1.25
     late_ns: int = 60 * NS_PER_SECOND
-    worked_on_windows: float = 1.5
+    worked_on_factor: float = 1.5
     max_suspect_ratio: float = 0.25
 
 
@@ -144,7 +144,7 @@ def find_silence(
 
 def _peers_may_pause(facts: HostFacts, progress_ns: int, now_ns: int, pace: Pace, config: SilenceConfig) -> bool:
     """Whether the peers worked on for a window without the host, and stand no longer than a checkpoint takes."""
-    worked_on = progress_ns - facts.last_seen_ns > config.worked_on_windows * facts.beat_ns
+    worked_on = progress_ns - facts.last_seen_ns > config.worked_on_factor * facts.beat_ns
     return worked_on and not pace.median_step_ns and now_ns - progress_ns < config.long_silence_ns
 
 
