@@ -42,6 +42,7 @@ class MachineRules:
             may write a checkpoint alone, and nobody announced it.
         sure_busy_ns: ... and after this of one that is only busier than those that wait: half of the time after which
             PyTorch's watchdog ends a collective.
+        odd_ns: the only machine that differs in whatever way, where nothing else tells, is told after this.
         unexplained_ns: a standstill that nothing explains is told after this: half of the watchdog's time, too.
         ended_ns: where all processes end within this of the begin of a standstill, nobody stood before that.
         fresh_ns: what a machine showed longer ago confirms nothing.
@@ -69,6 +70,7 @@ class MachineRules:
     ill_ns: int = 300 * NS_PER_SECOND
     sure_standing_ns: int = 180 * NS_PER_SECOND
     sure_busy_ns: int = 300 * NS_PER_SECOND
+    odd_ns: int = 90 * NS_PER_SECOND
     unexplained_ns: int = 300 * NS_PER_SECOND
     ended_ns: int = 12 * NS_PER_SECOND
     fresh_ns: int = 15 * NS_PER_SECOND

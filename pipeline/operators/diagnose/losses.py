@@ -141,7 +141,9 @@ class LossTracker:
         if self.uneasy_count:
             self.uneasy_count -= 1
         else:
-            self._judge_norms(number, step.first_ns, ranks[norms > 0], norms[norms > 0])
+            # Where nobody says which stage a rank is in, nobody is known to be its peer.
+            asked = (norms > 0) & np.isin(ranks, list(self.graph.places))
+            self._judge_norms(number, step.first_ns, ranks[asked], norms[asked])
 
     def _judge_losses(self, number: int, step: _Step) -> None:
         """Everybody's gradient jumped: whose loss did?"""
@@ -170,7 +172,7 @@ class LossTracker:
     def _roles(self, ranks: IntArray) -> IntArray:
         """Ranks of one stage that hold the same part of its layers have one number."""
         places = self.graph.places
-        pairs = [(place.pp, place.tp) if (place := places.get(rank)) else (-1, -1) for rank in ranks.tolist()]
+        pairs = [(places[rank].pp, places[rank].tp) for rank in ranks.tolist()]
         stages, parts = np.array(pairs, np.int64).reshape(-1, 2).T
         roles: IntArray = stages * (parts.max(initial=0) + 2) + parts
         return roles

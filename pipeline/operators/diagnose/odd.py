@@ -18,10 +18,8 @@ from tocsin.pipeline.operators.diagnose.standing import cause_of, steps_go_on, s
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Anomaly, FaultKind, Suspect
 
-_ODD_NS = 90 * NS_PER_SECOND
 ODD = "odd"
 """The mark of an anomaly that only this asks for."""
 
@@ -41,8 +39,8 @@ def find_odd(
     """
     since_ns = pace.standing_since_ns
     longest_ns = max(pace.longest_standing_ns, pace.longest_pause_ns)
-    patience_ns = max(rules.busy_ns, int(2 * rules.learned_factor * longest_ns))
-    if not since_ns or now_ns - since_ns < patience_ns or pace.ended_at_once:
+    stands_ns, patience_ns = now_ns - since_ns, max(rules.odd_ns, int(2 * rules.learned_factor * longest_ns))
+    if not since_ns or stands_ns < patience_ns or pace.ended_at_once:
         return None
     if steps_go_on(graph, pace) or graph.in_announced_phase(since_ns, now_ns):
         return None
@@ -52,10 +50,9 @@ def find_odd(
     if len({anomaly.component for anomaly in differing}) != 1:
         return None
     chosen = differing[0]
-    told = [metric for metric in chosen.detail["metrics"] if metric in told_by(chosen)]
+    told = told_by(chosen)
     # Rank 0 may export the model while all others wait; who does so is busy, and nothing else.
-    least_ns = rules.sure_standing_ns if all(map(_is_busy, told)) else _ODD_NS
-    if now_ns - since_ns < least_ns:
+    if all(map(_is_busy, told)) and stands_ns < rules.sure_standing_ns:
         return None
     return Finding(
         FaultKind.HANG,

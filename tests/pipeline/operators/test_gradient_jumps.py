@@ -71,6 +71,11 @@ def _jumping(
     return norms
 
 
+def test_where_nobody_says_who_is_in_which_stage_nobody_is_named() -> None:
+    assert _told(_jumping())
+    assert not _told(_jumping(), JobGraph())
+
+
 @pytest.mark.parametrize(("rank_count", "jump_count"), [(4, 10), (8, 7), (32, 5), (400, 3)])
 def test_the_fewer_peers_the_more_jumps_are_needed(rank_count: int, jump_count: int) -> None:
     [(second, finding), *_] = _told(_jumping(rank_count, rank_count // 2, sigma=0.1), is_stored=True)
