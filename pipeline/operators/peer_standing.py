@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tocsin.models.peer_scales import transform
 from tocsin.models.peers import PeerWindow, below_all
+from tocsin.models.robust import median
 from tocsin.pipeline.operators.peer_rows import Block
 from tocsin.pipeline.operators.peer_sums import HIGH, LOW
 from tocsin.schemas.metrics import Metric
@@ -53,6 +54,10 @@ _IDLE_FAMILIES = {
     "gpu_dram_active_ratio": 6,
 }
 """What waiting costs a little of, by independent source."""
+_LOADED_METRICS = frozenset({"cpu_util_ratio", "tcp_bytes_per_second"})
+_LOADED_SHARE = 1.5
+"""Where the others do so much more of one of them than while they work, they do not wait: they load data, say. Whoever
+does less of both may have been done first."""
 _HELD_RATIO = 0.5
 """Processes that live hold at least so much of their GPU memory."""
 _IDLE_FAMILY_COUNT = 3
@@ -115,6 +120,7 @@ def standing_sigmas(seen: Seen, known: Known, groups: IntArray, *, began: bool =
         line = np.where(counted, _LOUD_LOG, known.share_ratio * level)
         far.append((np.abs(below) >= line) & _among(block, _STANDING_METRICS))
         is_gone = (below >= _GONE_SHARE_RATIO * level) & _among(block, _GONE_METRICS)
+        is_gone &= ~_loaded_elsewhere(seen, known, name, groups)
         gone.append(np.where(is_gone, -np.nan_to_num(window.sigmas), 0.0))
         is_busy = (-below >= line) & _among(block, _BUSY_METRICS)
         busy.append(np.where(is_busy, np.nan_to_num(window.sigmas), 0.0))
@@ -167,7 +173,19 @@ def _below(
 ) -> NDArray[np.bool_]:
     block = known.blocks[name]
     found = below_all(seen.values[name], block.state.level, groups, most_ratio, least_share)
-    return found & _among(block, _IDLE_FAMILIES)
+    return found & _among(block, _IDLE_FAMILIES) & ~_loaded_elsewhere(seen, known, name, groups)
+
+
+def _loaded_elsewhere(seen: Seen, known: Known, name: str, groups: IntArray) -> NDArray[np.bool_]:
+    """What tells nothing, since a group's machines do more of it than while they work; shape of the block's values."""
+    block, values = known.blocks[name], seen.values[name]
+    found = np.zeros(values.shape, bool)
+    loads = _among(block, _LOADED_METRICS)
+    for group in np.unique(groups[groups >= 0]) if loads.any() else ():
+        rows = groups == group
+        more = median(values[rows] - _LOADED_SHARE * block.state.level[rows], 0) > 0
+        found[rows] = loads & (more & loads).any()
+    return found
 
 
 def _of_many_families(

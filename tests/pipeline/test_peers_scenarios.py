@@ -437,6 +437,19 @@ class TestStanding:
         scenario.want(between(170, 210), fault="hang", suspects=["n03"], reason="differs_while_job_stands")
         scenario.run(260).check()
 
+    def test_all_load_data_and_one_is_done_first(self) -> None:
+        """The others' CPUs and network do more than while they train: whoever does less of both has nothing to do."""
+        scenario, job = _scenario(NO_HOOK)
+        scenario.at(150).inject(job.pause, 260, "")
+        for rank in range(8):
+            for metric, change in ((CPU, 0.5), ("tcp_bytes_per_second", 5e8)):
+                scenario.at(150).inject(job.raise_by, rank, metric, change)
+                scenario.at(180 if rank == 3 else 410).inject(job.raise_by, rank, metric, 0.0)
+
+        scenario.run(480)
+        told = [(verdict.state.value, verdict.action.value) for verdict in scenario.verdicts if verdict.suspects]
+        assert told in ([], [("open", "notify"), ("cancelled", "none")])
+
     def test_one_that_is_busy_meanwhile_has_longer(self) -> None:
         """A writer of an unannounced checkpoint, or a process that went astray: only time tells."""
         scenario, job = _scenario(NO_HOOK)
