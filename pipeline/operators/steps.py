@@ -74,6 +74,8 @@ class StepsConfig:
         max_host_ratio: more hosts slow together (of 16: two) are no machine fault.
         rotation: when one host after another looks slow.
         job_strength_ratio: growth of the whole job's step time worth a word.
+        job_kept_ratio: of that line: a slowdown that was told goes on until it is below this. One of just the line, in
+            steps that scatter by some percent, would come and go every few steps.
         own_growth_ratio: share of it that is all ranks' own time, from which on that makes the job slow.
     """
 
@@ -92,6 +94,7 @@ class StepsConfig:
     from_start_factor: float = 4.0
     from_start_seconds: float = 20.0
     job_strength_ratio: float = 0.25
+    job_kept_ratio: float = 0.6
     own_growth_ratio: float = 0.6
     max_volatility_ratio: float = 0.12
     max_host_ratio: float = 0.125
@@ -392,7 +395,10 @@ class StepDetector:
                 candidate.last_ns = self._window[-1].end_ns
 
     def _judge_job(self) -> None:
-        change = find_job_change(np.array(self._history), self._config.short_count, self._config.job_strength_ratio)
+        known = self._candidates.now.get(_JOB)
+        kept_ratio = self._config.job_kept_ratio if known is not None and known.spoken else 1.0
+        line = kept_ratio * self._config.job_strength_ratio
+        change = find_job_change(np.array(self._history), self._config.short_count, line)
         if change is None:
             self._candidates.forget(_JOB, self._history_ns[-1], self._config.candidate_grace_ns)
             return
@@ -436,6 +442,8 @@ class StepDetector:
 
     def _too_early(self, candidate: Candidate) -> Reason | None:
         """Why a candidate is not worth an anomaly yet."""
+        if candidate.spoken and candidate is self._candidates.now.get(_JOB):
+            return None  # it lasts, if by less
         need = self._config.need_seconds(candidate.detail["strength_ratio"])
         if candidate.from_start:
             need = max(self._config.from_start_seconds, self._config.from_start_factor * need)

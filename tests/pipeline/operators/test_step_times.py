@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -95,3 +96,32 @@ class TestOneWorkerSlowedDown:
         assert {anomaly.component.name for anomaly in said} == {"w3"}
         assert (said[-1].start_ns - T0) / NS_PER_SECOND == pytest.approx(MIN_STRUCK_SECONDS, abs=3)
         assert (said[-1].end_ns - T0) / NS_PER_SECOND == pytest.approx(MIN_STRUCK_SECONDS + struck_seconds, abs=8)
+
+
+def _parts_told(growths: list[float]) -> list[tuple[int, int]]:
+    """All workers slower by so much, a step each, after sixty even ones of a second: from when to when it is told."""
+    steps = 1 + 0.004 * np.random.default_rng(4).standard_normal((60 + len(growths), 8))
+    steps[60:] *= 1 + np.array(growths)[:, None]
+    at = sorted({(anomaly.slice_end_ns - T0) // NS_PER_SECOND for anomaly in told("steps", steps)[1]})
+    if not at:
+        return []
+    breaks = [0, *(index for index in range(1, len(at)) if at[index] > at[index - 1] + 1), len(at)]
+    return [(at[first], at[last - 1]) for first, last in pairwise(breaks)]
+
+
+class TestAllOfItSlower:
+    def test_what_lies_about_the_line_is_told_once(self) -> None:
+        growths = (0.26 + 0.03 * np.random.default_rng(5).standard_normal(120)).tolist()
+
+        [(begin, end)] = _parts_told(growths)
+        assert begin < 90
+        assert end > 160
+
+    def test_it_ends_with_the_slowness(self) -> None:
+        [(begin, end)] = _parts_told([0.3] * 40 + [0.0] * 40)
+
+        assert begin < 90
+        assert 112 < end < 124
+
+    def test_a_little_less_than_the_line_is_never_told(self) -> None:
+        assert not _parts_told([0.2] * 60)
