@@ -95,6 +95,21 @@ class TestMetricsTogether:
 
         assert _accused(scenario) == _names(range(4, 8))
         assert _common(scenario) == ("leaf", "leaf1")
+        assert _actions(scenario) <= {ActionKind.PROBE, ActionKind.NOTIFY}
+
+    @pytest.mark.parametrize("has_other_sign", [False, True])
+    def test_hosts_of_a_leaf_that_are_jammed_and_nothing_else_are_not_drained(self, has_other_sign: bool) -> None:
+        """Another job's traffic does that; where their clocks are low, too, it is them."""
+        scenario, job = _scenario(32)
+        for rank in (4, 5, 6):
+            scenario.at(150).inject(job.raise_by, rank, PFC, 5000.0)
+            if has_other_sign:
+                scenario.at(150).inject(job.shift, rank, CLOCK, 0.7)
+            scenario.at(150).inject(job.slow_link, rank, 0.8)
+        scenario.run(300)
+
+        assert _accused(scenario) == _names((4, 5, 6))
+        assert bool(_actions(scenario) & {ActionKind.EVICT, ActionKind.DRAIN}) is has_other_sign
 
     def test_a_leaf_of_a_quarter_of_the_job_is_told_and_nobody_drains_its_machines(self) -> None:
         scenario, job = _scenario()

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tocsin.pipeline.operators.diagnose.common import common_component, few_hosts
+from tocsin.pipeline.operators.diagnose.common import common_component, few_hosts, is_whole
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.pipeline.operators.peer_words import JAM_METRICS
 from tocsin.schemas.records import NS_PER_SECOND
@@ -184,6 +184,18 @@ def is_wider_than_switch(graph: JobGraph, chosen: Sequence[Anomaly], seen: Seque
     behind.update(*(graph.neighbours_of(anomaly.component.name) for anomaly in chosen))
     outside = {anomaly.component.name for anomaly in seen if _shows_jam(anomaly)} - behind
     return len(outside) > 1
+
+
+def may_be_switch(graph: JobGraph, chosen: Sequence[Anomaly]) -> bool:
+    """Whether the switch that several share may be why, and they are healthy: nothing else of any of them stands out.
+
+    Or all that hang on a leaf, three or more, are jammed, whatever follows from that (they move less).
+    """
+    hosts = {anomaly.component.name for anomaly in chosen}
+    if common_component(graph, hosts) is None:
+        return False
+    jammed = all(map(_shows_jam, chosen))
+    return jammed and (all(map(_is_only_jammed, chosen)) or (len(chosen) > 2 and is_whole(graph, hosts)))  # a pair
 
 
 def _shows_jam(anomaly: Anomaly) -> bool:

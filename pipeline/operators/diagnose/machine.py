@@ -23,6 +23,7 @@ from tocsin.pipeline.operators.diagnose.deviations import (
     family_of,
     is_wider_than_switch,
     lost_gpu,
+    may_be_switch,
     may_have_more_work,
     only_cpu,
     present_ratio,
@@ -167,7 +168,7 @@ def _find_working(  # as above
         is_brief=not (is_pause or is_old) and lasted_ns < rules.sure_ns,
         hard_ns=TELLING_WINDOWS * window_ns(graph, chosen),
         is_harmless=finding.is_harmless or is_harmless,
-        is_soft=not loud,
+        is_soft=not loud or may_be_switch(graph, chosen),
         evidence=finding.evidence if loud else (*own_evidence(chosen[0], pace), *finding.evidence),
     )
     return [finding, *holding], []
