@@ -377,6 +377,27 @@ class TestStanding:
         told = [(verdict.reason, verdict.state.value, verdict.action.value) for verdict in scenario.verdicts]
         assert told == [("differs_while_job_stands", "open", "notify")]
 
+    @pytest.mark.parametrize(
+        ("signal", "words", "is_told"),
+        [
+            (6, "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9) ran for 40000 ms", True),
+            (6, "RuntimeError: Connection reset by peer", False),
+            (15, "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9) ran for 40000 ms", False),
+        ],
+        ids=["waited-too-long", "lost-a-peer", "was-asked-to-end"],
+    )
+    def test_ranks_that_waited_too_long_tell_that_it_was_no_pause(self, signal: int, words: str, is_told: bool) -> None:
+        scenario, job = _scenario(NO_HOOK)
+        scenario.at(150).inject(job.pause, 500, "")
+        scenario.at(152).inject(job.raise_by, 3, "memory_used_ratio", -0.2)
+        scenario.at(190).inject(job.kill, 1, signal, 0, words)
+        scenario.run(210)
+
+        assert _accused(scenario) == (["n03"] if is_told else [])
+        if is_told:
+            assert 190 <= _opened_seconds(scenario) <= 200
+            assert {verdict.action.value for verdict in scenario.verdicts if verdict.suspects} == {"notify"}
+
     def test_the_only_one_that_differed_before_then_is_named_too(self) -> None:
         scenario, job = _scenario(NO_HOOK)
         scenario.at(150).inject(job.shift, 3, CPU, 0.3)

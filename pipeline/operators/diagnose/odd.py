@@ -15,6 +15,7 @@ from tocsin.pipeline.operators.diagnose.deviations import (
 )
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.standing import cause_of, steps_go_on, still_standing
+from tocsin.pipeline.operators.diagnose.stop import gave_up_waiting_ns
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas.reasons import Reason
@@ -29,6 +30,8 @@ def find_odd(
 ) -> Finding | None:
     """The only machine that differs in a job that has stood for longer than its pauses; None: there is none.
 
+    Where ranks tell that they waited for too long it is no pause: who differed until then is named at once.
+
     Args:
         graph: the job.
         now_ns: the slice's end.
@@ -40,13 +43,19 @@ def find_odd(
     since_ns = pace.standing_since_ns
     longest_ns = max(pace.longest_standing_ns, pace.longest_pause_ns)
     stands_ns, patience_ns = now_ns - since_ns, max(rules.odd_ns, int(2 * rules.learned_factor * longest_ns))
-    if not since_ns or stands_ns < patience_ns or pace.ended_at_once:
+    gave_up_ns = gave_up_waiting_ns(graph)
+    if gave_up_ns is None:
+        return None
+    hung = 0 < since_ns < gave_up_ns
+    if not since_ns or (not hung and (stands_ns < patience_ns or pace.ended_at_once)):
         return None
     if steps_go_on(graph, pace) or graph.in_announced_phase(since_ns, now_ns):
         return None
     ill = [anomaly for anomaly in anomalies if _was_ill(anomaly, since_ns, rules)]
     since_then = [anomaly for anomaly in odd if anomaly.start_ns <= pace.standing_known_ns + rules.standing_ns]
     differing = [anomaly for anomaly in (*ill, *since_then) if differs_now(anomaly)]
+    if hung:  # who does something else since the others ended is one of those that live
+        differing = [anomaly for anomaly in differing if anomaly.start_ns < gave_up_ns]
     if len({anomaly.component for anomaly in differing}) != 1:
         return None
     chosen = differing[0]

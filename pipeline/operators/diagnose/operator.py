@@ -148,7 +148,7 @@ class Diagnose:
         findings.extend(self._stands(now_ns, pace, findings, all_live=stop_reason is None))
         if not any(finding.suspects for finding in findings):
             findings = self._hardware.accuse_who_told(self._graph, findings, now_ns)
-        if stop_reason is None and not any(finding.suspects for finding in findings):
+        if stop_reason in (None, Reason.VICTIM) and not any(finding.suspects for finding in findings):
             findings = self._beside_odd(now_ns, findings, odd, anomalies, pace)
         findings = self._hardware.explain(explain_by_metrics(findings, anomalies))
         later = tells_later(anomalies, self._config.slow)

@@ -214,6 +214,21 @@ def stood_before_deaths_ns(graph: JobGraph, standing_since_ns: int, config: Stop
     return first_ns if 0 < standing_since_ns <= first_ns - config.stood_ns else 0
 
 
+def gave_up_waiting_ns(graph: JobGraph) -> int | None:
+    """When the first rank told that a collective took too long: the job hung, and made no pause.
+
+    Returns:
+        0 where all live; None where ranks died and none told so, or somebody asked them to: who was may tell anything.
+    """
+    if not graph.leaving:  # nobody ended: nearly always so, and asked every second
+        return 0
+    dead = _dead(graph)
+    if any(_asked_for(fact) for fact in dead.values()):
+        return None
+    waited = [graph.corrected_ns(rank, fact.ts_ns) for rank, fact in dead.items() if _speaks_of_timeout(fact)]
+    return min(waited, default=None if dead else 0)
+
+
 def _dead(graph: JobGraph) -> dict[int, ExitFact]:
     return {
         rank: facts.exit
