@@ -15,8 +15,11 @@ from tocsin.schemas.errors import EngineError
 
 FETCH_SETTINGS = {"metrics.fetcher.update-interval": "5000"}
 """Once a slice; each second costs a fifth of a core in Java, which the measured ones then lack."""
-SAMPLE_SECONDS = 5
-_SLICE_SECONDS, _MIN_SAMPLES = 5, 4
+SAMPLE_SECONDS = 7
+"""No multiple of a slice's five seconds: what waits rises and falls with them, and samples that meet it at one height
+only drift from the ebb to the flood."""
+_EBB_SAMPLES, _MIN_SAMPLES = 5, 4
+"""So many meet a slice at each of its seconds."""
 _GROWTH_RECORDS, _GROWTH_SECONDS = 1000.0, 1.0
 _BUSY_SHARE, _THREAD_SHARE = 0.85, 0.85
 _NAME_COUNT = 100
@@ -52,7 +55,7 @@ class LagMeter:
             self.rows.append((now, waiting, now - mark_ms / 1000))
 
     def lines(self) -> list[str]:
-        """What stays when a slice is worked off, in the first half and the second."""
+        """What stays where a slice is worked off, in the first half and the second."""
         if len(self.rows) < _MIN_SAMPLES:
             return [f"consumer lag: {len(self.rows)} samples, too few"]
         records, behind = self._ebbs()
@@ -86,11 +89,10 @@ class LagMeter:
         return more > _GROWTH_RECORDS or float(np.median(behind[half:]) - np.median(behind[:half])) > _GROWTH_SECONDS
 
     def _ebbs(self) -> tuple[list[float], list[float]]:
-        slots: dict[int, list[tuple[float, float]]] = {}
-        for at, waiting, behind in self.rows:
-            slots.setdefault(int(at // _SLICE_SECONDS), []).append((waiting, behind))
-        found = [slots[slot] for slot in sorted(slots)]
-        return [min(one[0] for one in rows) for rows in found], [min(one[1] for one in rows) for rows in found]
+        """The least of samples that meet a slice at each of its seconds, one after the other: records, seconds."""
+        count = max(2, len(self.rows) // _EBB_SAMPLES)
+        spans = [span for span in np.array_split(np.array(self.rows).reshape(-1, 3), count) if span.size]
+        return [float(span[:, 1].min()) for span in spans], [float(span[:, 2].min()) for span in spans]
 
 
 def busy_seconds() -> float:
