@@ -27,7 +27,7 @@ class Finding:
         is_brief: it is tentative for nothing else than that it has not lasted yet.
         is_harmless: what it says hurts nobody (any more): it ends an incident that did.
         only_holds: it opens no verdict, but one that is open stands.
-        is_soft: nobody is drained for it, however long it lasts.
+        is_soft: nobody is drained or restarted for it, however long it lasts.
         exonerates: whoever was said to be slow and is not: what named these is taken back.
         common: the component that several suspects share.
     """

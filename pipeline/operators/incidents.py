@@ -221,6 +221,8 @@ def action_of(finding: Finding, *, confirmed: bool, hard: bool) -> ActionKind:
     if finding.fault is FaultKind.HANG and action in _HARD and not finding.certain:
         # It lives and is elsewhere (an evaluation of its own, a full disk): no machine is shown to be bad.
         action = ActionKind.RESTART
+    if finding.is_soft and action is ActionKind.RESTART:
+        action = ActionKind.NOTIFY
     if not confirmed:
         return ActionKind.PROBE if action in _HARD else ActionKind.NOTIFY
     if action in _HARD and (finding.is_soft or not hard):

@@ -329,6 +329,16 @@ class TestStanding:
         scenario.run(360).check()
         assert all(verdict.action.value not in ("drain", "evict") for verdict in scenario.verdicts)
 
+    def test_a_restart_is_proposed_when_a_watchdog_would_end_the_job(self) -> None:
+        """Metrics alone tell: who is not where the others are may have loaded its data first, and waits."""
+        scenario, job = _scenario(NO_HOOK)
+        scenario.at(150).inject(job.freeze, 3, seen=False)
+        scenario.run(745)
+        assert {verdict.action.value for verdict in scenario.verdicts} == {"notify"}
+
+        scenario.run(775)
+        assert scenario.verdicts[-1].action.value == "restart"
+
     def test_training_that_goes_on_after_a_while(self) -> None:
         scenario, job = _scenario(NO_HOOK)
         scenario.at(150).inject(job.freeze, 3, seen=False)

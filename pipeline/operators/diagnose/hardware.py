@@ -370,6 +370,8 @@ class HardwareTracker:
             cause=best.cause,
             confidence=min(0.98, finding.confidence + 0.1),
             evidence=(best.evidence(), *finding.evidence),
+            # Metrics alone let a hang wait for its restart; a part that says itself that it is broken does not.
+            is_soft=finding.is_soft and not (best.accuses and finding.fault is FaultKind.HANG),
         )
 
     def _of(self, suspect: Suspect) -> list[HardwareFact]:

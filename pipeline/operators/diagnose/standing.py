@@ -324,5 +324,6 @@ def find_stopped_alone(
         Reason.DIFFERS_WHILE_JOB_STANDS,
         evidence,
         tentative=stands_ns < max(sure_ns, 2 * patience_ns) or now_ns - chosen[0].end_ns > rules.fresh_ns,
+        is_soft=stands_ns < rules.restart_ns,
     )
     return [finding], []
