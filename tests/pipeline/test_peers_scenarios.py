@@ -513,6 +513,18 @@ class TestStanding:
         scenario.run(240).check()
 
     @HOOKS
+    def test_a_job_is_taken_down_host_by_host_and_nobody_said_so(self, machines: MachineShape) -> None:
+        """The first one to fall silent, as the last step ended, is no machine that stopped the others."""
+        scenario, job = _scenario(machines)
+        scenario.at(150).inject(job.pause, 500, "")
+        for rank, second in ((2, 150), (5, 167), (0, 172), (7, 180), (1, 184), (3, 190), (4, 192), (6, 194)):
+            scenario.at(second).inject(job.kill_agent, rank)
+        scenario.run(260)
+
+        assert not _accused(scenario)
+        assert {verdict.action.value for verdict in scenario.verdicts} <= {"none", "probe", "notify"}
+
+    @HOOKS
     def test_all_hosts_fall_silent(self, machines: MachineShape) -> None:
         scenario, job = _scenario(machines)
         for rank in range(8):

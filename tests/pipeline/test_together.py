@@ -97,18 +97,22 @@ class TestMetricsTogether:
         assert _common(scenario) == ("leaf", "leaf1")
         assert _actions(scenario) <= {ActionKind.PROBE, ActionKind.NOTIFY}
 
+    @pytest.mark.parametrize("ranks", [(4, 5), (4, 5, 6)])
     @pytest.mark.parametrize("has_other_sign", [False, True])
-    def test_hosts_of_a_leaf_that_are_jammed_and_nothing_else_are_not_drained(self, has_other_sign: bool) -> None:
-        """Another job's traffic does that; where their clocks are low, too, it is them."""
+    def test_hosts_of_a_leaf_that_are_jammed_and_nothing_else_are_not_drained(
+        self, ranks: Sequence[int], has_other_sign: bool
+    ) -> None:
+        """Another job's traffic does that, and lets them move less; where their clocks are low, too, it is them."""
         scenario, job = _scenario(32)
-        for rank in (4, 5, 6):
+        for rank in ranks:
             scenario.at(150).inject(job.raise_by, rank, PFC, 5000.0)
+            scenario.at(150).inject(job.shift, rank, RDMA, 0.7)
             if has_other_sign:
                 scenario.at(150).inject(job.shift, rank, CLOCK, 0.7)
             scenario.at(150).inject(job.slow_link, rank, 0.8)
         scenario.run(300)
 
-        assert _accused(scenario) == _names((4, 5, 6))
+        assert _accused(scenario) == _names(ranks)
         assert bool(_actions(scenario) & {ActionKind.EVICT, ActionKind.DRAIN}) is has_other_sign
 
     def test_a_leaf_of_a_quarter_of_the_job_is_told_and_nobody_drains_its_machines(self) -> None:

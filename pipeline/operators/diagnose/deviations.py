@@ -190,15 +190,20 @@ def is_wider_than_switch(graph: JobGraph, chosen: Sequence[Anomaly], seen: Seque
 
 
 def may_be_switch(graph: JobGraph, chosen: Sequence[Anomaly]) -> bool:
-    """Whether the switch that several share may be why, and they are healthy: nothing else of any of them stands out.
+    """Whether the switch that several share may be why, and they are healthy: only its traffic speaks against them.
 
-    Or all that hang on a leaf, three or more, are jammed, whatever follows from that (they move less).
+    Or all that hang on a leaf, three or more, are jammed, whatever follows from that.
     """
     hosts = {anomaly.component.name for anomaly in chosen}
-    if common_component(graph, hosts) is None:
+    if common_component(graph, hosts) is None or not all(map(_shows_jam, chosen)):
         return False
-    jammed = all(map(_shows_jam, chosen))
-    return jammed and (all(map(_is_only_jammed, chosen)) or (len(chosen) > 2 and is_whole(graph, hosts)))  # a pair
+    return all(map(_is_of_network, chosen)) or (len(chosen) > 2 and is_whole(graph, hosts))  # a pair
+
+
+def _is_of_network(anomaly: Anomaly) -> bool:
+    """Whether nothing but its port, and what it moves less, or has to wait for with it, speaks against it."""
+    loud = [metric for metric in told_by(anomaly) if family_of(metric) not in SILENT_FAMILIES]
+    return all(metric["metric"] == "pfc_tx_packets_per_second" or metric["metric"] in _TRAFFIC for metric in loud)
 
 
 def _shows_jam(anomaly: Anomaly) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tocsin.pipeline.operators.diagnose.common import common_component, few_hosts, is_whole, suspects_of
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.stop import ended_by_order
-from tocsin.pipeline.operators.facts import HostFacts
+from tocsin.pipeline.operators.facts import HostFacts, left_in_order
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas.job_key import is_lone
@@ -32,8 +32,9 @@ class SilenceConfig:
         same_time_ns: the silence began within this of the peers' last progress ...
         after_ns: ... and where steps tell of that, no later than this and two steps after it: who speaks for longer has
             not stopped them, as they wait for it in the step that follows.
-        sure_ns: the silence is confirmed after this: an agent that restarts while everybody writes an
-            unannounced checkpoint looks the same before.
+        sure_ns: so long a silence is no restart of an agent while everybody writes an unannounced checkpoint.
+        confirmed_ns: it is confirmed after this: where a job is taken down host by host within half a minute, the
+            others are known to be silent, too, by then.
         long_silence_ns: a host that falls silent while the job stands anyway is accused after this; so is one in a job
             that ...
         known_factor: ... has stood for so long (times this) and gone on: agents restart in its checkpoints, too.
@@ -41,6 +42,8 @@ class SilenceConfig:
             that has been silent for ``long_silence_ns``, and have stood for so long since.
         worked_on_factor: who was last heard so many windows before the peers stood has not stopped them at once: where
             no steps tell how long one is, they must stand for ``long_silence_ns``, as a checkpoint does not.
+        lost_ratio: where more of the hosts than this fall silent later, while the job stands, it is ended host by host;
+            one of a hundred agents may always be lost.
         max_suspect_ratio: more hosts silent together are no machine fault, unless they are all that hang on one
             switch or minipod.
     """
@@ -51,10 +54,12 @@ class SilenceConfig:
     same_time_ns: int = 7 * NS_PER_SECOND
     after_ns: int = 2 * NS_PER_SECOND
     sure_ns: int = 30 * NS_PER_SECOND
+    confirmed_ns: int = 45 * NS_PER_SECOND
     long_silence_ns: int = 45 * NS_PER_SECOND
     known_factor: float = 1.25
     late_ns: int = 60 * NS_PER_SECOND
     worked_on_factor: float = 1.5
+    lost_ratio: float = 0.03
     max_suspect_ratio: float = 0.25
 
 
@@ -137,9 +142,25 @@ def find_silence(
     guilty = [host for host in guilty if host not in short]
     if not guilty or len(speaking) + len(guilty) < 2:  # a lone host has no peers to confirm it
         return [], reasons
+    spared = _spares(graph, mute, guilty, progress_ns, config)
+    if spared is not None:
+        return [], reasons | dict.fromkeys(guilty, spared)
+    return [_unreachable(graph, guilty, progress_ns, now_ns, config.confirmed_ns)], reasons
+
+
+def _spares(
+    graph: JobGraph, mute: Collection[str], guilty: Sequence[str], progress_ns: int, config: SilenceConfig
+) -> Reason | None:
+    """Why nobody is accused though some fell silent as the others stopped; None: they are.
+
+    They are too many; or others fall silent, too, while the job stands, and no process told how it died: all is ended.
+    """
     if len(guilty) > few_hosts(graph, config.max_suspect_ratio) and not is_whole(graph, guilty):
-        return [], reasons | dict.fromkeys(guilty, Reason.AMBIGUOUS)
-    return [_unreachable(graph, guilty, progress_ns, now_ns, config.sure_ns)], reasons
+        return Reason.AMBIGUOUS
+    later = [host for host in mute if host not in guilty and graph.hosts[host].last_seen_ns > progress_ns]
+    told = any(not left_in_order(graph.ranks[rank]) for rank in graph.leaving)
+    is_ended = len(later) > config.lost_ratio * len(graph.hosts) and not told
+    return Reason.MONITORING_LOST if is_ended else None
 
 
 def _peers_may_pause(facts: HostFacts, progress_ns: int, now_ns: int, pace: Pace, config: SilenceConfig) -> bool:
@@ -199,7 +220,7 @@ def _progress_of(
     return standing_ns, margin_ns, margin_ns
 
 
-def _unreachable(graph: JobGraph, guilty: list[str], progress_ns: int, now_ns: int, sure_ns: int) -> Finding:
+def _unreachable(graph: JobGraph, guilty: list[str], progress_ns: int, now_ns: int, confirmed_ns: int) -> Finding:
     onset_ns = min(graph.hosts[host].last_seen_ns for host in guilty)
     suspects: list[Suspect] = []
     for host in guilty:
@@ -234,7 +255,7 @@ def _unreachable(graph: JobGraph, guilty: list[str], progress_ns: int, now_ns: i
         0.9,
         Reason.SILENT_AND_PEERS_STALLED,
         tuple(evidence),
-        tentative=now_ns - onset_ns < sure_ns,
+        tentative=now_ns - onset_ns < confirmed_ns,
         common=common_component(graph, guilty),
     )
 

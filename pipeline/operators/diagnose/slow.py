@@ -10,6 +10,7 @@ from tocsin.pipeline.operators.diagnose.common import common_component, few_host
 from tocsin.pipeline.operators.diagnose.deviations import (
     SHOWN_METRICS,
     SILENT_FAMILIES,
+    begin_ns,
     evidence_of,
     families,
     is_only_busier,
@@ -20,6 +21,7 @@ from tocsin.pipeline.operators.diagnose.timing import TELLING_WINDOWS, longest_w
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.pipeline.operators.peer_load import POWER
+from tocsin.schemas.job_key import is_lone
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Anomaly, ComponentKind, Evidence, FaultKind
@@ -195,7 +197,7 @@ class Exonerated:
             host = anomaly.component.name
             if host in self.since_ns or host in broken:
                 continue
-            has_more = host in harder or (host not in self.ailed and _more_load(anomaly, now_ns, pace))
+            has_more = _is_among(anomaly, harder) or (host not in self.ailed and _more_load(anomaly, now_ns, pace))
             if has_more and not _waits_for_data(anomaly):
                 self.since_ns[host], self.reasons[host] = anomaly.start_ns, Reason.WORKS_HARDER
             elif host not in self.asked and (known := _made_slower(anomaly, slow, now_ns, pace)) is not None:
@@ -225,6 +227,14 @@ class Exonerated:
         self.since_ns = {host: since_ns for host, since_ns, _ in state["freed"]}
         self.reasons = {host: Reason(reason) for host, _, reason in state["freed"]}
         self.asked, self.ailed = (dict(map(tuple, state[name])) for name in ("asked", "ailed"))
+
+
+def _is_among(slow: Anomaly, harder: Mapping[str, Anomaly]) -> bool:
+    """Whether a host is one that works harder; a rank whose host nobody knows, where one began to as it became slow."""
+    name = slow.component.name
+    if not is_lone(name):
+        return name in harder
+    return sum(abs(begin_ns(anomaly) - slow.start_ns) <= _TOLD_WITHIN_NS for anomaly in harder.values()) == 1
 
 
 _TOLD_WITHIN_NS = 60 * NS_PER_SECOND

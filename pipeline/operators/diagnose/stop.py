@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tocsin.pipeline.operators.diagnose.common import names_of, suspects_of
-from tocsin.pipeline.operators.facts import ExitFact
+from tocsin.pipeline.operators.facts import ExitFact, left_in_order
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas import events
@@ -153,6 +153,8 @@ def find_stop(
     first_ns = _first_ns(graph, dead)
     if now_ns - first_ns < config.settle_ns:
         return None, Reason.WITHIN_PATIENCE
+    if sum(left_in_order(graph.ranks[rank]) for rank in graph.leaving) > len(dead):
+        return None, Reason.ENDED_WITH_OTHERS  # the work is done: one stumbles as it cleans up
     stood = 0 < stood_since_ns < first_ns - config.watchdog_ns
     candidates = [rank for rank, fact in dead.items() if not is_victim(fact) and not (stood and _is_watchdog(fact))]
     candidates = _not_with_timeouts(graph, dead, candidates, config)

@@ -54,6 +54,18 @@ def test_who_says_why_is_the_root_whatever_the_others_tell() -> None:
     assert _root((10.0, 3, 0, words), (10.2, 5, 6, TIMEOUT)) == ["n3"]
 
 
+@pytest.mark.parametrize(("done_count", "expected"), [(0, ["n3"]), (1, ["n3"]), (4, Reason.ENDED_WITH_OTHERS)])
+def test_who_stumbles_as_all_clean_up_stopped_nobody(done_count: int, expected: list[str] | Reason) -> None:
+    graph = _after([(10.0, 3, 0, "BrokenPipe in an atexit handler")])
+    for rank in range(4, 4 + done_count):
+        payload = {"code": 0, "signal": 0, "stderr_tail": ""}
+        ts_ns = T0 + 10 * NS_PER_SECOND
+        graph.take([Event(JOB, f"n{rank}", ts_ns, rank, EventSource.PROCESS, events.EXIT, Severity.INFO, payload)])
+    finding, reason = find_stop(graph, T0 + 12 * NS_PER_SECOND, StopConfig())
+
+    assert (reason if finding is None else [suspect.component.name for suspect in finding.suspects]) == expected
+
+
 def _gone(second: float, *deaths: tuple[float, int, int, str], stood_since: float = 0.0) -> bool:
     """Whether n3, whose GPU memory was free at this second, is named for these deaths."""
     at_ns = T0 + int(second * NS_PER_SECOND)
