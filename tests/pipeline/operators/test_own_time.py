@@ -149,3 +149,18 @@ def test_a_ramp_that_did_no_harm_at_first_is_not_cleared(grown_seconds: float, f
     assert told(HARMLESS, 70) == ["degraded"]
     assert told(replace(LITTLE_SLOWER, step_count=6), 150) == [fault]
     assert told(SLOWER, 155)[0] == "degraded"  # it explains a sixth of that
+
+
+@pytest.mark.parametrize(
+    ("metric", "is_measured", "is_soft"),
+    [("cpu_util_ratio", False, True), ("cpu_util_ratio", True, False), ("gpu_util_ratio", False, False)],
+)
+def test_a_busy_cpu_drains_nobody_where_no_own_time_is_measured(metric: str, is_measured: bool, is_soft: bool) -> None:
+    """A log agent's, beside storage that is slow for all, looks the same."""
+    direction = "high" if metric == "cpu_util_ratio" else "low"
+    anomaly = _differs("n3", (0, 120), metric, direction)
+    anomaly.detail["metrics"][0].update(value=4.0)
+    pace = GrownPace(SLOWER, grown_seconds=1.0) if is_measured else Pace(SLOWER)
+
+    found = [one for one in _found(pace, anomaly, 120) if one.fault.value == "fail_slow"]
+    assert [one.is_soft for one in found] == [is_soft]
