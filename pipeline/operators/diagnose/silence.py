@@ -44,6 +44,7 @@ class SilenceConfig:
             no steps tell how long one is, they must stand for ``long_silence_ns``, as a checkpoint does not.
         lost_ratio: where more of the hosts than this fall silent later, while the job stands, it is ended host by host;
             one of a hundred agents may always be lost.
+        taken_down_ns: ... and no later than this after it came to stand.
         max_suspect_ratio: more hosts silent together are no machine fault, unless they are all that hang on one
             switch or minipod.
     """
@@ -60,6 +61,7 @@ class SilenceConfig:
     late_ns: int = 60 * NS_PER_SECOND
     worked_on_factor: float = 1.5
     lost_ratio: float = 0.03
+    taken_down_ns: int = 120 * NS_PER_SECOND
     max_suspect_ratio: float = 0.25
 
 
@@ -157,7 +159,8 @@ def _spares(
     """
     if len(guilty) > few_hosts(graph, config.max_suspect_ratio) and not is_whole(graph, guilty):
         return Reason.AMBIGUOUS
-    later = [host for host in mute if host not in guilty and graph.hosts[host].last_seen_ns > progress_ns]
+    begin_ns, end_ns = progress_ns, progress_ns + config.taken_down_ns
+    later = [host for host in mute if host not in guilty and begin_ns < graph.hosts[host].last_seen_ns <= end_ns]
     told = any(not left_in_order(graph.ranks[rank]) for rank in graph.leaving)
     is_ended = len(later) > config.lost_ratio * len(graph.hosts) and not told
     return Reason.MONITORING_LOST if is_ended else None
