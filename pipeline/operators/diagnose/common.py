@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas.job_key import is_lone
+from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Component, ComponentKind, Suspect
 
 
@@ -21,6 +22,11 @@ def suspects_of(graph: JobGraph, ranks: Iterable[int]) -> tuple[Suspect, ...]:
             lone.append(rank)
     hosts = [Suspect(Component(ComponentKind.HOST, host), tuple(by_host[host])) for host in sorted(by_host)]
     return (*hosts, *(Suspect(Component(ComponentKind.RANK, str(rank)), (rank,)) for rank in lone))
+
+
+TOGETHER_NS = 60 * NS_PER_SECOND
+"""Ranks of which nobody knows the host became slow within this of a machine that differs: they run on it, if it is the
+only one. Steps and metrics tell the begin of one fault some ten seconds apart, half a minute where steps are long."""
 
 
 def names_of(graph: JobGraph, ranks: Iterable[int]) -> str:

@@ -38,12 +38,12 @@ class MachineRules:
         busy_ns: patience with one that is busy meanwhile.
         leaning_ns: who fell first fell within this before the others.
         ill_ns: who began to differ no longer before the machines stood may be why they do.
-        restart_ns: and a restart is proposed, by metrics alone, after this: PyTorch's watchdog ends a job that waits so
-            long. A pause that nobody announced (all load, and one was done first) may be longer than what confirms.
         sure_standing_ns: what is said of machines that stand is confirmed after this (or twice the patience): rank 0
             may write a checkpoint alone, and nobody announced it.
         sure_busy_ns: ... and after this of one that is only busier than those that wait: half of the time after which
             PyTorch's watchdog ends a collective.
+        restart_ns: and a restart is proposed, by metrics alone, after this: PyTorch's watchdog ends a job that waits so
+            long. A pause that nobody announced (all load, and one was done first) may be longer than what confirms.
         odd_ns: the only machine that differs in whatever way, where nothing else tells, is told after this.
         unexplained_ns: a standstill that nothing explains is told after this: half of the watchdog's time, too.
         ended_ns: where all processes end within this of the begin of a standstill, nobody stood before that.
@@ -70,9 +70,9 @@ class MachineRules:
     busy_ns: int = 60 * NS_PER_SECOND
     leaning_ns: int = 10 * NS_PER_SECOND
     ill_ns: int = 300 * NS_PER_SECOND
-    restart_ns: int = 600 * NS_PER_SECOND
     sure_standing_ns: int = 180 * NS_PER_SECOND
     sure_busy_ns: int = 300 * NS_PER_SECOND
+    restart_ns: int = 600 * NS_PER_SECOND
     odd_ns: int = 90 * NS_PER_SECOND
     unexplained_ns: int = 300 * NS_PER_SECOND
     ended_ns: int = 12 * NS_PER_SECOND

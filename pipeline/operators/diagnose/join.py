@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tocsin.pipeline.operators.diagnose.deviations import (
-    SHOWN_METRICS,
-)
+from tocsin.pipeline.operators.diagnose.common import TOGETHER_NS
+from tocsin.pipeline.operators.diagnose.deviations import SHOWN_METRICS
 from tocsin.pipeline.operators.findings import Finding
-from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import ComponentKind, FaultKind, Suspect
 
-_TOGETHER_NS = 60 * NS_PER_SECOND
 _OUTWEIGHED_CAUSES = ("workload_change",)
 """Where timers hold what ranks wait for, all compute longer when one link is slow."""
 _OUTWEIGHING_METRICS = frozenset(
@@ -69,7 +66,7 @@ def _placed(finding: Finding, machine: Sequence[Finding]) -> Finding:
     if any(suspect.component.kind is not ComponentKind.RANK for suspect in finding.suspects):
         return finding
     told = [m for m in machine if m.fault is FaultKind.FAIL_SLOW and not m.only_holds]
-    if len(told) != 1 or len(told[0].suspects) != 1 or abs(told[0].onset_ns - finding.onset_ns) > _TOGETHER_NS:
+    if len(told) != 1 or len(told[0].suspects) != 1 or abs(told[0].onset_ns - finding.onset_ns) > TOGETHER_NS:
         return finding
     ranks = tuple(sorted(rank for suspect in finding.suspects for rank in suspect.ranks))
     return replace(finding, suspects=(replace(told[0].suspects[0], ranks=ranks),))

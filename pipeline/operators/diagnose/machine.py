@@ -168,15 +168,19 @@ def _find_working(  # as above
         is_brief=not (is_pause or is_old) and lasted_ns < rules.sure_ns,
         hard_ns=TELLING_WINDOWS * window_ns(graph, chosen),
         is_harmless=finding.is_harmless or is_harmless,
-        is_soft=not loud or may_be_switch(graph, chosen) or _is_busy_beside(chosen, pace),
+        is_soft=not loud or _may_be_healthy(graph, chosen, pace),
         evidence=finding.evidence if loud else (*own_evidence(chosen[0], pace), *finding.evidence),
     )
     return [finding, *holding], []
 
 
-def _is_busy_beside(chosen: Sequence[Anomaly], pace: Pace) -> bool:
-    """Whether a CPU alone speaks for it, and nobody knows that its own steps are longer: it may be a log agent's."""
-    return only_cpu(chosen) and all(pace.own_excess_seconds(anomaly.component.name) is None for anomaly in chosen)
+def _may_be_healthy(graph: JobGraph, chosen: Sequence[Anomaly], pace: Pace) -> bool:
+    """Whether what these show may be something beside them: their switch's, or a log agent's that takes a CPU.
+
+    Of a CPU alone, where nobody knows whether their own steps are longer.
+    """
+    measured = any(pace.own_excess_seconds(anomaly.component.name) is not None for anomaly in chosen)
+    return may_be_switch(graph, chosen) or (only_cpu(chosen) and not measured)
 
 
 def _more_work(graph: JobGraph, chosen: Sequence[Anomaly], pace: Pace) -> Reason | None:

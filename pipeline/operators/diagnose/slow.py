@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tocsin.pipeline.operators.diagnose.common import common_component, few_hosts, names_of, suspects_of
+from tocsin.pipeline.operators.diagnose.common import TOGETHER_NS, common_component, few_hosts, names_of, suspects_of
 from tocsin.pipeline.operators.diagnose.deviations import (
     SHOWN_METRICS,
     SILENT_FAMILIES,
@@ -234,7 +234,7 @@ def _is_among(slow: Anomaly, harder: Mapping[str, Anomaly]) -> bool:
     name = slow.component.name
     if not is_lone(name):
         return name in harder
-    return sum(abs(begin_ns(anomaly) - slow.start_ns) <= _TOLD_WITHIN_NS for anomaly in harder.values()) == 1
+    return sum(abs(begin_ns(anomaly) - slow.start_ns) <= TOGETHER_NS for anomaly in harder.values()) == 1
 
 
 _TOLD_WITHIN_NS = 60 * NS_PER_SECOND
