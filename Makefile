@@ -15,7 +15,7 @@ SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12)
 # A uv that works on the PATH serves; otherwise one of our own in .uv/, never in the system's Python.
 UV := $(shell if uv --version >/dev/null 2>&1; then echo uv; else echo .uv/bin/uv; fi)
 
-.PHONY: help install run test test-slow lint format bench bench-stream bench-quiet bench-detect models parity chaos clean distclean
+.PHONY: help install run test test-slow lint format bench bench-stream bench-quiet bench-detect models parity chaos attack lock sbom digests clean distclean
 
 help:
 	@echo "make install    .venv with everything (about 6 GB, minutes the first time)"
@@ -27,12 +27,14 @@ help:
 	@echo "make bench-quiet   healthy jobs of up to thousands of machines: is anybody accused?  make bench-detect: machines a second"
 	@echo "make parity     every recording through Kafka, Flink and ClickHouse: what the embedded engine says, to the byte"
 	@echo "make chaos      the same while each part is killed with -9, at least 20 times each (half an hour)"
+	@echo "make attack     what attackers tried: one JSON line each, status 1 where one did not hold (an hour at most)"
+	@echo "make sbom       a bill of materials (CycloneDX);  make lock: pins and hashes anew;  make digests: images by digest"
 	@echo "make clean      remove caches and builds;  make distclean: the environments too"
 
 install: $(STAMP)
 	@:
 
-$(STAMP): pyproject.toml constraints.txt | $(filter .uv/bin/uv,$(UV))
+$(STAMP): pyproject.toml constraints.txt deploy/requirements.lock | $(filter .uv/bin/uv,$(UV))
 	@if ! $(BIN)/python -c '$(SUPPORTED)' 2>/dev/null; then \
 	  rm -rf .venv; \
 	  python='$(PYTHON)'; \
@@ -43,22 +45,23 @@ $(STAMP): pyproject.toml constraints.txt | $(filter .uv/bin/uv,$(UV))
 	  $(UV) venv --quiet --python "$$python" .venv; \
 	fi
 	@echo "installing into .venv: about 6 GB with torch and Flink, minutes the first time"
-	@$(UV) pip install --python $(BIN)/python -c constraints.txt -e '.[all,dev]'
+	@$(UV) pip install --python $(BIN)/python --require-hashes -r deploy/requirements.lock
+	@$(UV) pip install --python $(BIN)/python --no-deps --no-build-isolation -e .
 	@touch $@
 
 # --target needs only pip where the venv module is missing (Debian without python3-venv).
 .uv/bin/uv:
-	@{ $(PYTHON) -m venv .uv && .uv/bin/python -m pip install --quiet -c constraints.txt uv; } \
-	  || { rm -rf .uv && $(PYTHON) -m pip install --quiet -c constraints.txt --target .uv uv; } \
+	@{ $(PYTHON) -m venv .uv && .uv/bin/python -m pip install --quiet --require-hashes -r deploy/uv.lock; } \
+	  || { rm -rf .uv && $(PYTHON) -m pip install --quiet --require-hashes -r deploy/uv.lock --target .uv; } \
 	  || { rm -rf .uv; echo "make: no uv, and '$(PYTHON) -m pip' cannot fetch it: install uv or set PYTHON=..." >&2; exit 1; }
 
 run: install
 	@$(BIN)/tocsin drill --demo $(ARGS)
 
 # A process for each core, up to four (each may start a Kafka and a ClickHouse of its own; tests/workers.py says which
-# runs what). ARGS="-n0": one process, as for a debugger.
+# runs what). A process that is lost ends the run: without that it would wait for ever. ARGS="-n0": one process.
 test: install
-	@$(BIN)/python -m pytest -m "not slow" -n auto --maxprocesses=4 --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -m "not slow" -n auto --maxprocesses=4 --max-worker-restart=0 --no-loadscope-reorder $(ARGS)
 
 test-slow: install
 	@$(BIN)/python -m pytest -m slow $(ARGS)
@@ -97,6 +100,28 @@ parity: install
 # ARGS="--seed 7 --rounds 1 --mode exactly-once": one round again
 chaos: install
 	@$(BIN)/python -m tests.chaos.chaos $(ARGS)
+
+# ARGS="--finding C4": the attacks of one finding; ARGS=--quick: those of make test
+attack: install
+	@$(BIN)/python -m tests.attacks $(ARGS)
+
+# Pins and hashes of every package, from pyproject.toml and constraints.txt. make lock UPGRADE=1: the newest that fit.
+LOCK := --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --quiet
+lock: | $(filter .uv/bin/uv,$(UV))
+	$(UV) pip compile pyproject.toml --all-extras $(if $(UPGRADE),--upgrade,-c constraints.txt) $(LOCK) -o deploy/requirements.lock
+	echo uv | $(UV) pip compile - $(if $(UPGRADE),--upgrade,-c constraints.txt) $(LOCK) -o deploy/uv.lock
+
+# What is installed, as CycloneDX: build/sbom-python.json and build/sbom-java.json (Maven).
+sbom: install
+	@mkdir -p build
+	@$(UV) tool run --from cyclonedx-bom==7.5.0 cyclonedx-py environment .venv -o build/sbom-python.json
+	@mvn -q -B -f deploy/pom.xml org.cyclonedx:cyclonedx-maven-plugin:2.9.1:makeBom -DoutputFormat=json \
+	  -DoutputDirectory=$(CURDIR)/build -DoutputName=sbom-java
+	@echo "build/sbom-python.json build/sbom-java.json"
+
+# Tags of images -> digests, in every file of deploy/ (needs a registry of images and crane, skopeo or docker).
+digests:
+	@bash deploy/digests.sh $(ARGS)
 
 clean:
 	rm -rf build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage*

@@ -1,5 +1,6 @@
 """The hook's daemon thread: signs of life, group membership, Flight Recorder, dumps on request."""
 
+import contextlib
 import json
 import os
 import select
@@ -239,7 +240,11 @@ class Reporter:
         os.makedirs(folder, exist_ok=True)
         path = os.path.join(folder, f"fr_{self._recorder.identity.rank}")
         part = f"{path}.{os.getpid()}.part"
-        with open(part, "wb") as file:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(part)  # of an earlier process of this id
+        # Anybody may write into such a folder: no link of theirs is followed.
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        with open(descriptor, "wb") as file:
             file.write(content)
         os.replace(part, path)  # whoever lists the folder sees whole dumps only
         self._recorder.send("dump", path=path, request_id=request_id, why=why)

@@ -21,12 +21,13 @@ from tocsin.collectors.api import Collector, Reading
 from tocsin.collectors.clock import Now, SteadyClock
 from tocsin.collectors.core import AgentCore, CoreConfig, Surroundings
 from tocsin.collectors.datagram_socket import DatagramSocket, Unread
-from tocsin.collectors.metrics_page import MetricsPage
+from tocsin.collectors.metrics_page import Pages
+from tocsin.collectors.owners import Sender
 from tocsin.collectors.probes import ProbeDesk
 from tocsin.collectors.process import ProcessWatcher
 from tocsin.collectors.runner import CollectorRunner, Supervision
 from tocsin.collectors.sink import Probe, Refused, Sink
-from tocsin.schemas.errors import ConfigError, FieldError
+from tocsin.schemas.errors import ConfigError, FieldError, TransportError
 from tocsin.schemas.prometheus_text import Family
 from tocsin.schemas.records import Record
 from tocsin.schemas.validate import MAX_NAME_BYTES, check_name
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 
 TURN_SECONDS: Final = 0.25
 DATAGRAMS_A_TURN: Final = 256
+LAST_TURNS: Final = 64
+"""At the end so many turns are read at most: a hook that never pauses must not hold the agent."""
 FLUSH_SECONDS: Final = 2.0
 GARBAGE_THRESHOLD: Final = 20_000
 HEALTHY_SECONDS: Final = 5.0
@@ -52,13 +55,15 @@ class AgentConfig:
     Attributes:
         core: who and where it is.
         socket_path: where hooks send to.
-        metrics_listen: ``HOST:PORT`` of the metrics page, "" = none.
+        dump_folder: hooks' dumps are read below it, "" = only those that were asked for.
+        metrics_listen: ``HOST:PORT`` of the pages for metrics and probes, several separated by commas, "" = none.
         flush_seconds: how long it may take to send the rest at the end.
         deadline_seconds: a collector that takes longer is reported as hung.
     """
 
     core: CoreConfig
     socket_path: str
+    dump_folder: str = ""
     metrics_listen: str = ""
     flush_seconds: float = FLUSH_SECONDS
     deadline_seconds: float = DEADLINE_SECONDS
@@ -117,7 +122,7 @@ class Agent:
         _check_names(config.core)
         now, _ = clock.read()
         self.core = AgentCore(config.core, parts.watcher, now)
-        self._desk = ProbeDesk(self.core, wake)
+        self._desk = ProbeDesk(self.core, wake, config.dump_folder)
         self._unread = Unread()
         self._readings: deque[tuple[int, Reading]] = deque()
         supervision = Supervision(clock.stamp_ns, clock.mono_ns, self._deliver, config.deadline_seconds)
@@ -130,15 +135,18 @@ class Agent:
         self._stopping = False
         self._turned_mono_ns = now.mono_ns
         self._socket = DatagramSocket(config.socket_path)
-        self._page = MetricsPage(config.metrics_listen, self.families, self.health) if config.metrics_listen else None
+        self._pages = Pages(config.metrics_listen, self.families, self.health, self.ready)
 
     def run(self) -> None:
-        """Serve until ``stop`` is called, then send the rest."""
+        """Serve until ``stop`` is called, then send the rest.
+
+        Raises:
+            TransportError: the sink's thread has died.
+        """
         self._sink.start()
         for runner in self._runners:
             runner.start()
-        if self._page is not None:
-            self._page.start()
+        self._pages.start()
         log.info("agent started", extra={"host": self._config.core.place.host, "socket": self._socket.path})
         # What was imported lives as long as the process, and records hold no cycles:
         # look for garbage seldom, and not among the modules.
@@ -150,6 +158,8 @@ class Agent:
         try:
             while not self._stopping:
                 self._turn(poller)
+                if not self._sink.is_alive():
+                    raise TransportError("the thread that sends has died: the agent ends, to be started anew")
         finally:
             self._end()
 
@@ -172,6 +182,16 @@ class Agent:
             return False, f"main loop stands for {age_seconds:.1f} s"
         if not self._sink.is_alive():
             return False, "the sink's thread is dead"
+        return True, "ok"
+
+    def ready(self) -> tuple[bool, str]:
+        """Return whether it sees this host and is heard, for ``/readyz``: collectors, and the way to the engine."""
+        failing = sorted(runner.name for runner in self._runners if not runner.report().ok)
+        if failing:
+            return False, f"collectors fail: {', '.join(failing)}"
+        status = self._sink.status()
+        if not status.is_connected:
+            return False, f"no engine is connected, {status.spooled_count} records wait in the spool"
         return True, "ok"
 
     def _turn(self, poller: select.poll) -> None:
@@ -204,12 +224,14 @@ class Agent:
             self.core.on_clock_jump(jump_ns, now)
         return now
 
-    def _receive(self, now: Now) -> None:
+    def _receive(self, now: Now) -> bool:
+        """Receive what waits, as much as fits a turn; return whether there may be more."""
         for _ in range(DATAGRAMS_A_TURN):
             received = self._socket.receive()
             if received is None:
-                return
+                return False
             self._unread.put(received, now)
+        return True
 
     def _catch_up(self) -> None:
         """Look into the datagrams that were received."""
@@ -217,7 +239,7 @@ class Agent:
             if received.is_too_large:
                 self.core.dead_letter("too_large", f"datagram larger than allowed from pid {received.pid}")
                 continue
-            self.core.on_datagram(received.data, received.pid, now)
+            self.core.on_datagram(received.data, Sender(received.pid, received.uid), now)
             while self.core.dumps:
                 datagram, dump = self.core.dumps.pop()
                 self._desk.on_dump(datagram, dump, received.uid)
@@ -279,13 +301,16 @@ class Agent:
         for runner in self._runners:
             runner.stop()
         now = self._read_clock()
-        self._receive(now)
+        for _ in range(LAST_TURNS):  # what the socket took is sent
+            if not self._receive(now):
+                break
+            self._catch_up()
         self._catch_up()
+        now = self._read_clock()
         self.core.on_stop(now)
         self._ship(is_last=True)
         self._socket.close()
-        if self._page is not None:
-            self._page.close()
+        self._pages.close()
         self._desk.close()
         self._sink.close(self._config.flush_seconds)
         log.info("agent stopped", extra={"host": self._config.core.place.host})

@@ -7,10 +7,10 @@ import resource
 from collections.abc import Mapping
 from typing import Final
 
-from tocsin.collectors.core import Tally
 from tocsin.collectors.procfs import parse_process_stat, read_text
 from tocsin.collectors.runner import CollectorReport
 from tocsin.collectors.sink import SinkStatus
+from tocsin.collectors.tally import Tally
 from tocsin.schemas.prometheus_text import Family, Sample
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")

@@ -49,7 +49,7 @@ def sampled_ranks(
     chosen = set()
     for rank in ranks:
         start = rank - rank % SAMPLED_RANKS
-        group = group_of.get(rank) or tuple(range(start, min(start + SAMPLED_RANKS, world_size)))
+        group = group_of.get(rank) or tuple(range(start, max(rank + 1, min(start + SAMPLED_RANKS, world_size))))
         if rank in _members(group, world_size, epoch):
             chosen.add(rank)
     return frozenset(chosen)

@@ -6,8 +6,6 @@ thread calls it.
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -15,8 +13,9 @@ from typing import Any, Final, Protocol
 from tocsin.collectors.api import Reading, Sighting
 from tocsin.collectors.clock import Now
 from tocsin.collectors.datagrams import parse_datagram
-from tocsin.collectors.gpu_places import GpuPlaces
-from tocsin.collectors.job_state import HostPlace, JobState, announce_again, as_the_process_said, ranks_of_event
+from tocsin.collectors.endings import Endings
+from tocsin.collectors.job_state import HostPlace, JobState, announce_again, ranks_of_event
+from tocsin.collectors.job_table import JobTable, Refusal
 from tocsin.collectors.messages import (
     Beat,
     Bye,
@@ -29,9 +28,11 @@ from tocsin.collectors.messages import (
     PhaseEdge,
     StepDone,
 )
+from tocsin.collectors.owners import Processes, Sender
 from tocsin.collectors.rank_state import RankState
 from tocsin.collectors.sightings import OWN_SOURCE, sighting_of
 from tocsin.collectors.slicer import BEFORE_END_NS, Boundaries, FrameCutter, metric_slice_ns, spread_ns
+from tocsin.collectors.tally import Tally
 from tocsin.schemas import events
 from tocsin.schemas.errors import SchemaError
 from tocsin.schemas.metrics import BUILTIN_TABLE_ID
@@ -46,13 +47,8 @@ from tocsin.schemas.records import (
     Severity,
 )
 
-log = logging.getLogger(__name__)
-
 LOOK_NS: Final = 200_000_000
 """How often steps are looked at for being overdue: a turn comes with every datagram."""
-MAX_JOBS: Final = 64
-MAX_RANKS: Final = 256
-MAX_TEXTS: Final = 256
 UNKNOWN_ERROR_NS: Final = 250_000_000
 """The clocks of two hosts are taken to agree within this until they were compared."""
 
@@ -91,26 +87,14 @@ class Surroundings:
     collectors: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Watcher(Protocol):
+class Watcher(Processes, Protocol):
     """What the core asks of the process watcher."""
 
     def watch(self, job: JobKey, rank: int, pid: int) -> None:
         """Watch a rank's process."""
 
-    def settle(self, job: JobKey, rank: int) -> None:
-        """Stop watching it."""
-
     def state(self, job: JobKey, rank: int) -> str:
         """Return the process's state letter, "" = unknown."""
-
-
-@dataclass(slots=True)
-class Tally:
-    """Counters since start, by label."""
-
-    datagrams: Counter[str] = field(default_factory=Counter)
-    dead_letters: Counter[str] = field(default_factory=Counter)
-    events: Counter[str] = field(default_factory=Counter)
 
 
 class AgentCore:
@@ -119,7 +103,8 @@ class AgentCore:
     def __init__(self, config: CoreConfig, watcher: Watcher, now: Now) -> None:
         """Start with no job; the ``agent`` start event comes with the first records."""
         self.config = config
-        self.jobs: dict[tuple[str, str], JobState] = {}
+        self.table = JobTable(config.place, watcher, self._on_forgotten)
+        self.jobs = self.table.jobs
         self.tally = Tally()
         self.dumps: list[tuple[Datagram, DumpWritten]] = []
         self._watcher = watcher
@@ -129,8 +114,7 @@ class AgentCore:
         self._boundaries.due(now.stamp_ns)
         self._started_mono_ns = now.mono_ns
         self._looked_mono_ns = 0
-        self._said: set[str] = set()
-        self._gpus = GpuPlaces()
+        self._endings = Endings()
         self._idle = JobKey(config.cluster or "default", IDLE_JOB_ID, 0)
         self._out: list[Record] = []
         self._host_event(events.AGENT, Severity.INFO, {"edge": "start"}, now)
@@ -146,12 +130,12 @@ class AgentCore:
 
     # --- what comes in ---------------------------------------------------------------------------
 
-    def on_datagram(self, data: bytes, pid: int, now: Now) -> None:
+    def on_datagram(self, data: bytes, sender: Sender, now: Now) -> None:
         """Take a datagram of a hook.
 
         Args:
             data: its bytes.
-            pid: the sender in this host's pid namespace as the kernel says, 0 = unknown.
+            sender: who sent it, as the kernel says.
             now: the time.
         """
         try:
@@ -160,32 +144,36 @@ class AgentCore:
             self.dead_letter(error.reason, str(error))
             return
         self.tally.datagrams[type(datagram.body).__name__] += 1
-        if isinstance(datagram.body, Exit):
-            datagram = as_the_process_said(datagram, datagram.body.pid, self.jobs.values())
-        state = self._state(datagram, now)
-        if state is None:
+        body = datagram.body
+        if isinstance(body, Exit):
+            datagram = self.table.whose_exit(datagram, body.pid, sender)
+        entry = self.table.enter(datagram, sender, now)
+        if isinstance(entry, Refusal):
+            self.dead_letter(*entry)
             return
+        state = entry.state
+        if entry.is_new:
+            self._on_new_job(state, now)
         if datagram.rank < 0:  # the exit of a launcher that is no rank itself
             self._hook_event(datagram, now)
             return
-        rank = state.rank(datagram.rank)
-        if isinstance(datagram.body, Exit):
+        rank = self.table.claim(state, datagram, sender)
+        if isinstance(rank, Refusal):
+            self.dead_letter(*rank)
+        elif isinstance(body, Exit):
             self._on_exit(state, rank, datagram, now)
         else:
-            self._on_hook(state, rank, datagram, pid, now)
+            self._on_hook(state, rank, datagram, sender, now)
 
     def dead_letter(self, reason: str, text: str) -> None:
         """Count a message that is not as agreed; each text is logged once."""
-        self.tally.dead_letters[reason] += 1
-        if text not in self._said and len(self._said) < MAX_TEXTS:
-            self._said.add(text)
-            log.warning("dead letter", extra={"reason": reason, "error": text})
+        self.tally.dead_letter(reason, text)
 
     def on_reading(self, tick_ns: int, reading: Reading, now: Now) -> None:
         """Take what a collector saw at ``tick_ns`` (a corrected stamp)."""
         if reading.host or reading.gpus:
             self.frames.add(tick_ns, reading.host, reading.gpus)
-        if self._gpus.update(reading.places):
+        if self.table.gpus.update(reading.places):
             announce_again(self.jobs.values())
         for sighting in reading.events:
             self._on_sighting(sighting, now)
@@ -207,7 +195,9 @@ class AgentCore:
         self._host_event(events.SPOOL_OVERFLOW, Severity.WARNING, {"dropped_count": dropped_count}, now)
 
     def on_stop(self, now: Now) -> None:
-        """The agent ends in order."""
+        """The agent ends in order: the slice that is open is cut now, for nobody will cut it at its end."""
+        for state in self.jobs.values():
+            self._out.extend(state.cut_early(now))
         self._host_event(events.AGENT, Severity.INFO, {"edge": "stop"}, now)
 
     def on_time(self, now: Now, around: Callable[[], Surroundings], catch_up: Callable[[], None] | None = None) -> None:
@@ -231,38 +221,24 @@ class AgentCore:
 
     # --- datagrams -------------------------------------------------------------------------------
 
-    def _state(self, datagram: Datagram, now: Now) -> JobState | None:
-        """Return the job's state; a new attempt replaces the old one, an old one's words are ignored."""
-        job = datagram.job
-        name = (job.cluster, job.job_id)
-        state = self.jobs.get(name)
-        if state is not None and job.attempt < state.job.attempt:
-            self.dead_letter("old_attempt", f"datagram of attempt {job.attempt} of {job.job_id}")
-            return None
-        if state is None or job.attempt > state.job.attempt:
-            if state is None and len(self.jobs) >= MAX_JOBS:
-                self.dead_letter("too_many_jobs", f"more than {MAX_JOBS} jobs on one host")
-                return None
-            if state is not None:
-                self._forget_ranks(state)
-            state = self.jobs[name] = JobState(job, self.config.place, self._gpus)
-            age_seconds = round((now.mono_ns - self._started_mono_ns) / 1e9, 3)
-            payload = {"edge": "start", "age_seconds": age_seconds}
-            self._event(job, -1, now.stamp_ns, Sighting(events.AGENT, OWN_SOURCE, Severity.INFO, payload))
-        if datagram.rank not in state.ranks and len(state.ranks) >= MAX_RANKS:
-            self.dead_letter("too_many_ranks", f"more than {MAX_RANKS} ranks of {job.job_id} on one host")
-            return None
-        return state
+    def _on_new_job(self, state: JobState, now: Now) -> None:
+        """A job, or an attempt of it, begins on this host: what ended before explains nothing any more."""
+        self._endings.begins(state.job, state.sender.uid)
+        age_seconds = round((now.mono_ns - self._started_mono_ns) / 1e9, 3)
+        payload = {"edge": "start", "age_seconds": age_seconds}
+        self._event(state.job, -1, now.stamp_ns, Sighting(events.AGENT, OWN_SOURCE, Severity.INFO, payload))
 
-    def _forget_ranks(self, state: JobState) -> None:
+    def _on_forgotten(self, state: JobState) -> None:
+        """A job, or an attempt of it, is over on this host."""
+        self._endings.leaves(state.job, state.sender.uid)
         for number in state.ranks:
             self._watcher.settle(state.job, number)
 
-    def _on_hook(self, state: JobState, rank: RankState, datagram: Datagram, pid: int, now: Now) -> None:
+    def _on_hook(self, state: JobState, rank: RankState, datagram: Datagram, sender: Sender, now: Now) -> None:
         """Take what a rank's own hook says."""
         body = datagram.body
         if isinstance(body, Hello):
-            rank = self._on_hello(state, rank, datagram, body, pid, now)
+            rank = self._on_hello(state, rank, datagram, body, sender, now)
         rank.spoke(now)
         if isinstance(body, StepDone):
             state.on_step(rank, datagram, body, now)
@@ -278,10 +254,16 @@ class AgentCore:
         elif isinstance(body, NotFinite):
             self._hook_event(datagram, now)
         elif isinstance(body, Bye):
-            if rank.ended != "exit":
-                rank.end("bye", now)
+            self._on_bye(state, rank, datagram, now)
+
+    def _on_bye(self, state: JobState, rank: RankState, datagram: Datagram, now: Now) -> None:
+        """A rank says goodbye; its exit, where it was told before, says more."""
+        if rank.ended == "exit":
             self._watcher.settle(state.job, rank.rank)
             self._hook_event(datagram, now)
+            return
+        rank.end("bye", now)
+        self._on_end(state, datagram, now)
 
     def _on_hello(
         self,
@@ -289,20 +271,22 @@ class AgentCore:
         rank: RankState,
         datagram: Datagram,
         hello: Hello,
-        pid: int,
+        sender: Sender,
         now: Now,
     ) -> RankState:
         """Take a hello: the first one of a process is an event."""
-        pid = pid or hello.pid
+        pid = sender.pid or hello.pid
         if rank.hello is None or rank.pid != pid:
-            if rank.hello is not None:
+            if rank.hello is not None:  # another process of a container whose processes cannot be told apart
                 state.restart(rank.rank)
-                rank = state.rank(rank.rank)
+                rank, before = state.rank(rank.rank), rank
+                rank.holder = before.holder
             rank.pid = pid
+            self._endings.lives(state.job, rank.rank, state.sender.uid)
             self._hook_event(datagram, now)
         state.on_hello(rank, hello)
-        if not rank.ended:
-            self._watcher.watch(state.job, rank.rank, pid)
+        if not rank.ended and sender.pid:
+            self._watcher.watch(state.job, rank.rank, sender.pid)
         return rank
 
     def _on_exit(self, state: JobState, rank: RankState, datagram: Datagram, now: Now) -> None:
@@ -310,8 +294,14 @@ class AgentCore:
         if rank.ended == "exit":
             return
         rank.end("exit", now)
-        self._watcher.settle(state.job, rank.rank)
+        self._on_end(state, datagram, now)
+
+    def _on_end(self, state: JobState, datagram: Datagram, now: Now) -> None:
+        """A rank said goodbye, or its exit was reported."""
+        self._watcher.settle(state.job, datagram.rank)
         self._hook_event(datagram, now)
+        stamp_ns, sighting = datagram.ts_ns - now.correction_ns, sighting_of(datagram.body)
+        self._endings.add(state.job, datagram.rank, state.sender.uid, sighting, stamp_ns, now)
 
     def _hook_event(self, datagram: Datagram, now: Now) -> None:
         sighting = sighting_of(datagram.body)
@@ -330,21 +320,23 @@ class AgentCore:
         if state is None or state.job != job:
             return  # a job that is over, or an attempt before
         if sighting.name == events.PROCESS_GONE:
-            rank = state.rank(sighting.rank)
-            if rank.ended:
+            rank = state.ranks.get(sighting.rank)
+            if rank is None or rank.ended:
                 return  # the exit came while the watcher looked
             rank.end("gone", now)
+            self._endings.add(job, sighting.rank, state.sender.uid, sighting, now.stamp_ns, now)
         self._event(job, sighting.rank, now.stamp_ns, sighting)
 
     def _look(self, now: Now) -> None:
-        """Say which steps are overdue; forget the jobs that are over."""
-        for name, state in list(self.jobs.items()):
+        """Say which steps are overdue, and again what ended; forget the jobs that are over."""
+        for state in self.jobs.values():
             for number, payload in state.stall_news(now):
                 payload["process_state"] = self._watcher.state(state.job, number)
                 sighting = Sighting(events.STALL, EventSource.PROCESS, Severity.WARNING, payload)
                 self._event(state.job, number, now.stamp_ns, sighting)
-            if state.is_over(now):
-                del self.jobs[name]
+        self.table.forget_over(now)
+        for job, number, again in self._endings.due(now):
+            self._event(job, number, now.stamp_ns, again)
 
     def _host_event(self, name: str, severity: Severity, payload: Mapping[str, Any], now: Now) -> None:
         self._on_sighting(Sighting(name, OWN_SOURCE, severity, payload), now)

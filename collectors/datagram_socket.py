@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from tocsin.collectors.clock import Now
 from tocsin.collectors.datagrams import DATAGRAM_BYTES
 from tocsin.schemas.errors import ConfigError
+from tocsin.schemas.private_files import is_socket
 
 _CREDENTIALS: Final = struct.Struct("3i")
 _SCM_CREDENTIALS: Final = 2  # linux/socket.h; Python's socket module names it on few builds
@@ -65,7 +66,7 @@ class Unread:
 
 
 class DatagramSocket:
-    """Bound to a path; a file that an earlier agent left there is replaced."""
+    """Bound to a path; a socket that an earlier agent left there is replaced, and nothing else."""
 
     def __init__(self, path: str) -> None:
         """Bind.
@@ -85,6 +86,9 @@ class DatagramSocket:
         try:
             if os.path.dirname(path):
                 os.makedirs(os.path.dirname(path), exist_ok=True)
+            is_socket(path)
+            if is_socket(beside):  # an earlier agent with our process id was killed here: containers count from 1
+                os.unlink(beside)
             self._socket.bind(beside)
             os.chmod(beside, 0o666)  # noqa: S103  # any user's training may speak to the agent
             os.replace(beside, path)  # hooks never see a moment without a socket
@@ -92,7 +96,8 @@ class DatagramSocket:
         except OSError as error:
             self._socket.close()
             with contextlib.suppress(OSError):
-                os.unlink(beside)
+                if is_socket(beside):
+                    os.unlink(beside)
             raise ConfigError("socket", path, f"a path that can be bound ({error.strerror or error})") from error
 
     def fileno(self) -> int:
@@ -116,5 +121,5 @@ class DatagramSocket:
         """Close, and remove the file unless another agent has replaced it."""
         self._socket.close()
         with contextlib.suppress(OSError):
-            if os.stat(self.path).st_ino == self._inode:
+            if is_socket(self.path) and os.lstat(self.path).st_ino == self._inode:
                 os.unlink(self.path)

@@ -31,13 +31,20 @@ from tocsin.collectors.messages import (
 from tocsin.schemas.errors import DecodeError, FieldError, UnknownKindError, VersionError
 from tocsin.schemas.events import ANNOUNCED_PHASES
 from tocsin.schemas.records import CommGroup, GroupKind, JobKey, StepRecord
+from tocsin.schemas.validate import (
+    INT64_MAX,
+    MAX_ATTEMPT,
+    MAX_COORDINATE,
+    MAX_GPUS,
+    MAX_RANKS,
+    MAX_SECONDS,
+    MAX_STEP,
+)
 
 DATAGRAM_BYTES: Final = 200_000
 DAY_NS: Final = 86_400_000_000_000
-INT64_MAX: Final = 2**63 - 1
 MAX_COLLECTIVES: Final = 512
 MAX_KNOWN_TEXTS: Final = 4096
-_SECONDS_MAX: Final = 1e7
 _BLANKS: Final = " \t\r\n"
 _raw_decode: Final = json.JSONDecoder().raw_decode
 _known_texts: set[str] = set()
@@ -83,8 +90,8 @@ class _Fields:
         value = self.values.get(name)
         if value is None:
             return None
-        if type(value) not in {float, int} or not 0 <= value <= _SECONDS_MAX:
-            raise FieldError(name, value, "seconds, not negative")
+        if type(value) not in {float, int} or not 0 <= value <= MAX_SECONDS:
+            raise FieldError(name, value, f"seconds, not negative, at most {MAX_SECONDS:g}")
         return float(value)
 
     def number(self, name: str) -> float | None:
@@ -182,15 +189,15 @@ def _completion(name: str, row: list[Any], now_ns: int) -> None:
 def _hello(fields: _Fields) -> Hello:
     return Hello(
         pid=fields.integer("pid", 0, 2**31),
-        world_size=fields.integer("world_size", -1, 2**31 - 1, default=-1),
-        gpu=fields.integer("gpu", -1, 127, default=-1),
+        world_size=fields.integer("world_size", -1, MAX_RANKS, default=-1),
+        gpu=fields.integer("gpu", -1, MAX_GPUS - 1, default=-1),
         gpu_uuid=fields.text("gpu_uuid", default=""),
-        dp=fields.integer("dp", -1, 32767, default=-1),
-        pp=fields.integer("pp", -1, 32767, default=-1),
-        tp=fields.integer("tp", -1, 32767, default=-1),
+        dp=fields.integer("dp", -1, MAX_COORDINATE, default=-1),
+        pp=fields.integer("pp", -1, MAX_COORDINATE, default=-1),
+        tp=fields.integer("tp", -1, MAX_COORDINATE, default=-1),
         reply=fields.text("reply", limit=107, default=""),
         hook_version=fields.text("hook_version", default=""),
-        local_rank=fields.integer("local_rank", -1, 2**31 - 1, default=-1),
+        local_rank=fields.integer("local_rank", -1, MAX_RANKS - 1, default=-1),
     )
 
 
@@ -205,8 +212,10 @@ def _group(name: str, item: object) -> CommGroup:
     if type(item) is not dict:
         raise FieldError(name, item, "an object with comm_id, kind, ranks")
     comm_id, ranks = _text(f"{name}.comm_id", item.get("comm_id"), least=1), item.get("ranks")
-    if type(ranks) is not list or not all(type(rank) is int and 0 <= rank < 2**31 for rank in ranks):
-        raise FieldError(f"{name}.ranks", ranks, "a list of global ranks")
+    if type(ranks) is not list or not all(type(rank) is int and 0 <= rank < MAX_RANKS for rank in ranks):
+        raise FieldError(f"{name}.ranks", ranks, f"a list of global ranks, each below {MAX_RANKS}")
+    if len(set(ranks)) < len(ranks):
+        raise FieldError(f"{name}.ranks", ranks, "a list of global ranks, each once")
     kind = item.get("kind")
     known = GroupKind(kind) if type(kind) is str and kind in _GROUP_KINDS else GroupKind.OTHER
     return CommGroup(comm_id, known, tuple(ranks))
@@ -219,7 +228,7 @@ def _step(fields: _Fields) -> StepDone:
     record = StepRecord(
         ts_ns=fields.values["ts"],
         rank=fields.values["rank"],
-        step=fields.integer("step", 0),
+        step=fields.integer("step", 0, MAX_STEP),
         duration_seconds=duration,
         data_seconds=fields.seconds("data"),
         forward_seconds=fields.seconds("fwd"),
@@ -244,7 +253,7 @@ def _beat(fields: _Fields) -> Beat:
         _operation(f"last[{index}]", row)
         _time(f"last[{index}].end_ns", row[3], fields.now_ns, or_zero=True)
     return Beat(
-        step=fields.integer("step", -1),
+        step=fields.integer("step", -1, MAX_STEP),
         phase=fields.text("phase", default=""),
         step_ns=_time("step_ns", fields.values.get("step_ns", 0), fields.now_ns, or_zero=True),
         inflight=tuple(map(InFlight._make, inflight)),
@@ -262,7 +271,7 @@ def _nan(fields: _Fields) -> NotFinite:
         value = str(value)
     if type(value) is not str or value not in {"nan", "inf", "-inf"}:
         raise FieldError("value", value, "'nan', 'inf' or '-inf'")
-    return NotFinite(fields.integer("step", -1), fields.choice("what", ("loss", "grad_norm")), str(value))
+    return NotFinite(fields.integer("step", -1, MAX_STEP), fields.choice("what", ("loss", "grad_norm")), str(value))
 
 
 def _exit(fields: _Fields) -> Exit:
@@ -296,7 +305,7 @@ _PARSERS: Final[Mapping[str, Callable[[_Fields], Body]]] = {
 
 
 def _job(value: object) -> JobKey:
-    if type(value) is list and len(value) == 3 and type(value[2]) is int and 0 <= value[2] < 2**31:
+    if type(value) is list and len(value) == 3 and type(value[2]) is int and 0 <= value[2] <= MAX_ATTEMPT:
         cluster, job_id = _text("job[0]", value[0], least=1), _text("job[1]", value[1], least=1)
         return _job_key(cluster, job_id, value[2])
     raise FieldError("job", value, "[cluster, job_id, attempt]")
@@ -327,13 +336,15 @@ def parse_datagram(data: bytes, now_ns: int) -> Datagram:
         raise DecodeError(f"datagram {data[:40]!r} goes on after its JSON object")
     if type(values) is not dict:
         raise DecodeError(f"datagram {data[:40]!r} is no JSON object")
-    if values.get("v") != 1:
-        raise VersionError(f"datagram of version {str(values.get('v'))[:40]}: this agent reads 1")
+    version = values.get("v")
+    if version != 1:
+        shown = version if type(version) is int and abs(version) < MAX_STEP else f"a {type(version).__name__}"
+        raise VersionError(f"datagram of version {shown}: this agent reads 1")
     fields = _Fields(values, now_ns)
     kind = fields.text("t", 32)
     parser = _PARSERS.get(kind)
     if parser is None:
         raise UnknownKindError(f"datagram of unknown type {kind!r}")
     job = _job(values.get("job"))
-    rank = fields.integer("rank", -1 if kind == "exit" else 0, 2**31 - 1)
+    rank = fields.integer("rank", -1 if kind == "exit" else 0, MAX_RANKS - 1)
     return Datagram(job, rank, fields.time("ts"), parser(fields))

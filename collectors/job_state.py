@@ -17,6 +17,7 @@ from tocsin.collectors.collective_rows import (
 )
 from tocsin.collectors.gpu_places import GpuPlaces
 from tocsin.collectors.messages import Beat, Completion, Datagram, GroupList, Hello, StepDone
+from tocsin.collectors.owners import Life, Sender
 from tocsin.collectors.rank_state import RankState
 from tocsin.collectors.slicer import BEFORE_END_NS
 from tocsin.collectors.stall import FLOOR_SECONDS, StallWatch
@@ -39,6 +40,10 @@ ODD_FOR_NS: Final = 30 * NS_PER_SECOND
 ANNOUNCE_NS: Final = 30 * NS_PER_SECOND
 FORGET_NS: Final = 60 * NS_PER_SECOND
 """A job whose ranks have all ended is kept so long: its ring may still be asked for."""
+MADE_UP_NS: Final = 10 * NS_PER_SECOND
+"""A job that never made a step, of which no process runs and nobody reported an exit, is kept so long."""
+UNSEEN_FORGET_NS: Final = 3600 * NS_PER_SECOND
+"""A job of processes that cannot be seen is forgotten when they were silent for so long: a frozen one is silent."""
 ROWS_LIMIT: Final = 50_000
 """Rows that wait for their slice; a broken hook must not fill the memory."""
 _COLLECTIVE_ORDER: Final = attrgetter("ts_ns", "rank", "comm_id", "op_seq")
@@ -62,9 +67,11 @@ class HostPlace:
 class JobState:
     """State of one job on one host. Times in rows are the host's until they are cut."""
 
-    def __init__(self, job: JobKey, place: HostPlace, gpus: GpuPlaces) -> None:
-        """Know no rank yet; ``gpus`` is the host's."""
+    def __init__(self, job: JobKey, place: HostPlace, gpus: GpuPlaces, sender: Sender) -> None:
+        """Know no rank yet; ``gpus`` is the host's, ``sender`` who spoke for the job first."""
         self.job = job
+        self.sender = sender
+        self.made_mono_ns = 0
         self.place = place
         self.gpus = gpus
         self.ranks: dict[int, RankState] = {}
@@ -134,9 +141,44 @@ class JobState:
         return [(number, payload) for number, payload in found if payload is not None]
 
     def is_over(self, now: Now) -> bool:
-        """Return whether all ranks ended a minute ago."""
+        """Return whether all ranks ended a minute ago, or the job never was one."""
         limit = now.mono_ns - FORGET_NS
-        return bool(self.ranks) and all(rank.ended and rank.ended_mono_ns < limit for rank in self.ranks.values())
+        if not self.ranks:
+            return self.made_mono_ns < limit
+        if not any(rank.ended in {"exit", "bye"} for rank in self.ranks.values()) and not self.has_steps():
+            limit = now.mono_ns - MADE_UP_NS
+        return all(self._left_mono_ns(rank, now) < limit for rank in self.ranks.values())
+
+    @staticmethod
+    def _left_mono_ns(rank: RankState, now: Now) -> int:
+        """Return when a rank's process was gone; one that runs leaves now."""
+        if rank.ended:
+            return rank.ended_mono_ns
+        if rank.holder is None or rank.holder.sight.life is Life.GONE:
+            return rank.spoke_mono_ns
+        if rank.holder.sight.life is Life.HIDDEN and now.mono_ns - rank.spoke_mono_ns > UNSEEN_FORGET_NS:
+            return rank.spoke_mono_ns
+        return now.mono_ns
+
+    def lives(self, now: Now) -> bool:
+        """Return whether one of its processes runs, as far as can be known."""
+        return any(rank.lives(now) for rank in self.ranks.values())
+
+    def is_reserved(self, now: Now) -> bool:
+        """Return whether its name is its user's: a process spoke for it, and it is not over."""
+        return any(
+            rank.holder.sight.life is not Life.HIDDEN or rank.ended or rank.lives(now)
+            for rank in self.ranks.values()
+            if rank.holder is not None
+        )
+
+    def has_steps(self) -> bool:
+        """Return whether any rank made a step."""
+        return any(rank.step_count for rank in self.ranks.values())
+
+    def spoke_mono_ns(self) -> int:
+        """Return when a rank spoke last."""
+        return max((rank.spoke_mono_ns for rank in self.ranks.values()), default=self.made_mono_ns)
 
     def gpu_uuids(self) -> set[str]:
         """Return the GPUs that this job's ranks hold."""
@@ -167,6 +209,24 @@ class JobState:
             rows.sort(key=_COLLECTIVE_ORDER)
             records.append(CollectiveBatch(self.job, self.place.host, end_ns - BEFORE_END_NS, tuple(rows)))
         records.extend(self._announce(now))
+        return records
+
+    def cut_early(self, now: Now) -> list[Record]:
+        """Return the steps and completions that wait for the end of their slice, stamped inside it.
+
+        A step that the hook stamped ahead of ``now`` takes the stamp along, as far as a slice.
+        """
+        newest_ns = max((row.ts_ns for row in self._steps), default=0) - now.correction_ns
+        end_ns = max(now.stamp_ns, min(newest_ns, now.stamp_ns + NS_PER_SECOND)) + 1
+        steps = self._take_steps(end_ns, now.correction_ns)
+        rows = self._take_completions(end_ns, now.correction_ns)
+        self._waiting_rows = 0
+        records: list[Record] = []
+        if steps:
+            records.append(StepBatch(self.job, self.place.host, end_ns, steps))
+        if rows:
+            rows.sort(key=_COLLECTIVE_ORDER)
+            records.append(CollectiveBatch(self.job, self.place.host, end_ns, tuple(rows)))
         return records
 
     def ring_batch(self, rank: int, now: Now) -> CollectiveBatch:
@@ -251,15 +311,6 @@ class JobState:
             world_size=max(0, hello.world_size),
             pid=rank.pid,
         )
-
-
-def as_the_process_said(exit_datagram: Datagram, pid: int, jobs: Iterable[JobState]) -> Datagram:
-    """Whose exit it is: a supervisor knows the environment only, the process itself may have named its job."""
-    for state in jobs:
-        for rank in state.ranks.values():
-            if pid > 0 and rank.hello is not None and pid in (rank.pid, rank.hello.pid):
-                return exit_datagram._replace(job=state.job, rank=rank.rank)
-    return exit_datagram
 
 
 def ranks_of_event(payload: Mapping[str, Any], jobs: Iterable[JobState]) -> list[tuple[JobKey, int]]:

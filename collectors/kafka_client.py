@@ -10,6 +10,7 @@ from typing import Any, Final
 from kafka import KafkaProducer
 from kafka.errors import KafkaError, KafkaTimeoutError
 
+from tocsin.collectors.sign_in import TokenSearch
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.kafka_settings import KafkaSettings
 from tocsin.schemas.kafka_words import hush_kafka, sentence
@@ -31,6 +32,7 @@ class KafkaSinkConfig:
         prefix: first part of the topics' names.
         compression: one of ``COMPRESSIONS``.
         split_above_size: frames of jobs with more ranks are cut by metric group, 0: never.
+        tokens: where the credential is that signs every record, None: they are not signed.
     """
 
     settings: KafkaSettings
@@ -38,6 +40,7 @@ class KafkaSinkConfig:
     prefix: str = DEFAULT_PREFIX
     compression: str = "zstd"
     split_above_size: int = 0
+    tokens: TokenSearch | None = None
 
     def check(self) -> None:
         """Look at what can be looked at without a broker.

@@ -26,9 +26,11 @@ from tocsin.collectors.outbox import Outbox
 from tocsin.collectors.sink import Refused
 from tocsin.collectors.spool import Position
 from tocsin.schemas.codec import decode
-from tocsin.schemas.errors import FieldError, SchemaError, TransportError
+from tocsin.schemas.credentials import Credential
+from tocsin.schemas.errors import CredentialError, FieldError, SchemaError, TransportError
 from tocsin.schemas.kafka_words import hush_kafka, sentence
 from tocsin.schemas.records import Record
+from tocsin.schemas.signatures import Signer
 from tocsin.schemas.topics import (
     CLOCK,
     TIMESTAMP_AHEAD_SECONDS,
@@ -43,6 +45,7 @@ log = logging.getLogger(__name__)
 
 CLOCK_SECONDS: Final = 30.0
 CLOCK_WAIT_SECONDS: Final = 2.0
+CREDENTIAL_SECONDS: Final = 30.0
 WINDOW_RECORDS: Final = 512
 WINDOW_BYTES: Final = 4 * 1024 * 1024
 WAITING_RECORDS: Final = 4096
@@ -68,8 +71,10 @@ class Message:
     stamp_ns: int
 
     @classmethod
-    def of(cls, record: Record, data: bytes, prefix: str) -> Message:
-        """Wrap a record and its bytes."""
+    def of(cls, record: Record, data: bytes, prefix: str, signer: Signer | None = None) -> Message:
+        """Wrap a record and its bytes; signed where there is a credential."""
+        if signer is not None:
+            data = signer.sign(data)
         stamp_ns = timestamp_ms(record) * _NS_PER_MS
         return cls(topic_of(record, prefix), key_of(record), data, headers_of(record), stamp_ns)
 
@@ -91,11 +96,19 @@ class Memory:
         refused: places in the spool of records that no broker will take.
         clock_error: why clocks cannot be compared, "" = they can.
         is_clock_denied: whether writing to the clock topic was refused: it would end every session.
+        credential_error: why the credential's file cannot be used, "" = it can, or none is asked for.
     """
 
     refused: set[Position] = field(default_factory=set)
     clock_error: str = ""
     is_clock_denied: bool = False
+    credential_error: str = ""
+
+    def set_credential_error(self, why: str) -> None:
+        """Say once why records are not signed with what the file holds now."""
+        if why and why != self.credential_error:
+            log.warning("credential cannot be used", extra={"error": why})
+        self.credential_error = why
 
     def set_clock_error(self, why: str) -> None:
         """Say whether clocks can be compared from now on."""
@@ -124,6 +137,9 @@ class KafkaSession:
         self._clock_answers: deque[tuple[int, int, int]] = deque()
         self._clock_mono = self._told_mono = float("-inf")
         self._progress_mono = self._begun_mono = box.mono()
+        self._credential: Credential | None = None
+        self._signer: Signer | None = None
+        self._looked_mono = float("-inf")
         self.was_welcome = False
 
     def run(self) -> None:
@@ -136,12 +152,30 @@ class KafkaSession:
         box.spool.rewind()
         while not self._is_done():
             self._compare_clocks()
+            self._look_for_credential()
             self._fill()
             box.wait(_TURN_SECONDS)
             self._settle()
             if self._sent_count() and box.mono() - self._progress_mono > SILENCE_SECONDS:
                 raise TransportError(f"no acknowledgement for {SILENCE_SECONDS:.0f} s; {hush_kafka().text}")
             box.publish(connected=self.was_welcome)
+
+    def _look_for_credential(self) -> None:
+        """Read the credential's file now and then: a rotated one is found without a restart.
+
+        What cannot be signed is sent all the same: an engine that asks for signatures says so in its dead letters.
+        """
+        tokens, box = self._config.tokens, self._box
+        if tokens is None or box.mono() - self._looked_mono < CREDENTIAL_SECONDS:
+            return
+        self._looked_mono = box.mono()
+        try:
+            found, why = tokens.credential(self._config.host, box.clock.host_ns()), ""
+        except CredentialError as error:
+            found, why = self._credential, str(error)
+        if found != self._credential:
+            self._credential, self._signer = found, None if found is None else Signer(found)
+        self._memory.set_credential_error(why)
 
     def put_back(self) -> None:
         """End the producer; spool what was not acknowledged, and what waits, in its order.
@@ -188,7 +222,7 @@ class KafkaSession:
                 box.spool.append(found[1])  # behind a long spool it would wait in memory for as long
                 continue
             try:
-                self._waiting.append(Message.of(*found, self._config.prefix))
+                self._waiting.append(Message.of(*found, self._config.prefix, self._signer))
             except FieldError as error:  # a tick, which no agent sends
                 box.on_unencodable(type(found[0]).__name__, str(error))
         if len(self._waiting) > WAITING_RECORDS:
@@ -208,7 +242,7 @@ class KafkaSession:
             self._add(_Flight(None, None, position, 0))
             return
         try:
-            message = Message.of(decode(data), data, self._config.prefix)
+            message = Message.of(decode(data), data, self._config.prefix, self._signer)
         except SchemaError as error:  # of another version of this program
             self._box.on_unencodable("spooled", str(error))
             self._add(_Flight(None, None, position, 0))

@@ -1,61 +1,104 @@
-"""``/metrics`` (Prometheus text) and ``/healthz``, served by one small thread.
+"""``/metrics`` (Prometheus text), ``/healthz`` (alive?) and ``/readyz`` (of use?), served by one small thread.
 
-``http.server`` would cost four megabytes of memory in every agent for two pages.
+``http.server`` would cost four megabytes of memory in every agent for three pages.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import selectors
 import socket
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.prometheus_text import Family, render
+from tocsin.schemas.trouble_log import TroubleLog
 
 log = logging.getLogger(__name__)
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 REQUEST_BYTES: Final = 8192
-REQUEST_SECONDS: Final = 2.0
+REQUEST_SECONDS: Final = 3.0
+"""Time for a client to say what it wants, and again to take the answer."""
+MAX_CLIENTS: Final = 64
+"""At a time; the one that came first goes when another comes. Probes say what they want at once."""
+PAUSE_SECONDS: Final = 1.0
+_CHUNK_BYTES: Final = 1 << 16
+Health = Callable[[], tuple[bool, str]]
+
+
+class PageTakenError(ConfigError):
+    """Another process has the address."""
+
+    reason = "page_taken"
+
+
+@dataclass(slots=True, eq=False)
+class _Client:
+    """One request.
+
+    Attributes:
+        peer: its socket.
+        since_seconds: when it came, or when its answer was ready.
+        inbox: what it said so far.
+        outbox: what it has not read of the answer.
+        is_answered: whether its answer is in the outbox, or being made.
+    """
+
+    peer: socket.socket
+    since_seconds: float
+    inbox: bytearray = field(default_factory=bytearray)
+    outbox: bytearray = field(default_factory=bytearray)
+    is_answered: bool = False
 
 
 class MetricsPage:
-    """Serves two pages until ``close``.
+    """Serves the pages until ``close``.
 
-    A request is answered before the next one is read; a client that says nothing is
-    dropped after two seconds.
+    No client waits for another: sockets do not block, and the metrics, which take a moment to collect, are made in a
+    thread of their own, once for all who wait for them.
     """
 
     def __init__(
         self,
         address: str,
         families: Callable[[], Iterable[Family]],
-        health: Callable[[], tuple[bool, str]],
+        health: Health,
+        ready: Health | None = None,
     ) -> None:
         """Bind.
 
         Args:
             address: ``HOST:PORT``; port 0: any free one.
-            families: gives the metrics; called in this thread.
-            health: gives whether all is well, and the words for it.
+            families: gives the metrics; called in a thread of the page.
+            health: gives whether the process does its work, and the words for it; called in the page's thread, so
+                it must not wait for anything.
+            ready: gives whether what it needs is there, too; None: as ``health``.
 
         Raises:
-            ConfigError: the address is none, or is taken.
+            ConfigError: the address is none.
+            PageTakenError: the address is taken.
         """
-        host, _, port = address.rpartition(":")
-        if not host or not (port.isascii() and port.isdigit() and len(port) <= 5):
-            raise ConfigError("metrics-listen", address, "HOST:PORT")
         self._families = families
         self._health = health
-        host = host.strip("[]")
-        try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            self._listener = socket.create_server((host, int(port)), family=family)
-        except (OSError, OverflowError) as error:
-            raise ConfigError("metrics-listen", address, f"an address that is free ({error})") from error
+        self._ready = ready or health
+        self._listener = _bind(address)
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        for end in (self._listener, self._wake_in):
+            end.setblocking(False)
+            self._selector.register(end, selectors.EVENT_READ)
+        self._clients: dict[_Client, None] = {}
+        self._rendering: list[_Client] = []
+        self._rendered: deque[tuple[list[_Client], bytes]] = deque()
+        self._paused_until: float | None = None
+        self._troubles = TroubleLog(log)
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
         self._closing = False
 
@@ -71,35 +114,210 @@ class MetricsPage:
     def close(self) -> None:
         """Free the address."""
         self._closing = True
-        # close() alone does not wake a thread that waits in accept()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
+        self._wake()
+        if self._thread.ident is not None:
+            self._thread.join(REQUEST_SECONDS)
         self._listener.close()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # closed meanwhile
+            self._wake_out.send(b"x")
 
     def _run(self) -> None:
         while not self._closing:
             try:
-                client, _ = self._listener.accept()
-            except OSError as error:
-                if not self._closing:
-                    log.warning("metrics page", extra={"error": str(error)})
-                    threading.Event().wait(0.1)  # out of descriptors: do not spin
-                continue
-            with client, contextlib.suppress(OSError):
-                client.settimeout(REQUEST_SECONDS)
-                client.sendall(self._answer(client.recv(REQUEST_BYTES)))
+                self._turn()
+            except Exception:  # noqa: BLE001  # supervising: the pages must outlive whatever a client does
+                self._troubles.exception("metrics page")
+                threading.Event().wait(0.1)
+        for client in list(self._clients):
+            self._drop(client)
+        for end in (self._listener, self._wake_in, self._wake_out):
+            end.close()
 
-    def _answer(self, request: bytes) -> bytes:
+    def _turn(self) -> None:
+        for key, mask in self._selector.select(1.0 if self._clients or self._paused_until else None):
+            if key.fileobj is self._listener:
+                self._accept()
+            elif key.fileobj is self._wake_in:
+                self._wake_in.recv(4096)
+            elif key.data in self._clients:
+                self._supervised(key.data, mask)
+        self._send_rendered()
+        now = time.monotonic()
+        for client in [one for one in self._clients if now - one.since_seconds > REQUEST_SECONDS]:
+            if client not in self._rendering:
+                self._drop(client)
+        if self._paused_until is not None and now >= self._paused_until:
+            self._paused_until = None
+            self._selector.register(self._listener, selectors.EVENT_READ)
+
+    def _send_rendered(self) -> None:
+        while self._rendered:
+            clients, answer = self._rendered.popleft()
+            for client in clients:
+                if client in self._clients:
+                    self._send(client, answer)
+
+    def _accept(self) -> None:
+        try:
+            peer, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:  # out of descriptors: do not spin
+            self._troubles.warn("metrics page cannot accept", error=str(error))
+            self._selector.unregister(self._listener)
+            self._paused_until = time.monotonic() + PAUSE_SECONDS
+            return
+        peer.setblocking(False)
+        client = _Client(peer, time.monotonic())
+        self._clients[client] = None
+        self._selector.register(peer, selectors.EVENT_READ, client)
+        if len(self._clients) > MAX_CLIENTS:
+            self._drop(next(iter(self._clients)))
+
+    def _supervised(self, client: _Client, mask: int) -> None:
+        try:
+            if mask & selectors.EVENT_READ and not client.is_answered:
+                self._read(client)
+            elif mask & selectors.EVENT_WRITE:
+                self._flush(client)
+            elif client.is_answered and not client.peer.recv(_CHUNK_BYTES):
+                self._drop(client)  # it left before its answer was made
+        except BlockingIOError:
+            return
+        except OSError:
+            self._drop(client)
+
+    def _read(self, client: _Client) -> None:
+        data = client.peer.recv(REQUEST_BYTES)
+        client.inbox += data
+        if not data or len(client.inbox) > REQUEST_BYTES:
+            self._drop(client)
+        elif b"\r\n\r\n" in client.inbox or b"\n\n" in client.inbox:
+            client.is_answered = True
+            answer = self._answer(bytes(client.inbox))
+            if answer is None:
+                self._render(client)
+            else:
+                self._send(client, answer)
+
+    def _answer(self, request: bytes) -> bytes | None:
+        """The answer, None: it is the metrics, which take a moment."""
         method, _, rest = request.partition(b" ")
         path = rest.partition(b" ")[0].partition(b"?")[0]
         if method not in {b"GET", b"HEAD"}:
             return _page("405 Method Not Allowed", "only GET\n")
         if path == b"/metrics":
-            return _page("200 OK", render(self._families()))
-        if path == b"/healthz":
-            well, words = self._health()
+            return None
+        if path in {b"/healthz", b"/readyz"}:
+            well, words = self._health() if path == b"/healthz" else self._ready()
             return _page("200 OK" if well else "503 Service Unavailable", words + "\n")
-        return _page("404 Not Found", "here are /metrics and /healthz\n")
+        return _page("404 Not Found", "here are /metrics, /healthz and /readyz\n")
+
+    def _render(self, client: _Client) -> None:
+        self._rendering.append(client)
+        if len(self._rendering) == 1:
+            threading.Thread(target=self._collect, name="metrics-text", daemon=True).start()
+
+    def _collect(self) -> None:
+        """Make the metrics' text, in a thread of its own."""
+        try:
+            answer = _page("200 OK", render(self._families()))
+        except Exception:  # noqa: BLE001  # supervising: a metric that fails must not end the pages
+            self._troubles.exception("metrics cannot be collected")
+            answer = _page("500 Internal Server Error", "the metrics cannot be collected: see the log\n")
+        waiting, self._rendering = self._rendering, []
+        self._rendered.append((waiting, answer))
+        self._wake()
+
+    def _send(self, client: _Client, answer: bytes) -> None:
+        client.outbox += answer
+        client.since_seconds = time.monotonic()
+        try:
+            self._flush(client)
+        except BlockingIOError:
+            self._selector.modify(client.peer, selectors.EVENT_WRITE, client)
+        except OSError:
+            self._drop(client)
+
+    def _flush(self, client: _Client) -> None:
+        sent = client.peer.send(client.outbox)
+        del client.outbox[:sent]
+        if client.outbox:
+            self._selector.modify(client.peer, selectors.EVENT_WRITE, client)
+        else:
+            self._drop(client)
+
+    def _drop(self, client: _Client) -> None:
+        if client in self._clients:
+            del self._clients[client]
+            self._selector.unregister(client.peer)
+            client.peer.close()
+
+
+class Pages:
+    """The pages of one process at all its addresses: each has a listener, a thread and limits of its own.
+
+    So whoever floods the one that Prometheus reads over the network delays no probe on the loopback one.
+
+    Attributes:
+        words: for each address, where it is or why it is not there.
+    """
+
+    def __init__(
+        self,
+        addresses: str,
+        families: Callable[[], Iterable[Family]],
+        health: Health,
+        ready: Health,
+    ) -> None:
+        """Bind what is free; an address that is taken is said, and nothing else stops for it.
+
+        Args:
+            addresses: ``HOST:PORT``, several separated by commas or blanks, "" = none.
+            families: as for ``MetricsPage``; so are the others.
+            health: see there.
+            ready: see there.
+
+        Raises:
+            ConfigError: one of them is no address.
+        """
+        self._pages: list[MetricsPage] = []
+        self.words: list[str] = []
+        for address in addresses.replace(",", " ").split():
+            try:
+                page = MetricsPage(address, families, health, ready)
+            except PageTakenError as error:
+                log.warning("no metrics page", extra={"address": address, "error": str(error)})
+                self.words.append(f"none: {error}")
+                continue
+            self._pages.append(page)
+            self.words.append(f"{address.rpartition(':')[0]}:{page.port}")
+
+    def start(self) -> None:
+        """Begin to answer."""
+        for page in self._pages:
+            page.start()
+
+    def close(self) -> None:
+        """Free the addresses."""
+        for page in self._pages:
+            page.close()
+
+
+def _bind(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit() and len(port) <= 5):
+        raise ConfigError("metrics-listen", address, "HOST:PORT")
+    host = host.strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, int(port)), family=family, backlog=128)
+    except OverflowError as error:
+        raise ConfigError("metrics-listen", address, f"an address that is free ({error})") from error
+    except OSError as error:
+        raise PageTakenError("metrics-listen", address, f"an address that is free ({error})") from error
 
 
 def _page(status: str, body: str) -> bytes:

@@ -9,16 +9,18 @@ import select
 import socket
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tocsin.collectors.clock import SteadyClock
 from tocsin.collectors.link import OffsetEstimator
+from tocsin.collectors.sign_in import TCP, TLS, UNIX, TokenSearch
 from tocsin.collectors.sink import Probe, Refused, SinkStatus
 from tocsin.collectors.spool import Spool
 from tocsin.schemas.codec import encode
 from tocsin.schemas.errors import ConfigError, FieldError
 from tocsin.schemas.records import Record
+from tocsin.schemas.tls import TlsFiles
 
 log = logging.getLogger(__name__)
 
@@ -31,11 +33,15 @@ class SinkConfig:
         engine: ``unix:PATH`` or ``HOST:PORT``.
         host: this host's name.
         agent_version: told to the engine.
+        tokens: where this agent's credential is.
+        tls: certificates, None = no TLS.
     """
 
     engine: str
     host: str
     agent_version: str = ""
+    tokens: TokenSearch = field(default_factory=TokenSearch)
+    tls: TlsFiles | None = None
 
     def check(self) -> None:
         """Look at the address without resolving a name.
@@ -47,6 +53,16 @@ class SinkConfig:
         is_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536
         if not (self.engine.startswith("unix:") and self.engine[5:]) and not (name and is_port):
             raise ConfigError("engine", self.engine, "unix:PATH or HOST:PORT")
+
+    def transport(self) -> str:
+        """Return by what the two ends may know each other without a secret."""
+        if self.engine.startswith("unix:"):
+            return UNIX
+        return TCP if self.tls is None else TLS
+
+    def server_name(self) -> str:
+        """Return the name (or address) that the engine's certificate must be of."""
+        return self.engine.rpartition(":")[0].strip("[]")
 
     def address(self) -> tuple[socket.AddressFamily, Any]:
         """Return the family and the address to connect to; a name is resolved anew each time.

@@ -2,25 +2,23 @@
 
 An empty payload says that there is no answer (no hook, no dump in time, too large).
 A dump's file is named by the training process, which may belong to anybody: it is
-read only where it is a plain file of the sender's own, so that a hook cannot make an
-agent that runs as root hand out others' files.
+read only below the agent's own folder of dumps, over no link, and where it is a plain
+file of the sender's own, so that no hook can make the agent hand out its own files or
+others'. The user alone would not do: in a container root is the host's root.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-import os
 import socket
-import stat
-import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
+from tocsin.collectors.beneath import DumpFolders
 from tocsin.collectors.clock import Now
 from tocsin.collectors.core import AgentCore
 from tocsin.collectors.job_state import JobState
@@ -63,10 +61,11 @@ class ProbeDesk:
     """Takes probes and dumps, gives ``ProbeAnswer`` records. Used by the agent's main thread."""
 
     def __init__(self, core: AgentCore, wake: Callable[[], None], dump_folder: str = "") -> None:
-        """Ask hooks to write into ``dump_folder`` ("": one that is made when needed)."""
+        """Read dumps below ``dump_folder`` only ("": only those that were asked for)."""
         self._core = core
         self._wake = wake
-        self._folder = dump_folder
+        self._folders = DumpFolders(dump_folder)
+        self._folders.prepare()
         self._asked: list[_Asked] = []
         self._read: deque[_FromDisk] = deque()
         self._out: list[ProbeAnswer] = []
@@ -121,10 +120,8 @@ class ProbeDesk:
             self._answer(_FromDisk(item.job, item.rank, item.request_id, b""), "flight_recorder", now)
 
     def close(self) -> None:
-        """Remove the folder of the dumps where it is empty."""
-        if self._folder:
-            with contextlib.suppress(OSError):
-                os.rmdir(self._folder)
+        """Remove the folder of what was asked for where it is empty."""
+        self._folders.close()
 
     def _answer_ring(self, state: JobState, probe: Probe, now: Now) -> None:
         try:
@@ -146,7 +143,12 @@ class ProbeDesk:
 
     def _ask(self, reply: str, request_id: str) -> bool:
         """Send a request to a hook's socket; a full or dead one is no."""
-        message = {"v": 1, "t": "dump", "request_id": request_id, "dir": self._dump_folder()}
+        try:
+            folder = self._folders.asked()
+        except OSError as error:
+            log.warning("no folder for dumps", extra={"error": str(error)})
+            return False
+        message = {"v": 1, "t": "dump", "request_id": request_id, "dir": folder}
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way:
             way.setblocking(False)
             try:
@@ -156,20 +158,12 @@ class ProbeDesk:
                 return False
         return True
 
-    def _dump_folder(self) -> str:
-        if not self._folder:
-            self._folder = tempfile.mkdtemp(prefix="tocsin-dumps-")
-            # ranks of any user write here; sticky, so that nobody removes another's dump
-            os.chmod(self._folder, 0o1733)  # noqa: S103  # see above
-        return self._folder
-
     def _read_dump(self, datagram: Datagram, dump: DumpWritten, request_id: str, uid: int) -> None:
         payload = b""
         try:
-            payload = read_dump(dump.path, uid)
+            payload = self._folders.read(dump.path, uid, MAX_ANSWER_BYTES)
             if dump.why == "probe":
-                with contextlib.suppress(OSError):
-                    os.unlink(dump.path)
+                self._folders.remove(dump.path)
         except (OSError, ValueError) as error:
             log.warning("dump not read", extra={"path": dump.path, "error": str(error)})
         self._read.append(_FromDisk(datagram.job, datagram.rank, request_id, payload))
@@ -185,28 +179,6 @@ class ProbeDesk:
                 host = self._core.config.place.host
                 answer = ProbeAnswer(found.job, host, now.stamp_ns, found.rank, found.request_id, known, payload)
                 self._out.append(answer)
-
-
-def read_dump(path: str, uid: int) -> bytes:
-    """Return a dump's bytes.
-
-    Args:
-        path: absolute path that the hook named.
-        uid: the user who sent it, as the kernel says.
-
-    Raises:
-        OSError: it cannot be opened.
-        ValueError: it is no plain file of that user, or larger than an answer may be.
-    """
-    # O_NOFOLLOW: no link to another's file; O_NONBLOCK: a pipe must not hold us
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != uid:
-            raise ValueError(f"{path} is no plain file of user {uid}")
-        if found.st_size > MAX_ANSWER_BYTES:
-            raise ValueError(f"{path} has {found.st_size} bytes: at most {MAX_ANSWER_BYTES} are sent")
-        return file.read(MAX_ANSWER_BYTES)
 
 
 def _meant(state: JobState, probe: Probe) -> bool:

@@ -6,6 +6,7 @@ its start time it is unique.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Final
 
 from tocsin.collectors.api import CollectorError, Reading, Sighting
 from tocsin.collectors.clock import Clock
+from tocsin.collectors.owners import Life, Sight
 from tocsin.collectors.procfs import (
     GONE_STATES,
     STOPPED_STATES,
@@ -88,6 +90,14 @@ class ProcessWatcher:
         with self._lock:
             self._watched.pop((job, rank), None)
 
+    def look(self, pid: int) -> Sight:
+        """Return what is known of a process now; may be called from any thread."""
+        stat = _stat(read_text, self._path(pid)) if pid else None
+        if stat is not None:
+            gone = stat.state in GONE_STATES
+            return Sight(Life.GONE) if gone else Sight(Life.RUNS, stat.start_ticks, stat.parent_pid)
+        return Sight(Life.GONE if pid and not _exists(pid) else Life.HIDDEN)
+
     def state(self, job: JobKey, rank: int) -> str:
         """Return the last seen state letter, "" = not watched."""
         with self._lock:
@@ -131,6 +141,17 @@ class ProcessWatcher:
 
     def _path(self, pid: int) -> str:
         return f"{self._proc}/{pid}/stat"
+
+
+def _exists(pid: int) -> bool:
+    """Return whether the kernel knows a process; a /proc may hide those of other users."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
 
 
 def _stat(read: Callable[[str], str], path: str) -> ProcessStat | None:

@@ -45,12 +45,14 @@ class ProcessStat:
         cpu_ticks: user and system time, waited-for children included, in clock ticks.
         start_ticks: when it started, in clock ticks since boot: with the pid it is unique.
         rss_page_count: resident memory in pages.
+        parent_pid: its parent, 0 = none.
     """
 
     state: str
     cpu_ticks: int
     start_ticks: int
     rss_page_count: int
+    parent_pid: int = 0
 
 
 _CHUNK_BYTES: Final = 16_384
@@ -195,4 +197,4 @@ def parse_process_stat(text: str) -> ProcessStat:
     if len(fields) < 22:
         raise CollectorError(f"process stat {text[:60]!r} has {len(fields)} fields after the name, wanted 22")
     cpu_ticks = sum(int(item) for item in fields[11:15])
-    return ProcessStat(fields[0], cpu_ticks, int(fields[19]), int(fields[21]))
+    return ProcessStat(fields[0], cpu_ticks, int(fields[19]), int(fields[21]), int(fields[1]))

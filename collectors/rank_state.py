@@ -12,6 +12,7 @@ from typing import Final
 
 from tocsin.collectors.clock import Now
 from tocsin.collectors.messages import Beat, Completion, Datagram, Hello, InFlight, LastDone, PhaseEdge, StepDone
+from tocsin.collectors.owners import Holder, Life
 from tocsin.schemas.events import ANNOUNCED_PHASES, STEP_PHASES
 from tocsin.schemas.records import NS_PER_SECOND, CommGroup
 
@@ -20,6 +21,8 @@ MIN_STEPS: Final = 5
 """With fewer steps than this nothing is odd: the first steps are always slow."""
 ODD_RATIO: Final = 1.3
 ODD_SECONDS: Final = 0.020
+UNSEEN_NS: Final = 60 * NS_PER_SECOND
+"""A process that cannot be seen counts as running until its hook was silent for so long."""
 
 
 class RecentSteps:
@@ -63,6 +66,7 @@ class RankState:
         """Know the number only."""
         self.rank = rank
         self.hello: Hello | None = None
+        self.holder: Holder | None = None
         self.pid = 0
         self.groups: dict[str, CommGroup] = {}
         self.ended = ""
@@ -91,6 +95,12 @@ class RankState:
         """Training is over for it: ``bye``, ``exit`` or ``gone`` (an exit says more than a bye)."""
         self.ended = how
         self.ended_mono_ns = now.mono_ns
+
+    def lives(self, now: Now) -> bool:
+        """Return whether its process runs, as far as can be known."""
+        if self.ended or self.holder is None or self.holder.sight.life is Life.GONE:
+            return False
+        return self.holder.sight.life is Life.RUNS or now.mono_ns - self.spoke_mono_ns < UNSEEN_NS
 
     def median_step_seconds(self) -> float:
         """Return the median duration of its last steps, 0 before the first."""

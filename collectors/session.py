@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import select
-import socket
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 
 from tocsin.collectors.link import LENGTH, FrameReader, control_frame, integer, parse_control, parse_probe
 from tocsin.collectors.outbox import Outbox
+from tocsin.collectors.sign_in import SignIn
 from tocsin.collectors.sink import Probe, Refused
 from tocsin.collectors.spool import Position
-from tocsin.schemas.errors import SchemaError, TransportError
+from tocsin.schemas.errors import IdentityError, SchemaError, TransportError
+from tocsin.schemas.reasons import IdentityRefusal
+from tocsin.schemas.tls import Stream
 
 log = logging.getLogger(__name__)
 
@@ -30,11 +33,12 @@ WAITING_RECORDS: Final = 4096
 class Session:
     """Sends the spooled records first, then the new ones; keeps what is not acknowledged."""
 
-    def __init__(self, box: Outbox, connection: socket.socket, hello: Mapping[str, str]) -> None:
-        """Speak over ``connection`` (connected, not blocking), beginning with ``hello``."""
+    def __init__(self, box: Outbox, connection: Stream, sign_in: SignIn) -> None:
+        """Speak over ``connection`` (connected, not blocking), once both ends have proven who they are."""
         self._box = box
         self._socket = connection
-        self._hello = hello
+        self._sign_in = sign_in
+        self._has_answered = False
         self._reader = FrameReader()
         self._out = bytearray()
         self._flight: deque[tuple[bytes | None, Position | None]] = deque()
@@ -43,14 +47,14 @@ class Session:
         self._progress_mono = box.mono()
         self._clock_mono = 0.0
         self._hello_ns = 0
+        self._is_live = False
         self.was_welcome = False
 
     def run(self) -> None:
         """Speak until the engine goes or the agent closes."""
         box = self._box
         box.spool.rewind()
-        self._hello_ns = box.clock.host_ns()
-        self._out += control_frame(self._hello)
+        self._progress_mono = box.mono()
         poller = select.poll()
         poller.register(box.fileno(), select.POLLIN)
         while not self._is_done():
@@ -62,8 +66,9 @@ class Session:
                     box.clear_nudges()
             self._receive()
             self._send()
-            if self._flight and box.mono() - self._progress_mono > SILENCE_SECONDS:
-                raise TransportError(f"no acknowledgement for {SILENCE_SECONDS:.0f} s")
+            if (self._flight or not self.was_welcome) and box.mono() - self._progress_mono > SILENCE_SECONDS:
+                what = "acknowledgement" if self.was_welcome else "welcome" if self._has_answered else "challenge"
+                raise TransportError(f"no {what} for {SILENCE_SECONDS:.0f} s")
             box.publish(connected=self.was_welcome)
 
     def put_back(self) -> None:
@@ -108,6 +113,7 @@ class Session:
                 data = self._waiting.popleft()
                 self._push(data, (data, None))
             else:
+                self._say_live()
                 break
         self._check_waiting()
 
@@ -118,9 +124,15 @@ class Session:
     def _push(self, data: bytes, entry: tuple[bytes | None, Position | None]) -> None:
         if not self._flight:
             self._progress_mono = self._box.mono()
-        self._out += LENGTH.pack(len(data))
-        self._out += data
+        self._seal(data)
         self._flight.append(entry)
+
+    def _seal(self, data: bytes) -> None:
+        """Send a message, with its seal."""
+        tag = self._sign_in.tag(data)
+        self._out += LENGTH.pack(len(data) + len(tag))
+        self._out += data
+        self._out += tag
 
     def _send(self) -> None:
         if self._out:
@@ -137,9 +149,33 @@ class Session:
             raise TransportError("the engine closed the connection")
         for frame in self._reader.feed(data):
             try:
-                self._on_control(parse_control(frame))
+                if self._has_answered:
+                    self._on_control(parse_control(self._opened(frame)))
+                else:
+                    self._on_challenge(parse_control(frame))
             except SchemaError as error:
                 self._box.on_bad_message(str(error))
+
+    def _on_challenge(self, values: dict[str, Any]) -> None:
+        if values["t"] == "refused":
+            raise _denied(values)
+        self._hello_ns = self._box.clock.host_ns()
+        self._out += control_frame(self._sign_in.answer(values, self._hello_ns))
+        self._has_answered = True
+
+    def _opened(self, frame: bytes) -> bytes:
+        """Return a sealed message's bytes; an engine that does not let us in says so without a seal."""
+        try:
+            return self._sign_in.open(frame)
+        except IdentityError:
+            if self.was_welcome:
+                raise
+            if frame[:1] == b"{" and frame[-1:] == b"}":
+                values = parse_control(frame)
+                if values["t"] == "refused":
+                    raise _denied(values) from None
+            text = "whoever answers does not know the secret of our key: nothing was sent"
+            raise IdentityError(IdentityRefusal.ENGINE_UNPROVEN, text) from None
 
     def _on_control(self, values: dict[str, Any]) -> None:
         kind = values["t"]
@@ -153,6 +189,8 @@ class Session:
             log.info("engine connected", extra={"spooled": len(box.spool)})
             box.offsets.add(self._hello_ns, box.clock.host_ns(), integer(values, "engine_ns"))
         elif kind == "refused":
+            if not self.was_welcome:
+                raise _denied(values)
             self._on_refused(values)
         elif kind == "probe":
             box.say(Probe(*parse_probe(values)))
@@ -183,4 +221,15 @@ class Session:
 
     def _ask_clock(self) -> None:
         self._clock_mono = self._box.mono()
-        self._out += control_frame({"t": "clock", "t0": self._box.clock.host_ns()})
+        self._seal(json.dumps({"t": "clock", "t0": self._box.clock.host_ns()}, separators=(",", ":")).encode())
+
+    def _say_live(self) -> None:
+        """Say once that nothing of before is left: an engine that has just started waits for that before it judges."""
+        if not self._is_live:
+            self._is_live = True
+            self._seal(b'{"t":"live"}')
+
+
+def _denied(values: Mapping[str, Any]) -> IdentityError:
+    """Return what an engine says that does not let us in; nobody has proven that it is the engine that says it."""
+    return IdentityError(str(values.get("reason", ""))[:80], f"not let in: {str(values.get('message', ''))[:300]}")

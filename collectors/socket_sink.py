@@ -12,14 +12,17 @@ from typing import Final
 from tocsin.collectors.clock import SteadyClock
 from tocsin.collectors.outbox import Outbox, SinkConfig
 from tocsin.collectors.session import Session
+from tocsin.collectors.sign_in import SignIn
 from tocsin.collectors.sink import Probe, Refused, SinkStatus
 from tocsin.collectors.spool import Spool
-from tocsin.schemas.errors import TransportError
+from tocsin.schemas.errors import ConfigError, CredentialError, IdentityError, TransportError
 from tocsin.schemas.records import Record
+from tocsin.schemas.tls import Stream
 
 log = logging.getLogger(__name__)
 
-BACKOFF_SECONDS: Final = (0.25, 5.0)
+BACKOFF_SECONDS: Final = (0.25, 1.0)
+"""First and longest pause between two attempts: an engine that starts waits 5 s for those it knew."""
 CONNECT_SECONDS: Final = 2.0
 
 
@@ -87,33 +90,38 @@ class SocketSink:
 
     def _talk(self) -> tuple[bool, str]:
         """Hold one connection; return whether the engine answered, and why it ended."""
-        hello = {"t": "hello", "host": self._config.host, "agent_version": self._config.agent_version}
+        config = self._config
+        hello = {"t": "hello", "host": config.host, "agent_version": config.agent_version}
         session = None
         try:
             with self._connect() as connection:
-                session = Session(self._box, connection, hello)
+                session = Session(self._box, connection, SignIn(config.tokens, hello, config.transport()))
                 session.run()
-        except (OSError, ValueError, TransportError) as error:  # ValueError: a name that IDNA refuses
+        except (IdentityError, CredentialError) as error:
+            return bool(session and session.was_welcome), f"{error.reason}: {error}"
+        except (OSError, ValueError, TransportError, ConfigError) as error:  # ValueError: a name that IDNA refuses
             return bool(session and session.was_welcome), f"{type(error).__name__}: {error}"
         finally:
             if session is not None:
                 session.put_back()
         return session.was_welcome, ""
 
-    def _connect(self) -> socket.socket:
+    def _connect(self) -> Stream:
         family, address = self._config.address()
         connection = socket.socket(family, socket.SOCK_STREAM)
         try:
             connection.settimeout(CONNECT_SECONDS)
             connection.connect(address)
-            connection.setblocking(False)
             if family != socket.AF_UNIX:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError:
+            tls = self._config.tls
+            stream: Stream = connection if tls is None else tls.connect(connection, self._config.server_name())
+            stream.setblocking(False)
+        except (OSError, ConfigError):
             connection.close()
             raise
         self._box.connects += 1
-        return connection
+        return stream
 
     def _pause(self, seconds: float) -> None:
         """Wait before the next attempt; what comes meanwhile goes to the spool."""

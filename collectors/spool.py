@@ -1,11 +1,11 @@
 """What waits for the engine: a bounded queue of records, on disk or in memory.
 
-On disk: append-only segment files of frames (length, CRC-32, bytes). The oldest
-segment goes first when the bound is reached, and its records are counted. A crash
-may tear the last frame: it is cut off at the next start. Records that were
-acknowledged but not yet noted in ``cursor`` are sent twice after a crash; the
-engine drops exact duplicates. What is damaged when the folder is opened counts as one
-record lost: how many they were is not known.
+On disk: append-only segment files of frames (``spool_frames``). The oldest segment
+goes first when the bound is reached, and its records are counted. A crash may tear
+the last frame: it is cut off at the next start. Records that were acknowledged but
+not yet noted in ``cursor`` are sent twice after a crash; the engine drops exact
+duplicates. Damage costs the records that it touches, and they are counted; damage that
+is still there at the next start is counted again.
 """
 
 from __future__ import annotations
@@ -14,18 +14,34 @@ import contextlib
 import fcntl
 import logging
 import os
-import struct
-import zlib
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Iterable
+from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
+from tocsin.collectors.spool_frames import (
+    HEAD_BYTES,
+    Frame,
+    Gap,
+    Segment,
+    frame_after,
+    frame_at,
+    is_old_name,
+    new_segment,
+    old_records,
+    pack,
+    read_file,
+    record_bytes,
+    scan,
+    segment_of_name,
+)
 from tocsin.schemas.errors import SpoolError
+from tocsin.schemas.private_files import open_folder, open_private
 
 log = logging.getLogger(__name__)
 
-_FRAME: Final = struct.Struct("<II")
 _CURSOR_EVERY: Final = 256
+_CURSOR_BYTES: Final = 256
 MIN_SEGMENT_BYTES: Final = 64 * 1024
 MAX_SEGMENT_BYTES: Final = 8 * 1024 * 1024
 
@@ -121,15 +137,8 @@ class MemorySpool:
         self._read = max(self._read, self._first)
 
 
-@dataclass(slots=True)
-class _Segment:
-    number: int
-    size: int
-    count: int
-
-
 class DiskSpool:
-    """Segments ``00000001.spool`` ... in a folder of its own."""
+    """Segments in a folder of its own; other files are left alone, and no other user's link is followed."""
 
     def __init__(self, folder: str, limit_bytes: int) -> None:
         """Open or make the folder and find what an earlier agent left.
@@ -137,48 +146,44 @@ class DiskSpool:
         Raises:
             SpoolError: the folder cannot be used, or another agent uses it.
         """
-        self._folder = folder
+        self._path = folder
         self._limit_bytes = limit_bytes
         self._segment_bytes = max(MIN_SEGMENT_BYTES, min(MAX_SEGMENT_BYTES, limit_bytes // 16))
         self.dropped_count = 0
         self._said_full = False
-        try:
-            os.makedirs(folder, exist_ok=True)
-            self._lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise SpoolError(f"spool {folder} is used by another agent") from error
-        except OSError as error:
-            raise SpoolError(f"spool {folder}: {error.strerror}") from error
-        self._segments: deque[_Segment] = deque()
-        self._write_fd = -1
-        self._read_fd = -1
+        self._segments: deque[Segment] = deque()
+        self._folder = self._lock = self._write_fd = self._read_fd = -1
         self._read_number = -1
         self._commits = 0
         self._done = self._next = Position(1, 0, 0)
         try:
+            self._folder = open_folder(folder)
+            self._lock = open_private("lock", os.O_RDWR | os.O_CREAT, dir_fd=self._folder)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._open()
+        except BlockingIOError as error:
+            self._close_all()
+            raise SpoolError(f"spool {folder} is used by another agent") from error
         except OSError as error:
-            os.close(self._lock)
-            raise SpoolError(f"spool {folder}: {error.filename or ''} {error.strerror}") from error
+            self._close_all()
+            raise SpoolError(f"spool {folder}: {error.filename or ''} {error.strerror or error}") from error
 
     def __len__(self) -> int:
-        return sum(segment.count for segment in self._segments) - self._done.record
+        return sum(self._left(segment) for segment in self._segments)
 
     def append(self, data: bytes) -> None:
         """Write a record to the end; a full disk drops it, and that is counted."""
-        frame = _FRAME.pack(len(data), zlib.crc32(data)) + data
         last = self._segments[-1]
-        written = 0
+        written, size = 0, HEAD_BYTES + len(data)
         try:
-            if last.size and last.size + len(frame) > self._segment_bytes:
+            if last.size and last.size + size > self._segment_bytes:
                 last = self._new_segment(last.number + 1)
-            written = os.write(self._write_fd, frame)
+            written = os.write(self._write_fd, pack(last, data))
         except OSError as error:
             if not self._said_full:
                 self._said_full = True
                 log.error("spool cannot be written", extra={"error": error.strerror})  # noqa: TRY400  # the text is all
-        if written != len(frame):
+        if written != size:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._write_fd, last.size)  # no half frame in the middle of a segment
             self.dropped_count += 1
@@ -186,7 +191,7 @@ class DiskSpool:
         last.size += written
         last.count += 1
         while len(self._segments) > 1 and sum(s.size for s in self._segments) > self._limit_bytes:
-            self.dropped_count += self._segments[0].count - self._done.record
+            self.dropped_count += self._left(self._segments[0])
             self._drop_first()
 
     def read(self) -> tuple[bytes, Position] | None:
@@ -195,14 +200,10 @@ class DiskSpool:
         for segment in self._from(number):
             if segment.number > number:
                 number, offset, index = segment.number, 0, 0
-            if offset < segment.size:
-                try:
-                    data = self._frame(number, offset)
-                except (OSError, SpoolError) as error:
-                    self._give_up(segment, offset, index, error)
-                    continue
-                self._next = Position(number, offset + _FRAME.size + len(data), index + 1)
-                return data, self._next
+            frame = self._frame(segment, offset, index)
+            if frame is not None:
+                self._next = Position(number, frame.end, frame.number + 1)
+                return frame.data, self._next
         return None
 
     def has_unread(self) -> bool:
@@ -233,74 +234,102 @@ class DiskSpool:
     def close(self) -> None:
         """Note how far it was committed and let the folder go."""
         self._note()
-        for fd in (self._write_fd, self._read_fd, self._lock):
+        self._close_all()
+
+    def _close_all(self) -> None:
+        for fd in (self._write_fd, self._read_fd, self._lock, self._folder):
             if fd >= 0:
                 os.close(fd)
-        self._write_fd = self._read_fd = self._lock = -1
+        self._write_fd = self._read_fd = self._lock = self._folder = -1
+
+    def _left(self, segment: Segment) -> int:
+        """Return how many records of a segment can still be sent."""
+        is_first = segment.number == self._done.segment
+        done = self._done if is_first else Position(segment.number, 0, 0)
+        return segment.count - done.record - segment.lost_count(done.end)
 
     def _open(self) -> None:
         """Find the segments, cut torn tails off, and begin a new one."""
-        numbers = sorted(
-            int(name[:-6]) for name in os.listdir(self._folder) if name.endswith(".spool") and name[:-6].isdigit()
-        )
-        for number in numbers:
-            self._segments.append(self._check(number))
-        first = self._segments[0].number if self._segments else 1
-        self._done = Position(first, 0, 0)
-        self._restore_cursor()
+        names = sorted(os.listdir(self._folder))
+        found = sorted(filter(None, map(segment_of_name, names)), key=attrgetter("number"))
+        noted = self._cursor()
+        ends: set[tuple[int, int]] = set()
+        for segment in found:
+            if (buffer := read_file(self._folder, segment.name)) is None:
+                continue
+            segment_ends = self._check(segment, buffer)
+            ends = segment_ends if segment.number == noted.segment else ends
+            self._segments.append(segment)
+        self._done = Position(self._segments[0].number if self._segments else 1, 0, 0)
+        if noted.segment == self._done.segment and (noted.end, noted.record) in ends:
+            self._done = noted
         self._next = self._done
-        self._new_segment(numbers[-1] + 1 if numbers else 1)
-        while len(self._segments) > 1 and self._segments[0].count == self._done.record:
+        self.dropped_count += sum(s.lost_count() for s in self._segments)
+        if self._segments:  # what is damaged before the cursor was sent
+            first = self._segments[0]
+            self.dropped_count -= first.lost_count() - first.lost_count(self._done.end)
+        self._new_segment(found[-1].number + 1 if found else 1)
+        self._take_over(filter(is_old_name, names))
+        while len(self._segments) > 1 and not self._left(self._segments[0]):
             self._drop_first()
 
-    def _check(self, number: int) -> _Segment:
-        """Count a segment's whole records; what follows them is cut off."""
-        path = self._path(number)
-        with open(path, "rb") as file:
-            data = file.read()
-        offset = count = 0
-        while offset + _FRAME.size <= len(data):
-            size, crc = _FRAME.unpack_from(data, offset)
-            end = offset + _FRAME.size + size
-            # a size of zero: room that a crash left unwritten; no record is empty
-            if not size or end > len(data) or zlib.crc32(data[offset + _FRAME.size : end]) != crc:
-                break
-            offset, count = end, count + 1
-        if offset < len(data):
-            log.warning("torn spool segment cut", extra={"path": path, "lost_bytes": len(data) - offset})
-            self.dropped_count += 1
-            os.truncate(path, offset)
-        return _Segment(number, offset, count)
+    def _check(self, segment: Segment, buffer: bytes) -> set[tuple[int, int]]:
+        """Find a segment's records; what follows the last whole one is cut off. Return where each ends."""
+        ends, lost_count = scan(segment, buffer)
+        if segment.gaps or lost_count:
+            damage = {"path": segment.name, "gaps": len(segment.gaps), "tail_bytes": len(buffer) - segment.size}
+            log.warning("damaged spool segment", extra=damage)
+        if lost_count:
+            self.dropped_count += lost_count
+            descriptor = open_private(segment.name, os.O_WRONLY, dir_fd=self._folder)
+            os.ftruncate(descriptor, segment.size)
+            os.close(descriptor)
+        return ends
 
-    def _restore_cursor(self) -> None:
-        """Take the noted position where it still fits the files."""
+    def _take_over(self, names: Iterable[str]) -> None:
+        """Move the records of segments of the old form into new ones."""
+        for name in names:
+            if (buffer := read_file(self._folder, name)) is not None:
+                records, is_whole = old_records(buffer)
+                for record in records:
+                    self.append(record)
+                self.dropped_count += not is_whole
+                os.unlink(name, dir_fd=self._folder)
+
+    def _cursor(self) -> Position:
+        """Return the position that an earlier agent noted; 0 where there is none."""
         try:
-            with open(os.path.join(self._folder, "cursor"), encoding="ascii") as file:
-                noted = Position(*map(int, file.read().split()))
+            with open(open_private("cursor", os.O_RDONLY, dir_fd=self._folder), "rb") as file:
+                return Position(*map(int, file.read(_CURSOR_BYTES).split()))
         except (OSError, ValueError, TypeError):
-            return
-        first = self._segments[0] if self._segments else None
-        if first and noted.segment == first.number and noted.end <= first.size and noted.record <= first.count:
-            self._done = noted
+            return Position(0, 0, 0)
 
     def _note(self) -> None:
-        path = os.path.join(self._folder, "cursor")
         try:
-            with open(path + ".new", "w", encoding="ascii") as file:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink("cursor.new", dir_fd=self._folder)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            with open(open_private("cursor.new", flags, dir_fd=self._folder), "w", encoding="ascii") as file:
                 file.write(f"{self._done.segment} {self._done.end} {self._done.record}\n")
-            os.replace(path + ".new", path)
+            os.replace("cursor.new", "cursor", src_dir_fd=self._folder, dst_dir_fd=self._folder)
         except OSError as error:
             log.warning("spool cursor not noted", extra={"error": error.strerror})
 
-    def _new_segment(self, number: int) -> _Segment:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        os.makedirs(self._folder, exist_ok=True)  # a cleaner of temporary files may have been here
-        descriptor = os.open(self._path(number), flags, 0o644)
+    def _new_segment(self, number: int) -> Segment:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
+        segment = new_segment(number)
+        try:
+            descriptor = open_private(segment.name, flags, dir_fd=self._folder)
+        except FileNotFoundError:  # a cleaner of temporary files removed the folder
+            os.close(self._folder)
+            self._folder = -1
+            self._folder = open_folder(self._path)
+            descriptor = open_private(segment.name, flags, dir_fd=self._folder)
         if self._write_fd >= 0:
             os.close(self._write_fd)
         self._write_fd = descriptor
-        self._segments.append(_Segment(number, 0, 0))
-        return self._segments[-1]
+        self._segments.append(segment)
+        return segment
 
     def _drop_first(self) -> None:
         first = self._segments.popleft()
@@ -308,33 +337,60 @@ class DiskSpool:
             os.close(self._read_fd)
             self._read_fd = self._read_number = -1
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path(first.number))
+            os.unlink(first.name, dir_fd=self._folder)
         self._done = Position(self._segments[0].number, 0, 0)
         self._next = max(self._next, self._done)
 
-    def _from(self, number: int) -> list[_Segment]:
+    def _from(self, number: int) -> list[Segment]:
         return [segment for segment in self._segments if segment.number >= number]
 
-    def _give_up(self, segment: _Segment, offset: int, index: int, error: Exception) -> None:
-        """A record on disk is damaged: without its length the rest of its segment is lost, too."""
-        log.error("spool segment damaged", extra={"error": str(error), "lost": segment.count - index})
+    def _frame(self, segment: Segment, offset: int, index: int) -> Frame | None:
+        """Return a segment's next whole record from an offset on, None: there is none any more."""
+        while offset < segment.size:
+            if offset in segment.gaps:
+                gap = segment.gaps[offset]
+                offset, index = gap.end, index + gap.lost_count
+                continue
+            try:
+                frame = self._read_frame(segment, offset)
+                if frame is not None:
+                    return frame
+                self._note_damage(segment, offset, index)
+            except OSError as error:
+                log.error("spool cannot be read", extra={"error": error.strerror})  # noqa: TRY400  # the text is all
+                self._give_up(segment, offset, index)
+        return None
+
+    def _read_frame(self, segment: Segment, offset: int) -> Frame | None:
+        if self._read_number != segment.number:
+            if self._read_fd >= 0:
+                os.close(self._read_fd)
+                self._read_fd = self._read_number = -1
+            self._read_fd = open_private(segment.name, os.O_RDONLY, dir_fd=self._folder)
+            self._read_number = segment.number
+        head = os.pread(self._read_fd, HEAD_BYTES, offset)
+        size = record_bytes(head, segment.token, segment.size - offset - HEAD_BYTES)
+        if size < 0:
+            return None
+        frame = frame_at(head + os.pread(self._read_fd, size, offset + HEAD_BYTES), 0, segment.token)
+        return None if frame is None else frame._replace(end=offset + frame.end)
+
+    def _note_damage(self, segment: Segment, offset: int, index: int) -> None:
+        """A record changed on disk under the agent: note where whole ones go on."""
+        buffer = os.pread(self._read_fd, segment.size - offset, offset)
+        found = frame_after(buffer, 1, segment.token, index + 1)
+        if found is None:
+            self._give_up(segment, offset, index)
+            return
+        start, frame = found
+        log.error("spool record damaged", extra={"path": segment.name, "offset": offset, "lost": frame.number - index})
+        segment.gaps[offset] = Gap(offset + start, frame.number - index)
+        self.dropped_count += frame.number - index
+
+    def _give_up(self, segment: Segment, offset: int, index: int) -> None:
+        """No whole record follows in this segment."""
+        log.error("spool segment damaged", extra={"path": segment.name, "lost": segment.count - index})
         self.dropped_count += segment.count - index
         segment.size, segment.count = offset, index
         if segment is self._segments[-1]:
             self._new_segment(segment.number + 1)
-
-    def _frame(self, number: int, offset: int) -> bytes:
-        if self._read_number != number:
-            if self._read_fd >= 0:
-                os.close(self._read_fd)
-            self._read_fd = os.open(self._path(number), os.O_RDONLY | os.O_CLOEXEC)
-            self._read_number = number
-        head = os.pread(self._read_fd, _FRAME.size, offset)
-        size, crc = _FRAME.unpack(head) if len(head) == _FRAME.size else (0, -1)
-        data = os.pread(self._read_fd, size, offset + _FRAME.size)
-        if zlib.crc32(data) != crc:
-            raise SpoolError(f"{self._path(number)} changed under the agent at byte {offset}")
-        return data
-
-    def _path(self, number: int) -> str:
-        return os.path.join(self._folder, f"{number:08d}.spool")

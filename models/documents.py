@@ -11,10 +11,12 @@ what is left out keeps the detector's own value, and a name that nobody knows is
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
+from tocsin.models.peer_scales import scale_of
 from tocsin.schemas.errors import ModelRefusedError, SchemaError
 from tocsin.schemas.metrics import BUILTIN_TABLE
 from tocsin.schemas.model_announcement import (
@@ -194,27 +196,46 @@ def _refuse(reason: ModelRefusal, field: str, value: object, must: str) -> NoRet
 
 # -- the detectors ---------------------------------------------------------------------------------
 
-_SHARE: Final = Bounds(0.01, 1.0)
+FACTOR: Final = 2.0
+"""A number may be at most so many times the program's own, or so many times less.
+
+Numbers that were fitted on recordings stay within it (``pipeline/training/numbers.py``; what takes time may take four
+times as long). A wider door would let whoever announces a model blind a detector in all jobs: one number far away is
+enough, and so are several at the ends of wide bounds. With every number at its deaf end a machine that doubles the
+step time, or stands still, is named all the same (``tests/pipeline/test_model_bounds.py``)."""
+TIME_FACTOR: Final = 4.0
+"""The same for how long something must last: a fault that is named after six seconds is late, not missed."""
+
+
+def _near(own: float, low: float = 0.0, high: float = math.inf, factor: float = FACTOR) -> Bounds:
+    """Bounds around the program's own number, never beyond what the number means."""
+    return Bounds(max(low, own / factor), min(high, own * factor))
+
+
 _SUMS: Final = {
-    "max_sigmas": Bounds(1.0, 100.0),
-    "drift_sigmas": Bounds(0.5, 50.0),
-    "alarm_sum": Bounds(1.0, 1000.0),
-    "limit_ratio": Bounds(1.0, 10.0),
-    "keep_ratio": Bounds(0.05, 1.0),
+    "max_sigmas": _near(9.0),
+    "drift_sigmas": _near(3.0, factor=1.5),  # what lies below it is never evidence, however long it lasts
+    "alarm_sum": _near(10.0),
+    "limit_ratio": _near(1.4, low=1.1),  # below 1 no sum would reach the line
+    "keep_ratio": _near(0.4),
 }
-OWN_SUMS: Final = {"max_sigmas": 9.0, "drift_sigmas": 3.0}
+OWN_SUMS: Final = {"max_sigmas": 9.0, "drift_sigmas": 3.0, "alarm_sum": 10.0}
 OWN_LASTING: Final = {"min_lasting_seconds": 1.5, "max_lasting_seconds": 60.0}
 PEERS_SECTIONS: Final[Sections] = {
     "comparison": {
-        "suspicious_sigmas": Bounds(1.0, 50.0),
-        "suspicious_rate_ratio": Bounds(0.0, 1.0),
-        "relative_floor_ratio": Bounds(0.0001, 1.0),
-        "idle_ratio": Bounds(0.01, 0.95),
+        "suspicious_sigmas": _near(4.0),
+        "suspicious_rate_ratio": _near(0.1),
+        "relative_floor_ratio": _near(0.015),
+        "idle_ratio": _near(0.35),
     },
     "working": _SUMS,
     "standing": _SUMS,
-    "lines": {"standing_share_ratio": _SHARE, "lone_standing_share_ratio": _SHARE, "lone_gpu_ratio": _SHARE},
-    "floors": {metric.name: Bounds(1e-9, 1e12) for metric in (*BUILTIN_TABLE.gpu, *BUILTIN_TABLE.host)},
+    "lines": {
+        "standing_share_ratio": _near(0.3),
+        "lone_standing_share_ratio": _near(0.5, high=0.9),  # at 1 nothing less than total rest would count
+        "lone_gpu_ratio": _near(0.8, high=1.0),
+    },
+    "floors": {metric.name: _near(scale_of(metric).floor) for metric in (*BUILTIN_TABLE.gpu, *BUILTIN_TABLE.host)},
 }
 """Peers: ``comparison`` of ``PeerConfig``, ``working`` and ``standing`` of ``SumConfig``, ``lines`` of
 ``PeersConfig``; ``floors``: by built-in metric, no spread is below this (in its unit, packet rates as logarithms).
@@ -222,23 +243,23 @@ Users' own metrics bring their limits with them."""
 
 STEPS_SECTIONS: Final[Sections] = {
     "slow": {
-        "min_excess_seconds": Bounds(0.0001, 60.0),
-        "min_strength_ratio": Bounds(0.005, 10.0),
-        "spread_factor": Bounds(1.0, 100.0),
-        "min_share_ratio": Bounds(0.1, 1.0),
-        "min_wait_ratio": Bounds(0.0, 1.0),
-        "max_suspect_ratio": Bounds(0.01, 0.5),
+        "min_excess_seconds": _near(0.005),
+        "min_strength_ratio": _near(0.1),
+        "spread_factor": _near(5.0),
+        "min_share_ratio": _near(0.8, high=0.9),  # at 1 a single other step would acquit
+        "min_wait_ratio": _near(0.4, high=0.6),
+        "max_suspect_ratio": _near(0.34, low=0.26, high=0.5),  # one of four must be able to be the one
     },
     "lines": {
-        "min_lasting_seconds": Bounds(0.5, 600.0),
-        "max_lasting_seconds": Bounds(1.0, 3600.0),
-        "lasting_scale_seconds": Bounds(0.01, 60.0),
-        "from_start_factor": Bounds(1.0, 100.0),
-        "from_start_seconds": Bounds(0.0, 3600.0),
-        "early_ratio": Bounds(0.01, 1.0),
-        "job_strength_ratio": Bounds(0.01, 10.0),
-        "max_volatility_ratio": Bounds(0.01, 10.0),
-        "max_host_ratio": Bounds(0.001, 0.5),
+        "min_lasting_seconds": _near(1.5, factor=TIME_FACTOR),
+        "max_lasting_seconds": _near(60.0),
+        "lasting_scale_seconds": _near(0.4),
+        "from_start_factor": _near(4.0),
+        "from_start_seconds": _near(20.0),
+        "early_ratio": _near(0.5, high=0.9),
+        "job_strength_ratio": _near(0.25),
+        "max_volatility_ratio": _near(0.12),
+        "max_host_ratio": _near(0.125),
     },
 }
 """Steps: ``slow`` of ``SlowConfig``, ``lines`` of ``StepsConfig``."""
@@ -248,7 +269,18 @@ def _read_peers(payload: bytes) -> Numbers:
     found = read_numbers(payload, PEERS_SECTIONS)
     for section in ("working", "standing"):
         in_order(found, section, OWN_SUMS, ("drift_sigmas", "max_sigmas"))
+        _check_reach(found, section)
     return found
+
+
+def _check_reach(found: Numbers, section: str) -> None:
+    """Check that the strongest evidence still reaches the alarm line soon: these three numbers hang together."""
+    numbers = {**OWN_SUMS, **found.get(section, {})}
+    windows = numbers["alarm_sum"] / (numbers["max_sigmas"] - numbers["drift_sigmas"])
+    most = TIME_FACTOR * OWN_SUMS["alarm_sum"] / (OWN_SUMS["max_sigmas"] - OWN_SUMS["drift_sigmas"])
+    if windows > most + 1e-9:
+        wanted = f"reached by the strongest evidence in {most:.1f} windows; with this drift_sigmas: {windows:.1f}"
+        _refuse(ModelRefusal.OUT_OF_RANGE, f"{section}.alarm_sum", numbers["alarm_sum"], wanted)
 
 
 def _read_steps(payload: bytes) -> Numbers:

@@ -51,6 +51,7 @@ from tocsin.models.hang_waits import (
     all_lacking,
     build_graph,
     strong_components,
+    unheard_ranks,
 )
 from tocsin.schemas.reasons import Reason
 
@@ -91,7 +92,8 @@ class HangFinding:
         reasons: (rank, reason) of every culprit.
         blocked: the operations in which ranks wait, and for whom; roots first.
         victims: ranks that wait for others, ascending.
-        missing_ranks: silent ranks, and members of groups that were never heard of.
+        missing_ranks: silent ranks, and members of groups that were never heard of (of those of which only the
+            job's announced size is known, the first 65,536).
         ambiguous: ranks that may be at fault as well as others: not to be accused.
         evidence: sentences for a human, strongest first.
     """
@@ -150,7 +152,8 @@ def analyse(data: HangInput) -> HangFinding:
 def _missing(data: HangInput, graph: WaitGraph) -> tuple[int, ...]:
     heard = {state.rank for state in data.states} | set(data.facts)
     members = {rank for group in graph.groups.values() for rank in group.ranks}
-    return tuple(sorted(set(data.silent) | ((members | set(range(data.world_size))) - heard)))
+    absent = set(data.silent) | (members - heard)
+    return tuple(sorted(absent.union(unheard_ranks(data.world_size, heard | absent))))
 
 
 def _find_roots(data: HangInput, graph: WaitGraph, deviations: list[Deviation]) -> _Roots:
@@ -253,7 +256,7 @@ def _decide(data: HangInput, roots: _Roots, waiting: set[int]) -> tuple[dict[int
             culprits = dict(roots.proven)
     elif roots.silent:
         # Half of a job without a trace: dead, or never collected? Nothing here can tell.
-        if not roots.torn and (len(roots.silent) == 1 or 2 * len(roots.silent) < world):
+        if not roots.torn and not data.unlisted_count and (len(roots.silent) == 1 or 2 * len(roots.silent) < world):
             culprits = dict.fromkeys(roots.silent, Reason.SILENT_AND_PEERS_STALLED.value)
     elif len(roots.unsure) == 1 and not roots.torn:
         culprits = dict.fromkeys(roots.unsure, Reason.NEVER_ARRIVED.value)

@@ -16,8 +16,9 @@ edges as there are (rank, group) pairs, also with ten thousand ranks in one grou
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from types import MappingProxyType
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
@@ -30,6 +31,10 @@ FACT_STOPPED = "stopped"
 FACT_GONE = "gone"
 FACT_ALIVE_ELSEWHERE = "alive_not_in_collective"
 FROZEN_FACTS = frozenset({FACT_STOPPED, FACT_GONE})
+
+
+MAX_LISTED_RANKS = 65_536
+"""Of ranks of which only the announced size of the job tells so many are listed, the others counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +115,8 @@ class HangInput:
         silent: ranks that gave no dump, or whose host fell silent.
         facts: rank -> ``stopped``, ``gone`` or ``alive_not_in_collective``.
         world_size: ranks in the job, 0: unknown.
-        settle_ns: a peer's completion is held against a rank only when the rank was seen
-            unfinished at least this much later (lateness of monitoring).
+        unlisted_count: ranks that gave no dump and do not stand in ``silent``: there are too many.
+        settle_ns: a peer's completion is held against a rank only when it was seen unfinished so much later (lateness).
     """
 
     groups: tuple[GroupInfo, ...]
@@ -120,6 +125,7 @@ class HangInput:
     facts: Mapping[int, str] = field(default_factory=dict)
     world_size: int = 0
     settle_ns: int = 2_000_000_000
+    unlisted_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +206,11 @@ def base_name(op_name: str) -> str:
     """``nccl:send 0->1`` -> ``send``; ``_all_gather_base`` -> ``all_gather_base``, ``AllGather`` as well."""
     name = op_name.rpartition(":")[2].partition(" ")[0].lstrip("_")
     return _NAMES_OF_NCCL.get(name.removeprefix("nccl").lower(), name) if "_" not in name else name
+
+
+def unheard_ranks(world_size: int, heard: Collection[int]) -> list[int]:
+    """Ranks below an announced size of which nobody heard; the first ``MAX_LISTED_RANKS`` of them."""
+    return list(islice((rank for rank in range(world_size) if rank not in heard), MAX_LISTED_RANKS))
 
 
 def sends(op: OpState) -> bool:

@@ -24,7 +24,8 @@ from tocsin.schemas._wire import NAMES_AT, Kind
 from tocsin.schemas.codec import decode
 from tocsin.schemas.errors import SchemaError
 from tocsin.schemas.records import CollectiveBatch, CollectiveRecord, Frame, StepBatch, StepRecord
-from tocsin.schemas.validate import MAX_NAME_BYTES, check_name
+from tocsin.schemas.signatures import SIGNATURE_SECTION
+from tocsin.schemas.validate import MAX_NAME_BYTES, MAX_SECONDS, check_name
 
 Batch = StepBatch | CollectiveBatch
 Alike = Batch | Frame
@@ -123,7 +124,7 @@ def _batches(records: Sequence[bytes], first: Batch) -> Sequence[Batch | None]:
 def _frames(records: Sequence[bytes], first: Frame) -> Sequence[Frame | None]:
     found: list[Frame | None] = [None] * len(records)
     shape = _shape_of(records[0], 0)
-    if shape.spans.keys() != {_SHAPE, _UUIDS, _GPU, _HOST}:
+    if shape.spans.keys() - {SIGNATURE_SECTION} != {_SHAPE, _UUIDS, _GPU, _HOST}:
         return found
     reader = _Reader(records, shape)
     first_tick_at = shape.spans[_SHAPE][0] + _FIRST_TICK_AT
@@ -176,7 +177,8 @@ class _Reader:
         self.good = np.ones(len(records), np.bool_)
         self._varies = np.zeros(self._table.shape[1], np.bool_)
         """Bytes that are no part of the shape."""
-        for begin, end in ((_CRC, _REST), (_TIME, _TIME + 8), shape.host):
+        signature = shape.spans.get(SIGNATURE_SECTION, (0, 0))  # a section that the codec skips
+        for begin, end in ((_CRC, _REST), (_TIME, _TIME + 8), shape.host, signature):
             self._varies[begin:end] = True
 
     def leave(self, begin: int, end: int) -> None:
@@ -233,7 +235,7 @@ class _Reader:
 
     def _ints(self, spec: IntColumn, span: tuple[int, int]) -> NDArray[Any]:
         values = self.numbers(*span, "<i8" if spec.code == "q" else "<i4")
-        self.good &= (values >= spec.low).all(axis=1)
+        self.good &= ((values >= spec.low) & (values <= spec.high)).all(axis=1)
         return values
 
     def _floats(self, spec: FloatColumn, span: tuple[int, int]) -> NDArray[Any] | None:
@@ -245,7 +247,7 @@ class _Reader:
                 return None
         values = self.numbers(begin, end, "<f8")
         if not spec.evidence:
-            self.good &= (np.isfinite(values) & (values >= 0.0)).all(axis=1)
+            self.good &= ((values >= 0.0) & (values <= MAX_SECONDS)).all(axis=1)
         return values
 
     def _texts(self, spec: Column, span: tuple[int, int]) -> list[Any]:

@@ -21,7 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self, cast
 
+from tocsin.pipeline.supervised import SupervisedThread
 from tocsin.schemas.errors import EngineError, TocsinError
+from tocsin.schemas.private_files import is_socket
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +34,9 @@ REQUEST_TIMEOUT_SECONDS = 10.0
 ANSWER_TIMEOUT_SECONDS = 120.0
 """How long a client waits for an answer: longer than a user's query may take."""
 
+OLD_TICK_SECONDS = 10.0
+"""An engine whose newest tick is older judges nothing: whoever asks it is told so, as an error."""
+_END_SECONDS = 10.0
 Message = dict[str, Any]
 Handler = Callable[[Message], Message | Iterator[Message]]
 """Gets the request, returns the answer without ``ok``, or an iterator of answers.
@@ -74,7 +79,7 @@ class ControlServer:
         self._path = path
         self._handlers: dict[str, Handler] = {"ping": lambda _: {"pid": os.getpid()}, **handlers}
         self._server: _Server | None = None
-        self._thread: threading.Thread | None = None
+        self.thread: SupervisedThread | None = None
 
     def start(self) -> None:
         """Listen.
@@ -88,19 +93,22 @@ class ControlServer:
             self._server = _Server(self._path, self._handlers)
         except OSError as error:
             raise EngineError(f"cannot listen on {self._path}: {error.strerror or error}") from error
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="control", daemon=True)
-        self._thread.start()
+        server = self._server
+        self.thread = SupervisedThread("control", lambda: server.serve_forever(0.1))
+        self.thread.start()
 
     def close(self) -> None:
         """Stop listening and remove the socket; streams end at their next answer. Safe to call twice."""
         server, self._server = self._server, None
-        if server is None or self._thread is None:
+        if server is None or self.thread is None:
             return
         server.closing.set()
         server.shutdown()
-        self._thread.join()
+        self.thread.join(_END_SECONDS)
         server.server_close()
-        self._path.unlink(missing_ok=True)
+        with contextlib.suppress(FileExistsError):  # somebody put something else there
+            if is_socket(self._path):
+                self._path.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         self.start()
@@ -112,8 +120,8 @@ class ControlServer:
         self.close()
 
     def _remove_stale(self) -> None:
-        """Remove the socket of an engine that died; refuse to take that of one that lives."""
-        if not self._path.exists():
+        """Remove the socket of an engine that died; refuse to take that of one that lives, and what is no socket."""
+        if not is_socket(self._path):
             return
         try:
             ControlClient(self._path, timeout_seconds=2.0).call("ping")

@@ -7,28 +7,36 @@ second by the ticker (or by a replayer in recording time). All verdicts come out
 
 from __future__ import annotations
 
+import bisect
 import logging
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
-from urllib.parse import quote, unquote
+from dataclasses import dataclass, field, replace
 
+from tocsin.pipeline.clock_watch import HostTimes
+from tocsin.pipeline.engine_ledger import EngineLedger, NoLedger
+from tocsin.pipeline.engine_parts import finished_of, parts_by_job, snapshot_of
+from tocsin.pipeline.engine_queries import EngineQueries
 from tocsin.pipeline.frame_blocks import FrameBlock
-from tocsin.pipeline.history import HistoryConfig, JobHistory
-from tocsin.pipeline.job import OWN_PART, JobConfig, JobPipeline
+from tocsin.pipeline.history import HistoryConfig
+from tocsin.pipeline.job import JobConfig, JobPipeline
+from tocsin.pipeline.job_failure import JobFailure, failure_of
 from tocsin.pipeline.model_book import KEEP_NS, ModelBook
+from tocsin.pipeline.onlookers import Onlookers, count_late
 from tocsin.pipeline.operators.align import AlignedHealth
-from tocsin.pipeline.operators.facts import RankFacts
+from tocsin.pipeline.operators.speakers import Refused
 from tocsin.pipeline.slices import SliceBuffer, SliceConfig, Taken, Turn
 from tocsin.schemas.codec import decode
 from tocsin.schemas.errors import ClockAheadError, ModelRefusedError
-from tocsin.schemas.reasons import ModelRefusal
-from tocsin.schemas.records import IDLE_JOB_ID, NS_PER_SECOND, JobKey, ModelAnnouncement, Record, StepBatch, Tick
+from tocsin.schemas.reasons import ModelRefusal, Reason, StateLoss
+from tocsin.schemas.records import JobKey, ModelAnnouncement, Record, Tick
+from tocsin.schemas.trouble_log import TroubleLog
 from tocsin.schemas.verdicts import Anomaly, Verdict
 
+OPERATOR_FAILED = Reason.OPERATOR_FAILED.value
+_KEPT_FAILURES = 100
 _LOG = logging.getLogger("tocsin.engine")
 
 
@@ -42,6 +50,12 @@ class EngineConfig:
     """None: keep no numbers behind the verdicts (a replay writes no evidence tables)."""
 
 
+def played(config: EngineConfig) -> EngineConfig:
+    """Settings for an engine that hears a recording's player: it speaks for all hosts of its recording."""
+    speakers = replace(config.job.speakers, is_played=True)
+    return replace(config, job=replace(config.job, speakers=speakers))
+
+
 @dataclass(frozen=True, slots=True)
 class EngineOutput:
     """What one tick led to.
@@ -51,15 +65,19 @@ class EngineOutput:
         health: job, and what its hosts' metric slices held.
         anomalies: what the detectors said.
         turn_count: how many job seconds were worked off.
+        failures: jobs whose operators raised, and so began anew.
+        refused: job, and what its hosts said of ranks that are not theirs: dead letters.
     """
 
     verdicts: tuple[Verdict, ...]
     health: tuple[tuple[JobKey, AlignedHealth], ...]
     anomalies: tuple[Anomaly, ...]
     turn_count: int
+    failures: tuple[JobFailure, ...] = ()
+    refused: tuple[tuple[JobKey, Refused], ...] = ()
 
 
-class EmbeddedEngine:
+class EmbeddedEngine(EngineQueries):
     """All jobs of one process."""
 
     def __init__(
@@ -80,15 +98,24 @@ class EmbeddedEngine:
         self.models = ModelBook() if models is None else models
         self._buffer = SliceBuffer(config.slices)
         self._pipelines: dict[JobKey, JobPipeline] = {}
-        self._histories: dict[JobKey, JobHistory] = {}
+        self._attempts: dict[tuple[str, str], list[JobKey]] = {}
+        """Cluster and job -> its attempts that are known, ascending."""
         self._on_job = on_job
         self._lock = threading.Lock()
         self._now_ns: int | None = None
-        self.taps: list[Callable[[Turn], None]] = []
-        """Called with each turn after the operators: recorders."""
+        self._troubles = TroubleLog(_LOG)
+        self.failures: deque[JobFailure] = deque(maxlen=_KEPT_FAILURES)
+        """The last jobs whose operators raised."""
         self.counters: Counter[str] = Counter()
+        self._onlookers = Onlookers(config.history, self.counters)
+        self.taps: list[Callable[[Turn], None]] = []
+        """Called with each turn after the operators, without what was refused: recorders."""
+        self.host_times = HostTimes()
         self.late_by_host: Counter[tuple[JobKey, str]] = Counter()
         self.verdicts_by_reason: Counter[tuple[str, str]] = Counter()
+        self.ledger: EngineLedger = NoLedger()
+        self.is_catching_up = False
+        """The ticks are behind the time: records ahead of them are taken all the same."""
 
     def take(self, data: bytes, now_ns: int | None = None) -> Taken:
         """Take one record as it came over the wire.
@@ -113,6 +140,7 @@ class EmbeddedEngine:
 
         Raises:
             ClockAheadError: as ``take``.
+            SchemaError: too much is held of its host, or it is of a slice longer than any.
             ModelRefusedError: an announced model that cannot be used; the old one goes on.
         """
         if isinstance(record, Tick):
@@ -122,11 +150,17 @@ class EmbeddedEngine:
         with self._lock:
             if now_ns is not None and record.ts_ns > now_ns + self._config.slices.max_ahead_ns:
                 self.counters["refused_clock_ahead"] += 1
+                self.host_times.heard(record.host, is_on_time=False)
                 raise ClockAheadError(record.ts_ns - now_ns)
-            taken = self._buffer.add(record, data)
+            taken = self._buffer.add(record, data, may_be_ahead=self.is_catching_up)
             self.counters[f"records_{taken.value}"] += 1
+            if taken is not Taken.DUPLICATE:
+                self.host_times.heard(record.host, is_on_time=taken is Taken.OK)
+            if taken is Taken.OK:
+                self.ledger.taken(record, data)
             if taken is Taken.LATE:
-                self.late_by_host[record.job, record.host] += 1
+                is_named = count_late(self.late_by_host, record.job, record.host, lambda: self._buffer.jobs)
+                self.counters["late_of_unnamed_hosts"] += not is_named
             if taken is Taken.AHEAD:
                 raise ClockAheadError(record.ts_ns - (self._now_ns or record.ts_ns))
         return taken
@@ -152,6 +186,8 @@ class EmbeddedEngine:
                 self.counters["refused_clock_ahead"] += 1
                 raise ClockAheadError(announcement.ts_ns - now_ns)
             is_new = self.models.offer(announcement, self._now_ns or 0)
+            if is_new:
+                self.ledger.taken(announcement, None)
         return Taken.OK if is_new else Taken.DUPLICATE
 
     def begin(self, tick_ns: int) -> None:
@@ -164,26 +200,88 @@ class EmbeddedEngine:
         """Move time; work off every job second that the watermark has passed."""
         with self._lock:
             self._now_ns = tick_ns
-            turns = self._buffer.advance(tick_ns)
             verdicts: list[Verdict] = []
             health: list[tuple[JobKey, AlignedHealth]] = []
             anomalies: list[Anomaly] = []
-            for turn in turns:
-                result = self._pipeline(turn.job, turn.end_ns, verdicts).on_turn(turn)
-                self._remember(turn, result.health)
-                for tap in self.taps:
-                    tap(turn)
+            failures: list[JobFailure] = []
+            refused: list[tuple[JobKey, Refused]] = []
+
+            def fail(job: JobKey, end_ns: int, error: Exception, turn: Turn | None = None) -> None:
+                failures.append(failure_of(job, end_ns, error, turn))
+                verdicts.extend(self._begin_job_anew(job, end_ns))
+
+            self.ledger.turning(tick_ns)
+            turns = self._buffer.advance(tick_ns, lambda job, error: fail(job, tick_ns, error))
+            for given in turns:
+                turn, is_state_to_blame = self.ledger.judging(given)
+                if is_state_to_blame:
+                    self.counters[f"begun_anew_{StateLoss.JUDGED_AT_TWO_ENDS.value}"] += 1
+                    verdicts.extend(self._begin_job_anew(turn.job, turn.end_ns))
+                try:
+                    result = self._pipeline(turn.job).on_turn(turn)
+                    left = self._leave_older(turn.job, turn.end_ns)
+                except Exception as error:  # noqa: BLE001  # supervising: one job's failure must not stop the others
+                    self._troubles.exception("operators failed", type(error).__name__, job=turn.job.job_id)
+                    fail(turn.job, turn.end_ns, error, turn)
+                    continue
+                verdicts.extend(left)
+                heard = turn if result.fast is turn.fast else replace(turn, fast=result.fast)
+                self._onlookers.on_turn(heard, result.health, self.taps)
+                refused.extend((turn.job, entry) for entry in result.refused)
                 verdicts.extend(result.verdicts)
                 health.extend((turn.job, entry) for entry in result.health)
                 anomalies.extend(result.anomalies)
+            self.ledger.judged()
             self._forget(set(self._buffer.jobs))
             if self._has_own_models:
                 self.models.forget(tick_ns - KEEP_NS)
-            for verdict in verdicts:
-                self.verdicts_by_reason[verdict.state.value, verdict.reason] += 1
-            self.counters["turns"] += len(turns)
-            self.counters["metric_slices"] += sum(len(turn.metrics) for turn in turns)
-            return EngineOutput(tuple(verdicts), tuple(health), tuple(anomalies), len(turns))
+            self._count(turns, verdicts, failures)
+            for _, entry in refused:
+                self.counters[f"refused_{entry.reason.value}"] += entry.count
+            said = tuple(verdicts), tuple(health), tuple(anomalies)
+            return EngineOutput(*said, len(turns), tuple(failures), tuple(refused))
+
+    def _count(self, turns: Sequence[Turn], verdicts: Sequence[Verdict], failures: Sequence[JobFailure]) -> None:
+        for verdict in verdicts:
+            self.verdicts_by_reason[verdict.state.value, verdict.reason] += 1
+        self.counters["turns"] += len(turns)
+        self.counters["metric_slices"] += sum(len(turn.metrics) for turn in turns)
+        if failures:
+            self.counters[OPERATOR_FAILED] += len(failures)
+            self.failures.extend(failures)
+        self._troubles.flush()
+
+    def _begin_job_anew(self, job: JobKey, now_ns: int, reason: Reason = Reason.OPERATOR_FAILED) -> list[Verdict]:
+        """Give a job operators without a past; what it had said to be wrong is closed under its id."""
+        old = self._pipelines.get(job)
+        if old is None:
+            return []
+        try:
+            lines = old.decide.abandon(now_ns, reason)
+        except Exception:  # noqa: BLE001  # supervising: what raised once may do so again
+            self._troubles.exception("verdicts cannot be closed", job=job.job_id)
+            lines = []
+        self._pipelines[job] = old.successor()
+        self._onlookers.begin(job)
+        return lines
+
+    def begin_anew(self, tick_ns: int, reason: Reason) -> EngineOutput:
+        """Let time begin again, perhaps before where it stood: all jobs begin anew, what was held is dropped.
+
+        Args:
+            tick_ns: the time from now on.
+            reason: why; the closing lines of what was open say it.
+        """
+        with self._lock:
+            self.ledger.began_anew(tick_ns, reason.value)
+            verdicts: list[Verdict] = []
+            for job in sorted(self._pipelines):
+                verdicts.extend(self._begin_job_anew(job, tick_ns, reason))
+            self._buffer.begin_anew(tick_ns)
+            self._now_ns = tick_ns
+            self.counters[f"begun_anew_{reason.value}"] += 1
+            self._count((), verdicts, ())
+            return EngineOutput(tuple(verdicts), (), (), 0)
 
     def take_detector_seconds(self) -> dict[str, float]:
         """Detector -> how long it worked, since the last call."""
@@ -195,126 +293,51 @@ class EmbeddedEngine:
                 pipeline.seconds.clear()
         return found
 
-    def _pipeline(self, job: JobKey, now_ns: int, verdicts: list[Verdict]) -> JobPipeline:
+    def _pipeline(self, job: JobKey) -> JobPipeline:
         pipeline = self._pipelines.get(job)
         if pipeline is not None:
             return pipeline
-        pipeline = self._pipelines[job] = JobPipeline(self._config.job, job, self.models, time.perf_counter)
-        if self._config.history is not None:
-            self._histories[job] = JobHistory(self._config.history)
-        olders = {
-            other.attempt: older
-            for other, older in self._pipelines.items()
-            if (other.cluster, other.job_id) == (job.cluster, job.job_id) and other.attempt < job.attempt
-        }
-        for older in olders.values():
-            verdicts.extend(older.on_new_attempt(now_ns))
-        if olders:
-            pipeline.diagnose.follow(olders[max(olders)].diagnose)
+        pipeline = JobPipeline(self._config.job, job, self.models, time.perf_counter)
+        attempts = self._attempts.get((job.cluster, job.job_id), [])
+        if at := bisect.bisect_left(attempts, job):
+            pipeline.diagnose.follow(self._pipelines[attempts[at - 1]].diagnose)
+        self._pipelines[job] = pipeline  # as a whole or not at all: what is above may raise
+        self._attempts[job.cluster, job.job_id] = [*attempts[:at], job, *attempts[at:]]
+        self._onlookers.begin(job)
         _LOG.info("job appeared", extra={"job": job.job_id, "attempt": job.attempt, "cluster": job.cluster})
         if self._on_job is not None:
             self._on_job(job)
         return pipeline
 
-    def _remember(self, turn: Turn, health: Sequence[AlignedHealth]) -> None:
-        history = self._histories.get(turn.job)
-        if history is None:
-            return
-        history.take_steps([record for record in turn.fast.records if isinstance(record, StepBatch)])
-        history.take_health(health)
+    def _leave_older(self, job: JobKey, now_ns: int) -> list[Verdict]:
+        """Hosts that spoke in an attempt leave the older ones of the job."""
+        attempts = self._attempts[job.cluster, job.job_id]
+        olders = [self._pipelines[older] for older in attempts[: bisect.bisect_left(attempts, job)]]
+        if all(older.rests for older in olders):
+            return []
+        heard_ns = self._pipelines[job].heard_ns
+        return [verdict for older in olders for verdict in older.on_new_attempt(now_ns, heard_ns)]
 
     def _forget(self, known: set[JobKey]) -> None:
         for job in [job for job in self._pipelines if job not in known]:
             del self._pipelines[job]
-            self._histories.pop(job, None)
+            attempts = self._attempts[job.cluster, job.job_id]
+            attempts.remove(job)
+            if not attempts:
+                del self._attempts[job.cluster, job.job_id]
+        self._onlookers.forget(known)
+
+    def forget_job(self, job: JobKey) -> None:
+        """Forget an attempt and all that was held of it: others need the room."""
+        with self._lock:
+            self._buffer.forget(job)
+            self.ledger.forgot(job)
+            self.counters["jobs_forgotten"] += 1
 
     def untap(self, tap: Callable[[Turn], None]) -> None:
         """Call a tap no more; when this returns it is not being called either."""
         with self._lock:
             self.taps.remove(tap)
-
-    def pipeline(self, job: JobKey) -> JobPipeline | None:
-        """A job's operators, None: not known; for taps, to look at."""
-        return self._pipelines.get(job)
-
-    def history(self, job: JobKey) -> JobHistory | None:
-        """The numbers behind a job's verdicts."""
-        return self._histories.get(job)
-
-    @property
-    def watermark_ns(self) -> int | None:
-        """What ended by then is worked off; None: nothing yet."""
-        return self._buffer.watermark_ns
-
-    def jobs(self) -> tuple[JobKey, ...]:
-        """Jobs that are known, by name."""
-        with self._lock:
-            return tuple(sorted(self._pipelines))
-
-    def running_jobs(self) -> tuple[JobKey, ...]:
-        """Jobs that have not ended, by name."""
-        with self._lock:
-            return tuple(
-                sorted(
-                    job
-                    for job, pipeline in self._pipelines.items()
-                    if job.job_id != IDLE_JOB_ID and not pipeline.graph.ended()
-                )
-            )
-
-    def status(self, job_id: str | None = None) -> dict[str, Any]:
-        """Why there is (no) verdict: hosts, ranks, groups, lateness, clocks, abstentions."""
-        with self._lock:
-            jobs = [
-                self._status_of(job, pipeline)
-                for job, pipeline in sorted(self._pipelines.items())
-                if job_id is None or job.job_id == job_id
-            ]
-            return {
-                "now_ns": self._now_ns,
-                "counters": dict(self.counters),
-                "jobs": jobs,
-                "models": self.models.status(self._now_ns or 0),
-            }
-
-    def _status_of(self, job: JobKey, pipeline: JobPipeline) -> dict[str, Any]:
-        graph, now_ns = pipeline.graph, self._now_ns or 0
-        step_seconds = pipeline.steps.median_step_ns / NS_PER_SECOND
-        return {
-            "cluster": job.cluster,
-            "job_id": job.job_id,
-            "attempt": job.attempt,
-            "world_size": graph.world_size,
-            "ended": graph.ended(),
-            "max_step": graph.max_step,
-            "step_seconds": step_seconds,
-            "groups": len(graph.groups),
-            "hook_present": any(host.hook_present for host in graph.hosts.values()) or bool(graph.ranks),
-            "hosts": {
-                name: {
-                    "last_seen_seconds": (now_ns - facts.last_seen_ns) / NS_PER_SECOND,
-                    "clock_offset_seconds": facts.clock_offset_ns / NS_PER_SECOND,
-                    "clock_error_seconds": facts.clock_error_ns / NS_PER_SECOND,
-                    "late": self.late_by_host[job, name],
-                    "hook_present": facts.hook_present,
-                }
-                for name, facts in sorted(graph.hosts.items())
-            },
-            "ranks": {
-                str(rank): {
-                    "host": graph.host_of(rank),
-                    "step": facts.last_step,
-                    "steps_per_second": 0.0 if _stands(facts) else pipeline.steps.rate_of(rank, now_ns),
-                    "last_seen_seconds": (now_ns - facts.last_step_ns) / NS_PER_SECOND if facts.last_step_ns else None,
-                    "stopped": facts.stopped_since_ns > 0,
-                    "exited": facts.exit is not None,
-                }
-                for rank, facts in sorted(graph.ranks.items())
-            },
-            "abstained": pipeline.abstentions(),
-            "models": pipeline.models_in_use(),
-            "verdicts": [verdict.to_line() for verdict in pipeline.decide.live],
-        }
 
     def finished_parts(self, known: Collection[str]) -> dict[str, bytes]:
         """Parts of the next snapshot that do not change any more, without those of these names.
@@ -322,14 +345,7 @@ class EmbeddedEngine:
         Whoever keeps them ahead has less to write at once then; until a snapshot names them they mean nothing.
         """
         with self._lock:
-            found = {}
-            for job, pipeline in self._pipelines.items():
-                prefix = _prefix_of(job)
-                if f"{prefix}{OWN_PART}" not in known:
-                    continue  # no snapshot has this attempt: a restart would find some of its parts, and not the rest
-                more = pipeline.finished_parts(_of_prefix(known, prefix))
-                found.update({f"{prefix}{name}": data for name, data in more.items()})
-            return found
+            return finished_of(self._pipelines, known)
 
     def snapshot(self, known: Collection[str] = ()) -> dict[str, bytes]:
         """State of the runtime and of all jobs, as named parts.
@@ -338,14 +354,42 @@ class EmbeddedEngine:
             known: names of parts that the caller has: those that never change are ``UNCHANGED`` then.
         """
         with self._lock:
-            parts = {f"slices/{name}": data for name, data in self._buffer.snapshot().items()}
-            for job, pipeline in self._pipelines.items():
-                prefix = _prefix_of(job)
-                own = pipeline.snapshot(_of_prefix(known, prefix))
-                parts.update({f"{prefix}{name}": data for name, data in own.items()})
+            return self._snapshot(known)
+
+    def cut(self, known: Collection[str], on_cut: Callable[[], int]) -> tuple[dict[str, bytes], int]:
+        """A snapshot, and what a journal says at the same moment: what is taken from now on stands behind it.
+
+        Args:
+            known: as in ``snapshot``.
+            on_cut: called while nothing is taken.
+        """
+        with self._lock:
+            return self._snapshot(known), on_cut()
+
+    def _snapshot(self, known: Collection[str]) -> dict[str, bytes]:
+        parts = {f"slices/{name}": data for name, data in self._buffer.snapshot().items()}
+        parts.update(snapshot_of(self._pipelines, known))
+        if self._has_own_models:
+            parts.update(self.models.snapshot())
+        return parts
+
+    def clear(self) -> None:
+        """Begin as new: no time, no jobs."""
+        with self._lock:
+            self._buffer = SliceBuffer(self._config.slices)
+            self._now_ns = None
+            self._pipelines, self._attempts = {}, {}
+            self._onlookers.forget(())
+            self.late_by_host.clear()
             if self._has_own_models:
-                parts.update(self.models.snapshot())
-            return parts
+                self.models.load(())
+
+    def excuse(self, hosts: Collection[str], until_ns: int) -> None:
+        """Take it that these hosts could not be heard until then: the engine was away, and they are not back yet."""
+        with self._lock:
+            self.ledger.excused(hosts, until_ns)
+            for pipeline in self._pipelines.values():
+                pipeline.graph.excuse(hosts, until_ns)
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
         """Take back what ``snapshot`` gave (histories of evidence start anew)."""
@@ -360,31 +404,9 @@ class EmbeddedEngine:
             )
             if self._has_own_models:
                 self.models.restore(parts)
-            groups: dict[JobKey, dict[str, bytes]] = {}
-            for name, data in parts.items():
-                if name.startswith("pipeline/"):
-                    job_text, _, part = name.removeprefix("pipeline/").rpartition("/")
-                    cluster_job, _, attempt = job_text.rpartition("/")
-                    cluster, _, job_id = cluster_job.partition("/")
-                    key = JobKey(unquote(cluster), unquote(job_id), int(attempt))
-                    groups.setdefault(key, {})[part] = data
-            self._pipelines = {}
-            for job, own in groups.items():
+            self._pipelines, self._attempts = {}, {}
+            for job, own in sorted(parts_by_job(parts).items()):
                 self._pipelines[job] = JobPipeline(self._config.job, job, self.models, time.perf_counter)
                 self._pipelines[job].restore(own)
-                if self._config.history is not None:
-                    self._histories[job] = JobHistory(self._config.history)
-
-
-def _stands(facts: RankFacts) -> bool:
-    """Whether a rank is known to make no step now."""
-    return bool(facts.exit is not None or facts.bye_ns or facts.stopped_since_ns or facts.stall is not None)
-
-
-def _prefix_of(job: JobKey) -> str:
-    """What the names of a job's parts begin with."""
-    return f"pipeline/{quote(job.cluster, safe='')}/{quote(job.job_id, safe='')}/{job.attempt}/"
-
-
-def _of_prefix(names: Collection[str], prefix: str) -> frozenset[str]:
-    return frozenset(name.removeprefix(prefix) for name in names if name.startswith(prefix))
+                self._attempts.setdefault((job.cluster, job.job_id), []).append(job)
+                self._onlookers.begin(job)

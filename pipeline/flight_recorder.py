@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from tocsin.models.hang import GroupInfo, HangFinding, HangInput, OpState, RankState, analyse
+from tocsin.models.hang_waits import unheard_ranks
 from tocsin.schemas.errors import ConfigError, FieldError, SchemaError
 from tocsin.schemas.flight_recorder import (
     MAX_DUMP_BYTES,
-    MAX_RANKS,
     FlightDump,
     FlightEntry,
     parse_dump,
     rank_of_filename,
 )
+from tocsin.schemas.validate import MAX_RANKS
 
 DEFAULT_GROUP_DESC = "default_pg"
 DEFAULT_GROUP_NAME = "0"
@@ -217,13 +218,16 @@ def hang_input(content: DumpFolder, world_size: int = 0) -> HangInput:
     """
     names = _Names(content.dumps)
     heard = set(content.dumps)
-    silent = (set(range(max(names.world, world_size))) | set(content.unreadable)) - heard
+    world = max(names.world, world_size)
+    named = (names.ranks | set(content.unreadable)) - heard
+    silent = named.union(unheard_ranks(world, heard | named))
     states = tuple(names.state_of(rank, dump) for rank, dump in sorted(content.dumps.items()))
     return HangInput(
         groups=names.groups(frozenset(heard | silent)),
         states=states,
         silent=frozenset(silent),
         world_size=len(heard | silent),
+        unlisted_count=max(0, world - len(heard | silent)),
     )
 
 
@@ -234,6 +238,7 @@ class _Names:
         self._ranks: dict[str, set[tuple[int, ...]]] = {}
         self._own: dict[tuple[int, str], tuple[int, ...]] = {}
         self._desc: dict[str, str] = {}
+        self._comm_ids: dict[tuple[int, str], str] = {}
         for rank, dump in dumps.items():
             for group in dump.groups:
                 self._desc.setdefault(group.name, group.desc)
@@ -243,9 +248,10 @@ class _Names:
             for entry in dump.entries:
                 self._desc.setdefault(entry.group_name, entry.group_desc)
         members = [ranks for by_name in self._ranks.values() for ranks in by_name]
-        # Ranks are numbered without gaps: a number between two files is a rank without a file.
         members += [dump.nameless_ranks for dump in dumps.values()]
-        self.world = 1 + max([*dumps, *(rank for ranks in members for rank in ranks)])
+        self.ranks = set(dumps).union(*members)
+        # Ranks are numbered without gaps: a number between two files is a rank without a file.
+        self.world = 1 + max(self.ranks)
         self._mixed = {
             entry.group_name
             for dump in dumps.values()
@@ -267,7 +273,10 @@ class _Names:
         """The group's name; with its members where groups of one name have different ones."""
         if len(self._ranks.get(name, ())) < 2:
             return name
-        return f"{name}{list(self._own.get((rank, name), ()))}"
+        known = self._comm_ids.get((rank, name))
+        if known is None:  # made once: it is long, and asked for by each operation
+            known = self._comm_ids[rank, name] = f"{name}{list(self._own.get((rank, name), ()))}"
+        return known
 
     def groups(self, known: frozenset[int]) -> tuple[GroupInfo, ...]:
         """All groups with their members; without members where no dump says who they are."""

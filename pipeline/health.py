@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tocsin.pipeline.operators.align import AlignedHealth
+from tocsin.pipeline.operators.base import shallow
 from tocsin.pipeline.stores.base import HostHealth
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
 from tocsin.schemas.verdicts import Anomaly, ComponentKind
@@ -61,9 +63,26 @@ class HealthMinutes:
         """Give out what is left, the minute that is not over included: the engine ends."""
         yield from self._give(list(self._minutes), late_by_host)
 
+    def to_state(self) -> dict[str, Any]:
+        """JSON-able state; how many records were late is counted anew by an engine that starts."""
+        return {
+            "minutes": [
+                [[job.cluster, job.job_id, job.attempt], host, begin_ns, list(shallow(minute).values())]
+                for (job, host, begin_ns), minute in self._minutes.items()
+            ]
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``to_state`` gave."""
+        self._minutes.clear()
+        for job, host, begin_ns, fields in state["minutes"]:
+            self._minutes[JobKey(*job), host, begin_ns] = _Minute(*fields)
+
     def _give(
         self, keys: list[tuple[JobKey, str, int]], late_by_host: Mapping[tuple[JobKey, str], int]
     ) -> Iterator[HostHealth]:
+        for gone in [host for host in self._late_before if keys and host not in late_by_host]:
+            del self._late_before[gone]
         for key in keys:
             minute = self._minutes.pop(key)
             job, host, begin_ns = key
@@ -73,9 +92,10 @@ class HealthMinutes:
                 host,
                 begin_ns,
                 minute.sample_count,
-                late - self._late_before.get((job, host), 0),
+                max(0, late - self._late_before.get((job, host), 0)),
                 minute.gap_count,
                 minute.worst_score,
                 minute.worst_metric,
             )
-            self._late_before[job, host] = late
+            if late:
+                self._late_before[job, host] = late

@@ -9,28 +9,36 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 
 from tocsin.models.documents import Model, version_of
-from tocsin.models.pace import Slowdown
 from tocsin.pipeline.frame_blocks import BUILTIN_TABLES, MetricSlice, join_blocks, misfit_count, slice_blocks
+from tocsin.pipeline.job_pace import JobPace
 from tocsin.pipeline.model_book import ModelBook
 from tocsin.pipeline.operators.align import Align, AlignedHealth
 from tocsin.pipeline.operators.base import anomaly_from, pack_state, unpack_state
 from tocsin.pipeline.operators.decide import Decide, DecideConfig
 from tocsin.pipeline.operators.diagnose import Diagnose, DiagnoseConfig
-from tocsin.pipeline.operators.diagnose.timing import OWN_SHARE_RATIO
+from tocsin.pipeline.operators.diagnose.silence import monitoring_ended
+from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
-from tocsin.pipeline.operators.peer_load import Load
+from tocsin.pipeline.operators.group_book import GroupBounds
+from tocsin.pipeline.operators.holders import SpeakersConfig
 from tocsin.pipeline.operators.peer_words import DETECTOR as PEERS
 from tocsin.pipeline.operators.peers import PeerDetector, PeersConfig
+from tocsin.pipeline.operators.speakers import Refused, Speakers
 from tocsin.pipeline.operators.steps import DETECTOR as STEPS
 from tocsin.pipeline.operators.steps import StepDetector, StepsConfig
 from tocsin.pipeline.slices import Turn
 from tocsin.schemas.metrics import BUILTIN_TABLE_ID
 from tocsin.schemas.model_announcement import DEFAULT_VERSION
-from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import IDLE_JOB_ID, NS_PER_SECOND, JobKey, Slice, TableAnnouncement
-from tocsin.schemas.verdicts import Anomaly, Verdict
+from tocsin.schemas.reasons import Reason, SpeakerRefusal
+from tocsin.schemas.records import IDLE_JOB_ID, METRIC_SLICE_NS, NS_PER_SECOND, Groups, JobKey, Slice, TableAnnouncement
+from tocsin.schemas.verdicts import Anomaly, FaultKind, Verdict
 
 _LOG = logging.getLogger("tocsin.models")
+_JOB_LOG = logging.getLogger("tocsin.job")
+_MOVING_NS = 30 * NS_PER_SECOND
+"""A host that went on to a later attempt ended its processes of this one no longer before that."""
+_MOST_TOLD_COUNT = 1000
+"""Hosts and reasons of which the log tells that they were not heard, in a job's life."""
 OWN_PART = "job"
 """The part that each job's snapshot has."""
 
@@ -45,6 +53,8 @@ class JobConfig:
         peers: of the peer detector.
         diagnose: of root cause.
         decide: of the life of verdicts.
+        speakers: of who may speak of a rank.
+        groups: how many communication groups one host may announce.
     """
 
     detectors: tuple[str, ...] = (PEERS, STEPS)
@@ -52,6 +62,8 @@ class JobConfig:
     peers: PeersConfig = field(default_factory=PeersConfig)
     diagnose: DiagnoseConfig = field(default_factory=DiagnoseConfig)
     decide: DecideConfig = field(default_factory=DecideConfig)
+    speakers: SpeakersConfig = field(default_factory=SpeakersConfig)
+    groups: GroupBounds = field(default_factory=GroupBounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,124 +74,15 @@ class TurnResult:
         verdicts: new verdict lines.
         health: per host, what its metric slices held.
         anomalies: what the detectors said.
+        fast: the turn's records of a second, without what was refused: whoever keeps records keeps these.
+        refused: what hosts said of ranks that are not theirs.
     """
 
     verdicts: tuple[Verdict, ...]
     health: tuple[AlignedHealth, ...]
-    anomalies: tuple[Anomaly, ...] = ()
-
-
-_WAITING_SHARE_RATIO = 0.5
-"""Of what the steps are longer by, the work per second must be less by so much."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobPace:
-    """The job's pace by its steps; where it tells none, by the work its machines do per second."""
-
-    steps: StepDetector
-    peers: PeerDetector
-
-    @property
-    def median_step_ns(self) -> int:
-        """The job's step time over its history, 0: not known."""
-        return self.steps.median_step_ns
-
-    def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
-        """How much longer the steps take since then; None: nobody can tell."""
-        if self.steps.median_step_ns:
-            found = self.steps.slowdown_since(onset_ns, now_ns)
-            if found is not None and found.is_of_own and self.own_time_holds_waits:
-                return replace(found, is_of_own=False)
-            return found
-        return self.peers.work.slowdown_since(onset_ns, now_ns)
-
-    def own_excess_seconds(self, host: str) -> float | None:
-        """How much longer than its peers the slowest rank of a host computes in a step; None: not measured."""
-        excess_seconds = self.steps.own_excess_seconds(host)
-        growth = self.steps.own_growth
-        if excess_seconds is None or growth is None:
-            return excess_seconds
-        least_seconds = OWN_SHARE_RATIO * growth[1] * self.median_step_ns / NS_PER_SECOND
-        return None if excess_seconds < least_seconds and self.own_time_holds_waits else excess_seconds
-
-    def grown_excess_seconds(self, host: str, onset_ns: int) -> float:
-        """By how much more than before an onset a host computes longer than its peers, beyond all others; 0: not."""
-        return self.steps.grown_excess_seconds(host, onset_ns)
-
-    @property
-    def own_time_holds_waits(self) -> bool:
-        """Whether all ranks' own time is longer, and the machines do less work a second since: they wait within it.
-
-        Ranks that have more to compute do as much work a second as before, for longer.
-        """
-        growth = self.steps.own_growth
-        if growth is None:
-            return False
-        since_ns, growth_ratio = growth
-        work = self.peers.work.slowdown_since(since_ns, self.steps.newest_ns)
-        return work is not None and work.is_certain and work.ratio >= _WAITING_SHARE_RATIO * growth_ratio
-
-    def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
-        """By how much the job's steps may at most be longer since then; None: too few steps tell."""
-        return self.steps.most_growth_seconds(onset_ns, now_ns)
-
-    def more_work(self, host: str) -> Load | None:
-        """How much more work than its peers a host lately does, None: no more, or nobody knows."""
-        return self.peers.load.more_work(host)
-
-    def moves_no_more(self, host: str) -> bool:
-        """Whether a host's tensor cores and links are known to do no more than expected."""
-        return self.peers.load.moves_no_more(host)
-
-    def wastes_power(self, host: str) -> bool:
-        """Whether a host lately draws more power than expected and does not do as much more with it."""
-        return self.peers.load.wastes_power(host)
-
-    @property
-    def work_is_known(self) -> bool:
-        """Whether metrics show the machines' work."""
-        return self.peers.work.is_known
-
-    @property
-    def work_goes_on(self) -> bool:
-        """Whether the machines work about as much as ever, whatever the steps do."""
-        return self.peers.work.goes_on
-
-    @property
-    def other_work_since_ns(self) -> int:
-        """Since when the machines compute as much as ever and move much less, 0: they do not, or nobody knows."""
-        return self.peers.work.other_work_since_ns
-
-    @property
-    def standing_since_ns(self) -> int:
-        """Since when the machines do no work, 0: they work, or nobody knows."""
-        return self.peers.work.standing_since_ns
-
-    @property
-    def standing_known_ns(self) -> int:
-        """When that became known."""
-        return self.peers.work.standing_known_ns
-
-    @property
-    def longest_pause_ns(self) -> int:
-        """The longest time between two steps that ended, beyond a usual step; not where the job announced a pause."""
-        return self.steps.longest_pause_ns
-
-    @property
-    def longest_standing_ns(self) -> int:
-        """The longest such time that ended by itself."""
-        return self.peers.work.longest_standing_ns
-
-    @property
-    def processes_wait_since_ns(self) -> int:
-        """Since when GPUs draw less while their memory is in use as ever: processes live and wait; 0: they do not."""
-        return self.peers.work.resting_since_ns if self.peers.memory_is_held else 0
-
-    @property
-    def ended_at_once(self) -> Mapping[str, int]:
-        """Host -> about when its processes ended, where those of nearly all did so within seconds; else empty."""
-        return self.peers.ended_at_once
+    anomalies: tuple[Anomaly, ...]
+    fast: Slice
+    refused: tuple[Refused, ...] = ()
 
 
 class JobPipeline:
@@ -201,21 +104,30 @@ class JobPipeline:
             stopwatch: the runtime's, in seconds: how long detectors work is measured with it, and nothing decided.
         """
         self.job = job
+        self._config = config
         self._models = ModelBook() if models is None else models
         self._stopwatch = stopwatch
         self._in_use: dict[str, Model | None] = {}
+        self._chosen: set[str] = set()
+        """Detectors whose model was chosen since this process began with the job."""
+        self.model_changed_ns = 0
+        """Since when a detector has another model than before, 0: always."""
         self.seconds: dict[str, float] = defaultdict(float)
         """Detector -> time that it took, since the start of this process (no state: it decides nothing)."""
-        self.graph = JobGraph()
+        self.graph = JobGraph(None if config.speakers.is_played else config.groups)
+        self.speakers = Speakers(config.speakers, self.graph.is_at_work)
         self.steps = StepDetector(config.steps, self.graph)
         self.align = Align()
         self.peers = PeerDetector(config.peers, self.graph)
         self.diagnose = Diagnose(config.diagnose, self.graph)
         self.decide = Decide(config.decide, job)
         self._heard = config.detectors
+        self._silence = config.diagnose.silence
         self.abstained: Counter[str] = Counter()
+        self._told: set[tuple[str, str]] = set()
         self._ended = False
         self._superseded = False
+        self._has_news = False
         self._metric_anomalies: tuple[Anomaly, ...] = ()
         """What the last metric slice showed: it holds until the next one."""
 
@@ -225,27 +137,64 @@ class JobPipeline:
 
     def on_turn(self, turn: Turn) -> TurnResult:
         """Take what happened up to ``turn.end_ns``; return what follows from it."""
+        self._has_news = bool(turn.fast.records or turn.metrics)
+        admitted, refused = self.speakers.admit(turn.fast.records, turn.end_ns)
+        fast = turn.fast if admitted is turn.fast.records else replace(turn.fast, records=tuple(admitted))
+        self.graph.contested = self.speakers.contested
+        for entry in refused:
+            self._tell(entry)
         health: list[AlignedHealth] = []
-        for record in turn.fast.records:
+        for record in fast.records:
             if isinstance(record, TableAnnouncement):
                 self.peers.take_table(record.table)
         for metrics in turn.metrics:
             health.extend(self._take_metrics(metrics))
-        self.graph.take(turn.fast.records)
-        if not self._judges:
-            return TurnResult((), tuple(health))
-        self._choose_model(STEPS, self.steps, turn.fast)
+        self.graph.take(fast.records)
+        refused = (*refused, *self._groups_gone(turn.end_ns))
+        verdicts, anomalies = self._judge(fast) if self._judges else ((), ())
+        return TurnResult(tuple(verdicts), tuple(health), tuple(anomalies), fast, refused)
+
+    def _groups_gone(self, now_ns: int) -> list[Refused]:
+        """What is forgotten of hosts that announce too many groups."""
+        reason, text = SpeakerRefusal.TOO_MANY_GROUPS, "announces more groups than are kept of it: its oldest went"
+        gone = [
+            Refused(host, Groups.__name__, -1, reason, f"{host} {text}", now_ns, count)
+            for host, count in self.graph.group_book.take_gone()
+        ]
+        for entry in gone:
+            self._tell(entry)
+        return gone
+
+    def _tell(self, refused: Refused) -> None:
+        """Count what was refused, and log it once for each host and reason."""
+        self.abstained[refused.reason.value] += refused.count
+        if len(self._told) < _MOST_TOLD_COUNT and (refused.host, refused.reason) not in self._told:
+            self._told.add((refused.host, refused.reason))
+            told = {"job": self.job.job_id, "host": refused.host, "reason": refused.reason.value}
+            _JOB_LOG.warning("not heard", extra={**told, "message_of_letter": refused.sentence})
+
+    def _judge(self, fast: Slice) -> tuple[Sequence[Verdict], Sequence[Anomaly]]:
+        self._choose_model(STEPS, self.steps, fast)
         with self._timed(STEPS):
-            by = {STEPS: self.steps.on_slice(turn.fast), PEERS: self._metric_anomalies}
+            by = {STEPS: self.steps.on_slice(fast), PEERS: self._metric_anomalies}
         anomalies = [anomaly for name, said in by.items() if name in self._heard for anomaly in said]
         with self._timed("diagnose"):
-            diagnosis = self.diagnose.on_slice(turn.fast, anomalies, JobPace(self.steps, self.peers))
+            diagnosis = self.diagnose.on_slice(fast, anomalies, JobPace(self.steps, self.peers))
         self.abstained.update(reason.value for reason in diagnosis.abstained)
-        verdicts = self.decide.on_findings(turn.end_ns, diagnosis.findings)
+        findings = [finding for finding in diagnosis.findings if not self._is_of_moved(finding)]
+        verdicts = self.decide.on_findings(fast.end_ns, findings)
         if self.graph.ended() and not self._ended:
             self._ended = True
-            verdicts.extend(self.decide.close_all(turn.end_ns, Reason.JOB_ENDED))
-        return TurnResult(tuple(verdicts), tuple(health), tuple(anomalies))
+            verdicts.extend(self.decide.close_all(fast.end_ns, Reason.JOB_ENDED))
+        return verdicts, anomalies
+
+    def _is_of_moved(self, finding: Finding) -> bool:
+        """Whether it only accuses hosts of what is so because they went on to a later attempt."""
+        moved_ns = self.graph.moved_ns
+        if not moved_ns or finding.fault not in (FaultKind.HANG, FaultKind.FAIL_STOP) or not finding.suspects:
+            return False
+        names = [suspect.component.name for suspect in finding.suspects]
+        return all(name in moved_ns and finding.onset_ns > moved_ns[name] - _MOVING_NS for name in names)
 
     def _take_metrics(self, data: MetricSlice) -> Sequence[AlignedHealth]:
         self.graph.take(data.records)
@@ -267,10 +216,13 @@ class JobPipeline:
 
     def _choose_model(self, name: str, detector: PeerDetector | StepDetector, data: Slice) -> None:
         """Give a detector the model of this slice, where that is another one than before."""
-        model = self._models.at(name, data.start_ns)
+        model, is_first = self._models.at(name, data.start_ns), name not in self._chosen
+        self._chosen.add(name)
         if model == self._in_use.get(name):
             return
         self._in_use[name] = model
+        if not is_first:
+            self.model_changed_ns = data.start_ns
         detector.on_model(model)
         told = {"job": self.job.job_id, "model": name, "version": version_of(model) or DEFAULT_VERSION}
         _LOG.info("model in use", extra={**told, "since_ns": data.start_ns})
@@ -285,10 +237,48 @@ class JobPipeline:
         yield
         self.seconds[name] += self._stopwatch() - begin
 
-    def on_new_attempt(self, now_ns: int) -> list[Verdict]:
-        """A later attempt of the same job began: this one's verdicts are history."""
-        self._superseded = True
-        return self.decide.close_all(now_ns, Reason.NEW_ATTEMPT)
+    def on_new_attempt(self, now_ns: int, moved: Mapping[str, int] | None = None) -> list[Verdict]:
+        """Hosts spoke in later attempts of the same job: this one goes on with those that did not.
+
+        Once no other host speaks here this attempt is over, and its verdicts are history; should one speak again, it
+        goes on. No number of hosts is asked for: a job of two may lose one, and one that lies takes only itself away.
+
+        Args:
+            now_ns: when.
+            moved: host -> when it was last heard in a later attempt; None: all moved.
+        """
+        self.graph.see_moved(dict.fromkeys(self.graph.hosts, now_ns) if moved is None else moved)
+        was_over, self._superseded = self._superseded, moved is None or not self._has_speakers(now_ns)
+        return self.decide.close_all(now_ns, Reason.NEW_ATTEMPT) if self._superseded and not was_over else []
+
+    @property
+    def rests(self) -> bool:
+        """Whether it is over, as all went on to later attempts, and nothing more was said in its last turn."""
+        return self._superseded and not self._has_news
+
+    @property
+    def heard_ns(self) -> dict[str, int]:
+        """Host -> when it was last heard in this attempt."""
+        return {host: facts.last_seen_ns for host, facts in self.graph.hosts.items()}
+
+    def _has_speakers(self, now_ns: int) -> bool:
+        """Whether a host that did not move to a later attempt still speaks in this one."""
+        graph, silence = self.graph, self._silence
+        return any(
+            host not in graph.moved_ns
+            and not monitoring_ended(graph, host)
+            and now_ns - facts.last_seen_ns
+            < silence.missed_count * (facts.beat_ns or METRIC_SLICE_NS) + silence.silent_after_ns
+            for host, facts in graph.hosts.items()
+        )
+
+    def successor(self) -> JobPipeline:
+        """Operators without a past for the same attempt; an incident's id does not start anew with them."""
+        fresh = JobPipeline(self._config, self.job, self._models, self._stopwatch)
+        fresh.decide.follow(self.decide)
+        fresh.abstained = self.abstained
+        fresh._superseded = self._superseded
+        return fresh
 
     def abstentions(self) -> dict[str, int]:
         """Reason -> how often, over all operators."""
@@ -307,9 +297,11 @@ class JobPipeline:
                     "superseded": self._superseded,
                     "abstained": dict(self.abstained),
                     "models": self.models_in_use(),
+                    "model_changed_ns": self.model_changed_ns,
                     "metric_anomalies": [asdict(anomaly) for anomaly in self._metric_anomalies],
                 }
             ),
+            **self.speakers.snapshot(),
             **self.graph.snapshot(),
         }
         parts.update(self.steps.snapshot(known))
@@ -322,8 +314,11 @@ class JobPipeline:
         state = unpack_state(parts, OWN_PART)
         self._ended = state["ended"]
         self._superseded = state["superseded"]
+        self.model_changed_ns = state["model_changed_ns"]
         self.abstained = Counter(state["abstained"])
         self._metric_anomalies = tuple(anomaly_from(fields) for fields in state["metric_anomalies"])
+        self.speakers.restore(parts)
         self.graph.restore(parts)
+        self.graph.contested = self.speakers.contested
         for operator in (self.steps, self.align, self.peers, self.diagnose, self.decide):
             operator.restore(parts)

@@ -119,6 +119,10 @@ class ModelBook:
     def load(self, records: Iterable[bytes]) -> None:
         """Take back what ``records`` gave; what this program cannot use any more is refused aloud."""
         self._entries = {}
+        self.join(records)
+
+    def join(self, records: Iterable[bytes]) -> None:
+        """Add what is not there yet."""
         for data in records:
             announcement = decode(data)
             if isinstance(announcement, ModelAnnouncement):

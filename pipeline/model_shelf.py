@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tocsin.pipeline.model_book import ModelBook
 from tocsin.schemas.errors import EngineError, SchemaError
+from tocsin.schemas.private_files import make_private_folder, write_private
 
 _LOG = logging.getLogger("tocsin.models")
 FILE_NAME = "announced-models.json"
@@ -48,8 +49,8 @@ class ModelShelf:
         new = self._file.with_suffix(".new")
         texts = [base64.b64encode(data).decode() for data in records]
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            new.write_text(json.dumps({"version": 1, "announcements": texts}), encoding="utf-8")
+            make_private_folder(self._file.parent)
+            write_private(new, json.dumps({"version": 1, "announcements": texts}).encode())
             os.replace(new, self._file)  # noqa: PTH105  # either the old file or the new one, whatever happens
         except OSError as error:  # a full disk must not stop the judging
             _LOG.warning("cannot remember models", extra={"file": str(self._file), "error": str(error)})

@@ -1,6 +1,6 @@
 """Which verdicts this engine has open in a database that others write, too.
 
-An engine that starts afresh expires what the one before it left open. In a folder of its own that is everything;
+What an engine left open and nobody renews expires when its time is over. In a folder of its own that is everything;
 on a server it must not touch the verdicts of other engines, so it remembers its own in a small file.
 """
 
@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tocsin.schemas.errors import StoreError
+from tocsin.schemas.private_files import write_private
 from tocsin.schemas.verdicts import Verdict, VerdictState
 
 _LOG = logging.getLogger("tocsin.store")
@@ -36,11 +37,11 @@ class OpenVerdicts:
         self._file = file
         self._lock = threading.Lock()
         self._ids = self._read()
-        self._left = tuple(sorted(self._ids))
 
-    def left(self) -> tuple[str, ...]:
-        """What the engine before this one had open."""
-        return self._left
+    def ids(self) -> tuple[str, ...]:
+        """What this engine, or one before it, has open."""
+        with self._lock:
+            return tuple(sorted(self._ids))
 
     def forget(self, ids: Iterable[str]) -> None:
         """Those are closed in the database."""
@@ -63,7 +64,7 @@ class OpenVerdicts:
             self._ids = wanted
             new = self._file.with_suffix(".new")
             try:
-                new.write_text(json.dumps({"version": 1, "verdict_ids": sorted(wanted)}), encoding="utf-8")
+                write_private(new, json.dumps({"version": 1, "verdict_ids": sorted(wanted)}).encode())
                 os.replace(new, self._file)  # noqa: PTH105  # either the old file or the new one, whatever happens
             except OSError as error:  # a full disk must not keep a verdict from the database
                 _LOG.warning("cannot remember open verdicts", extra={"file": str(self._file), "error": str(error)})

@@ -2,61 +2,55 @@
 
 One thread, one selector. A connection that breaks the protocol is closed and counted;
 a record that is no record becomes a dead letter with a reason; neither stops the rest.
+Peers take turns: each has a share of messages and bytes, so that a flood delays nobody else's.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import selectors
 import socket
-import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
+from tocsin.pipeline.connection import Connection
 from tocsin.pipeline.embedded import EmbeddedEngine
+from tocsin.pipeline.identity.admission import Admission, host_of
+from tocsin.pipeline.identity.principal import Principal
+from tocsin.pipeline.intake import Intake
 from tocsin.pipeline.letters import Letter
+from tocsin.pipeline.limits import ConnectionBook, Quota
+from tocsin.pipeline.listen import keep_alive, listen, parse_address, peer_of, remove_socket
+from tocsin.pipeline.server_config import ServerConfig
 from tocsin.pipeline.slices import Taken
-from tocsin.schemas.codec import MAX_RECORD_BYTES
-from tocsin.schemas.errors import ClockAheadError, ConfigError, EngineError, SchemaError
+from tocsin.pipeline.supervised import SupervisedThread
+from tocsin.schemas.codec import decode
+from tocsin.schemas.errors import ClockAheadError, FieldError, IdentityError, SchemaError
+from tocsin.schemas.records import ModelAnnouncement, Tick
+from tocsin.schemas.trouble_log import TroubleLog
+from tocsin.schemas.validate import check_int
+
+__all__ = ["AgentServer", "ServerConfig", "parse_address"]
 
 _LOG = logging.getLogger("tocsin.server")
-_CHUNK_BYTES = 1 << 18
-_KEPT_DEAD_LETTERS = 1000
-
-
-@dataclass(slots=True)
-class _Connection:
-    """One agent."""
-
-    peer: socket.socket
-    host: str = ""
-    inbox: bytearray = field(default_factory=bytearray)
-    outbox: bytearray = field(default_factory=bytearray)
-    taken_count: int = 0
-    acked_count: int = 0
-
-
-def parse_address(text: str) -> tuple[str, Any]:
-    """``unix:PATH`` or ``HOST:PORT`` -> ("unix", path) or ("tcp", (host, port)).
-
-    Raises:
-        ConfigError: neither.
-    """
-    if text.startswith("unix:") and len(text) > len("unix:"):
-        return "unix", text.removeprefix("unix:")
-    host, colon, port = text.rpartition(":")
-    if colon and host and port.isdigit() and int(port) < 1 << 16:
-        return "tcp", (host.strip("[]"), int(port))
-    raise ConfigError("listen", text, "unix:PATH or HOST:PORT")
+_CHUNK_BYTES: Final = 1 << 18
+_KEPT_DEAD_LETTERS: Final = 1000
+_KEPT_DATA_BYTES: Final = 1024
+_KEPT_MESSAGE_CHARACTERS: Final = 500
+_ACCEPTS_A_TURN: Final = 64
+_PAUSE_SECONDS: Final = 1.0
+_FORGET_EVERY_SECONDS: Final = 30.0
+_OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class AgentServer:
-    """The engine's ear."""
+    """The engine's listener."""
 
     def __init__(
         self,
@@ -64,6 +58,8 @@ class AgentServer:
         address: str,
         now_ns: Callable[[], int],
         on_letter: Callable[[str, Letter], None] = lambda _kind, _letter: None,
+        config: ServerConfig | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Bind.
 
@@ -72,6 +68,8 @@ class AgentServer:
             address: ``unix:PATH`` or ``HOST:PORT`` (port 0: any).
             now_ns: the engine's clock.
             on_letter: gets what could not be used: kind (``dead-letters``, ``late``) and letter.
+            config: bounds.
+            clock: seconds that only grow: how long a peer takes is measured with it.
 
         Raises:
             EngineError: the address is taken.
@@ -80,36 +78,62 @@ class AgentServer:
         self._engine = engine
         self._now_ns = now_ns
         self._on_letter = on_letter
+        self._clock = clock
+        self.commit: Callable[[], bool] = lambda: True
+        """Makes sure that what was taken outlives this process; until it can, nothing is acknowledged."""
+        config = config or ServerConfig()
+        self._limits = config.limits
+        self._admission = Admission(config.gate, config.tls, now_ns)
+        self._book = ConnectionBook(config.limits)
+        self._quota = Quota(config.limits)
+        self._intake = Intake(config.intake, engine.has_open_verdict, engine.forget_job)
         self._selector = selectors.DefaultSelector()
-        self._listener, self.address = _listen(address)
+        self._listener, self.address = listen(address, config.gate.socket_mode)
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._wake_in, self._wake_out = socket.socketpair()
         self._selector.register(self._wake_in, selectors.EVENT_READ, None)
-        self._connections: dict[socket.socket, _Connection] = {}
+        self._backlog: dict[Connection, None] = {}
+        self._turn_number = self._inbox_bytes = 0
+        self._paused_until: float | None = None
+        self._looked_seconds = self._forgot_seconds = clock()
         self._closing = False
         self._probes: deque[tuple[str, dict[str, Any]]] = deque()
+        self._troubles = TroubleLog(_LOG)
         self.counters: Counter[str] = Counter()
         self.dead_letters: deque[Letter] = deque(maxlen=_KEPT_DEAD_LETTERS)
-        self._thread = threading.Thread(target=self._run, name="agents", daemon=True)
+        self.thread = SupervisedThread("agents", self._run)
 
     def start(self) -> None:
         """Begin to listen."""
-        self._thread.start()
+        self.thread.start()
 
     def close(self) -> None:
         """Stop and free the address."""
         self._closing = True
         with contextlib.suppress(OSError):  # closed twice, or by a thread that had just looked
             self._wake_out.send(b"x")
-        self._thread.join(5.0)
-        kind, where = parse_address(self.address)
-        if kind == "unix":
-            Path(where).unlink(missing_ok=True)
+        self.thread.join(5.0)
+        remove_socket(self.address)
 
     @property
     def connected_hosts(self) -> tuple[str, ...]:
         """Hosts whose agent is connected now."""
-        return tuple(sorted(c.host for c in list(self._connections.values()) if c.host))
+        return tuple(sorted({c.host for c in list(self._book.all.values()) if c.host}))
+
+    @property
+    def live_hosts(self) -> frozenset[str]:
+        """Hosts that are connected and have sent what they had kept while nobody listened."""
+        return frozenset(c.host for c in list(self._book.all.values()) if c.host and c.is_live)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread that listens runs."""
+        return self.thread.is_alive()
+
+    @property
+    def inbox_bytes(self) -> int:
+        """What was received and is not worked off."""
+        return self._inbox_bytes
 
     def probe(self, host: str, request: dict[str, Any]) -> None:
         """Ask the agent of a host something (it answers with a ``ProbeAnswer`` record)."""
@@ -119,176 +143,267 @@ class AgentServer:
 
     def _run(self) -> None:
         while not self._closing:
-            for key, mask in self._selector.select(timeout=1.0):
-                peer = key.fileobj
-                if peer is self._listener:
-                    self._accept()
-                elif peer is self._wake_in:
-                    self._wake_in.recv(4096)
-                    self._send_probes()
-                elif isinstance(peer, socket.socket) and peer in self._connections:
-                    self._supervised(self._connections[peer], mask)
-        for connection in list(self._connections.values()):
+            self.turn(0.0 if self._backlog else 1.0)
+        self.stop_now()
+
+    def stop_now(self) -> None:
+        """Close all sockets, in the thread that calls ``turn``."""
+        for connection in list(self._book.all.values()):
             self._drop(connection, "closing")
         for end in (self._listener, self._wake_in, self._wake_out):
             end.close()
+        self._selector.close()
+
+    def turn(self, timeout_seconds: float = 0.0) -> None:
+        """Let everybody who has something to say have a share; the thread that listens calls it again and again."""
+        ready: dict[Connection, int] = {}
+        for key, mask in self._selector.select(timeout_seconds):
+            if key.fileobj is self._listener:
+                self._accept()
+            elif key.fileobj is self._wake_in:
+                self._wake_in.recv(4096)
+                self._send_probes()
+            elif key.data is not None:
+                ready[key.data] = mask
+        for connection in self._backlog:
+            ready.setdefault(connection, selectors.EVENT_READ)
+        self._quota.next_turn()
+        self._turn_number += 1
+        # Those who were served longest ago are first: within one address's share, too, everybody's turn comes.
+        for connection, mask in sorted(ready.items(), key=lambda entry: entry[0].served_turn):
+            if connection.peer.fileno() >= 0:  # another's turn may have closed it
+                self._supervised(connection, mask)
+        now = self._clock()
+        if now - self._looked_seconds >= 1.0 or now < self._looked_seconds:
+            self._looked_seconds = now
+            self._look_around(now)
+
+    def _look_around(self, now: float) -> None:
+        """Once a second: who takes too long, and what may be forgotten."""
+        for connection, why in self._book.overdue(now):
+            self._drop(connection, why)
+        for connection, error in self._admission.cut_off(self._book.all.values(), now):
+            self._turn_away(connection, error)
+        if self._admission.trouble:
+            self._troubles.warn("credentials not read", "credentials", error=self._admission.trouble)
+        if self._paused_until is not None and now >= self._paused_until:
+            self._paused_until = None
+            self._selector.register(self._listener, selectors.EVENT_READ, None)
+        if now - self._forgot_seconds >= _FORGET_EVERY_SECONDS:
+            self._forgot_seconds = now
+            self._intake.forget_old(self._engine.known_jobs(), now)
+        for connection in list(self._book.all.values()):
+            if connection.acknowledge(self.commit):  # it could not be kept at first
+                self._supervised(connection, selectors.EVENT_WRITE)
+        self._troubles.flush()
 
     def _accept(self) -> None:
-        try:
-            peer, _ = self._listener.accept()
-        except OSError as error:
-            _LOG.warning("accept failed", extra={"error": str(error)})
-            return
-        peer.setblocking(False)
-        self._connections[peer] = _Connection(peer)
-        self._selector.register(peer, selectors.EVENT_READ, None)
-        self.counters["connections"] += 1
+        for _ in range(_ACCEPTS_A_TURN):
+            try:
+                peer, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._troubles.warn("accept failed", errno.errorcode.get(error.errno or 0, ""), error=str(error))
+                self.counters["accept_failures"] += 1
+                if error.errno in _OUT_OF_DESCRIPTORS:  # the same connection waits on: do not spin
+                    self._selector.unregister(self._listener)
+                    self._paused_until = self._clock() + _PAUSE_SECONDS
+                return
+            self._take_in(peer)
 
-    def _supervised(self, connection: _Connection, mask: int) -> None:
+    def _take_in(self, peer: socket.socket) -> None:
+        peer.setblocking(False)
+        keep_alive(peer)
+        now, address = self._clock(), peer_of(peer)
+        self.counters["connections"] += 1
+        try:
+            connection = Connection(self._admission.wrap(peer), address, now, now)
+        except OSError:  # gone already
+            peer.close()
+            return
+        self._selector.register(connection.peer, selectors.EVENT_READ, connection)
+        gone = self._book.add(connection)
+        if gone is not None:
+            self._drop(gone, "too_many_connections")
+        if gone is not connection:
+            self._supervised(connection, 0)
+
+    def _supervised(self, connection: Connection, mask: int) -> None:
         """Serve one agent; what nobody foresaw costs this connection, not the others."""
         try:
             self._serve(connection, mask)
-        except Exception:  # noqa: BLE001  # the supervising loop of all agents
-            _LOG.exception("connection failed", extra={"host": connection.host})
+        except IdentityError as error:
+            self._turn_away(connection, error)
+        except OSError as error:
+            self._troubles.info("connection broke", errno.errorcode.get(error.errno or 0, ""), host=connection.host)
+            self._drop(connection, "broken")
+        except Exception as error:  # noqa: BLE001  # the supervising loop of all agents
+            self._troubles.exception("connection failed", type(error).__name__, host=connection.host)
             self.counters["connection_errors"] += 1
-            if connection.peer in self._connections:
-                self._drop(connection, "internal_error")
+            self._drop(connection, "internal_error")
+        self._account(connection)
+        while self._inbox_bytes > self._limits.inbox_bytes:
+            self._drop(max(self._book.all.values(), key=lambda one: one.counted_bytes), "inboxes_full")
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether the thread that listens runs."""
-        return self._thread.is_alive()
+    def _account(self, connection: Connection) -> None:
+        """Count its inbox among all."""
+        if connection.peer.fileno() >= 0:
+            self._inbox_bytes += len(connection.inbox) - connection.counted_bytes
+            connection.counted_bytes = len(connection.inbox)
 
-    def _serve(self, connection: _Connection, mask: int) -> None:
-        try:
-            if mask & selectors.EVENT_READ:
+    def _serve(self, connection: Connection, mask: int) -> None:
+        limits = self._limits
+        if connection.sign_in is None and not self._admission.begin(connection):
+            self._wait_for(connection)
+            return
+        if mask & selectors.EVENT_READ and not connection.has_message(limits):
+            with contextlib.suppress(BlockingIOError):  # a part of a TLS record
                 data = connection.peer.recv(_CHUNK_BYTES)
                 if not data:
                     self._drop(connection, "closed_by_agent")
                     return
                 connection.inbox += data
-                if not self._take_messages(connection):
-                    return
-            self._flush(connection)
-        except OSError as error:
-            self._drop(connection, str(error))
+                connection.heard_seconds = self._clock()
+        if not self._take_messages(connection):
+            return
+        if connection.has_message(limits):
+            self._backlog[connection] = None
+            connection.message_seconds = None  # it waits for us
+        else:
+            self._backlog.pop(connection, None)
+        self._flush(connection)
 
-    def _take_messages(self, connection: _Connection) -> bool:
-        """Work off whole messages; False when the connection had to be closed."""
-        inbox, at = connection.inbox, 0
-        while len(inbox) - at >= 4:
-            length = int.from_bytes(inbox[at : at + 4], "little")
-            if length > MAX_RECORD_BYTES:
-                self._dead(connection, "too_large", f"message of {length} bytes, at most {MAX_RECORD_BYTES}", b"")
+    def _take_messages(self, connection: Connection) -> bool:
+        """Work off whole messages while the share lasts; False when the connection had to be closed."""
+        limits, taken = self._limits, 0
+        while connection.has_message(limits) and self._quota.has_left(connection.group):
+            if connection.is_oversize(limits):
+                self._dead(connection, "too_large", f"message of {connection.next_bytes} bytes", b"")
                 self._drop(connection, "too_large")
                 return False
-            if len(inbox) - at - 4 < length:
-                break
-            self._take(connection, bytes(inbox[at + 4 : at + 4 + length]))
-            at += 4 + length
-        del inbox[:at]
-        if connection.taken_count > connection.acked_count:
-            connection.acked_count = connection.taken_count
-            self._say(connection, {"t": "ack", "count": connection.taken_count})
+            data = connection.pop_message()
+            self._quota.spend(connection.group, len(data))
+            self.counters["messages"] += 1
+            self._take(connection, data)
+            if connection.peer.fileno() < 0:
+                return False
+            taken += 1
+        if taken:
+            connection.served_turn = self._turn_number
+        if taken or not connection.inbox:
+            connection.message_seconds = None
+        if connection.inbox and connection.message_seconds is None:
+            connection.message_seconds = self._clock()
+        connection.acknowledge(self.commit)
         return True
 
-    def _take(self, connection: _Connection, data: bytes) -> None:
+    def _take(self, connection: Connection, sealed: bytes) -> None:
+        """Take a sealed message, or the hello; ``IdentityError`` where either proves nothing."""
+        sign_in = connection.sign_in
+        if sign_in is None or sign_in.principal is None:
+            self._sign_in(connection, self._admission.hello(connection, sealed))
+        else:
+            self._take_opened(connection, sign_in.principal, sign_in.open(sealed))
+
+    def _turn_away(self, connection: Connection, error: IdentityError) -> None:
+        """End a connection whose peer does not prove who it is; an agent of an older version understands this, too."""
+        self._dead(connection, error.reason, str(error), b"")
+        connection.say({"t": "refused", "reason": error.reason, "message": str(error)[:_KEPT_MESSAGE_CHARACTERS]})
+        with contextlib.suppress(OSError):  # gone, or it does not read: it is closed anyway
+            connection.peer.send(connection.outbox)
+        self._drop(connection, error.reason)
+
+    def _take_opened(self, connection: Connection, principal: Principal, data: bytes) -> None:
         if data[:1] == b"{":
             self._control(connection, data)
             return
         index = connection.taken_count
         connection.taken_count += 1
         self.counters["bytes"] += len(data)
+        now_ns = self._now_ns()
         try:
-            taken = self._engine.take(data, self._now_ns())
+            record = decode(data, now_ns=now_ns)
+            principal.check(record)
+            if not isinstance(record, ModelAnnouncement | Tick):
+                self._intake.check(principal.share_of(record), record, self._clock())
+            taken = self._engine.take_record(record, data, now_ns)
             if taken is Taken.LATE:
-                self._on_letter("late", Letter(self._now_ns(), connection.host, "late", "", data))
+                self._on_letter("late", Letter(now_ns, connection.host, "late", "", data))
         except ClockAheadError as error:
             refused = {"index": index, "reason": error.reason, "message": str(error), "ahead_ns": error.ahead_ns}
-            self._say(connection, {"t": "refused", **refused})
+            connection.say({"t": "refused", **refused})
             self.counters["refused_clock_ahead"] += 1
-        except SchemaError as error:
+        except (SchemaError, IdentityError) as error:
             self._dead(connection, error.reason, str(error), data)
-            self._say(connection, {"t": "refused", "index": index, "reason": error.reason, "message": str(error)})
+            message = str(error)[:_KEPT_MESSAGE_CHARACTERS]
+            connection.say({"t": "refused", "index": index, "reason": error.reason, "message": message})
 
-    def _control(self, connection: _Connection, data: bytes) -> None:
+    def _control(self, connection: Connection, data: bytes) -> None:
         try:
             message = json.loads(data)
             kind = message["t"]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            if kind == "hello":
+                raise FieldError("hello.host", message.get("host"), f"said once, as {connection.host!r}")
+            if kind == "clock":
+                t0 = check_int(message.get("t0"), "clock.t0", -(1 << 63), (1 << 63) - 1)
+                connection.say({"t": "clock", "t0": t0, "engine_ns": self._now_ns()})
+            elif kind == "live":
+                connection.is_live = True
+        except (ValueError, KeyError, TypeError, RecursionError, FieldError) as error:
             self._dead(connection, "bad_control", f"control message: {error}", data)
-            return
-        if kind == "hello":
-            connection.host = str(message.get("host", ""))
-            self._say(connection, {"t": "welcome", "engine_ns": self._now_ns()})
-        elif kind == "clock":
-            self._say(connection, {"t": "clock", "t0": message.get("t0"), "engine_ns": self._now_ns()})
 
-    def _dead(self, connection: _Connection, reason: str, message: str, data: bytes) -> None:
+    def _sign_in(self, connection: Connection, principal: Principal) -> None:
+        """From now on its share and its limits are those of this peer."""
+        connection.host = host_of(principal)
+        older = self._book.sign_in(connection, principal.label)
+        if older is not None:
+            self._drop(older, "replaced_by_newer")
+        connection.say({"t": "welcome", "engine_ns": self._now_ns()})
+
+    def _dead(self, connection: Connection, reason: str, message: str, data: bytes) -> None:
         self.counters[f"dead_letters_{reason}"] += 1
+        message = message[:_KEPT_MESSAGE_CHARACTERS]
         letter = Letter(self._now_ns(), connection.host, reason, message, data)
-        self.dead_letters.append(replace(letter, data=data[:1024]))
+        self.dead_letters.append(replace(letter, data=data[:_KEPT_DATA_BYTES]))
         self._on_letter("dead-letters", letter)
-        _LOG.warning("dead letter", extra={"host": connection.host, "reason": reason, "detail": message})
-
-    def _say(self, connection: _Connection, message: dict[str, Any]) -> None:
-        text = json.dumps(message).encode()
-        connection.outbox += len(text).to_bytes(4, "little") + text
+        self._troubles.warn("dead letter", reason, host=connection.host, reason=reason, detail=message)
 
     def _send_probes(self) -> None:
         while self._probes:
             host, message = self._probes.popleft()
-            for connection in list(self._connections.values()):
+            for connection in list(self._book.all.values()):
                 if connection.host == host:
-                    self._say(connection, message)
-                    self._flush(connection)
+                    connection.say(message)
+                    self._supervised(connection, selectors.EVENT_WRITE)
 
-    def _flush(self, connection: _Connection) -> None:
+    def _flush(self, connection: Connection) -> None:
         if connection.outbox:
             try:
                 sent = connection.peer.send(connection.outbox)
             except BlockingIOError:
                 sent = 0
             del connection.outbox[:sent]
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.outbox else 0)
-        self._selector.modify(connection.peer, wanted, None)
+            if len(connection.outbox) > self._limits.outbox_bytes:
+                self._drop(connection, "answers_unread")
+                return
+            if sent or connection.unread_seconds is None:
+                connection.unread_seconds = self._clock() if connection.outbox else None
+        self._wait_for(connection)
 
-    def _drop(self, connection: _Connection, why: str) -> None:
-        _LOG.info("agent disconnected", extra={"host": connection.host, "why": why})
-        self._selector.unregister(connection.peer)
-        del self._connections[connection.peer]
-        connection.peer.close()
+    def _wait_for(self, connection: Connection) -> None:
+        """Wake up when it says something, or when it reads again what waits for it."""
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.has_to_write else 0)
+        self._selector.modify(connection.peer, wanted, connection)
 
-
-def _listen(address: str) -> tuple[socket.socket, str]:
-    kind, where = parse_address(address)
-    listener = socket.socket(socket.AF_UNIX if kind == "unix" else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        if kind == "unix":
-            _clear_stale(where)
-            Path(where).parent.mkdir(parents=True, exist_ok=True)
-        else:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(where)
-    except OSError as error:
-        listener.close()
-        raise EngineError(f"cannot listen on {address}: {error}") from error
-    listener.listen(1024)
-    listener.setblocking(False)
-    if kind == "unix":
-        return listener, f"unix:{where}"
-    host, port = listener.getsockname()[:2]
-    return listener, f"{host}:{port}"
-
-
-def _clear_stale(path: str) -> None:
-    """Remove a socket that nobody listens on any more."""
-    if not Path(path).exists():
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as trial:
-        try:
-            trial.connect(path)
-        except OSError:
-            Path(path).unlink(missing_ok=True)
+    def _drop(self, connection: Connection, why: str) -> None:
+        """Close a connection for a named reason; twice is once."""
+        if connection.peer.fileno() < 0:
             return
-    raise EngineError(f"cannot listen on unix:{path}: another engine listens there")
+        self._troubles.info("agent disconnected", why, host=connection.host, address=connection.address, why=why)
+        self.counters[f"closed_{why}"] += 1
+        self._inbox_bytes -= connection.counted_bytes
+        self._selector.unregister(connection.peer)
+        self._book.remove(connection)
+        self._backlog.pop(connection, None)
+        connection.peer.close()

@@ -5,31 +5,45 @@ One process, threads, never forked (chDB hangs in a forked child).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tocsin.pipeline.control import ControlServer, Message, sql_handler
+from tocsin.pipeline.catch_up import CatchUp, CatchUpConfig
+from tocsin.pipeline.clock_watch import EngineTime
+from tocsin.pipeline.control import OLD_TICK_SECONDS, ControlServer, Message, sql_handler
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig, EngineOutput
-from tocsin.pipeline.health import HealthMinutes
-from tocsin.pipeline.letters import Letter, LetterFile
+from tocsin.pipeline.job_failure import JobFailure
+from tocsin.pipeline.letter_desk import LetterDesk
+from tocsin.pipeline.letters import DEAD_LETTERS, Letter
+from tocsin.pipeline.model_desk import model_handler
 from tocsin.pipeline.model_shelf import FILE_NAME, ModelShelf
-from tocsin.pipeline.proposals import changes_of, proposals_of
+from tocsin.pipeline.proposals import HoldRules, ProposalBook
 from tocsin.pipeline.recording.desk import RecordingDesk
-from tocsin.pipeline.server import AgentServer
-from tocsin.pipeline.store_writer import StoreWriter, Write
-from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, Store
-from tocsin.pipeline.stores.rows import summary_of
-from tocsin.schemas.prometheus_text import Family, Sample
-from tocsin.schemas.records import NS_PER_SECOND
-from tocsin.schemas.verdicts import Action, Verdict, VerdictState
+from tocsin.pipeline.recovery import Recovery, RecoveryConfig, Repeat
+from tocsin.pipeline.scribe import Scribe
+from tocsin.pipeline.server import AgentServer, ServerConfig
+from tocsin.pipeline.service_memory import ServiceMemory
+from tocsin.pipeline.service_metrics import families_of
+from tocsin.pipeline.store_writer import StoreWriter
+from tocsin.pipeline.stores.base import Store
+from tocsin.pipeline.supervised import SupervisedThread, describe_dead
+from tocsin.schemas.codec import encode
+from tocsin.schemas.errors import StoreError
+from tocsin.schemas.prometheus_text import Family
+from tocsin.schemas.reasons import Reason, StateLoss
+from tocsin.schemas.records import NS_PER_SECOND, JobRecord
+from tocsin.schemas.trouble_log import TroubleLog
 
 _LOG = logging.getLogger("tocsin.service")
+_KEPT_EVENTS = 20
+_FLOORS_NS = 86_400 * NS_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +56,12 @@ class ServiceConfig:
         letter_folder: where dead letters and late records are kept, None: only counted.
         model_folder: where announced models are remembered over a restart, None: nowhere.
         engine: operators and slices.
+        server: bounds of the listener.
+        recovery: where the engine's state is kept over a restart, None: nowhere.
+        catch_up: how time goes on after one.
         evidence_after_seconds: the series behind a verdict is written again this long after.
         kept_verdict_count: verdict lines kept for clients that come later.
+        hold: how long rows of hard actions wait.
     """
 
     listen: str
@@ -51,8 +69,12 @@ class ServiceConfig:
     letter_folder: Path | None = None
     model_folder: Path | None = None
     engine: EngineConfig = field(default_factory=EngineConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+    recovery: RecoveryConfig | None = None
+    catch_up: CatchUpConfig = field(default_factory=CatchUpConfig)
     evidence_after_seconds: int = 30
     kept_verdict_count: int = 10_000
+    hold: HoldRules = field(default_factory=HoldRules)
 
 
 class EngineService:
@@ -64,6 +86,7 @@ class EngineService:
         store: Store,
         now_ns: Callable[[], int] = time.time_ns,
         writer: StoreWriter | None = None,
+        steady_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """Wire it; ``start`` begins.
 
@@ -72,84 +95,157 @@ class EngineService:
             store: answers users' queries.
             now_ns: the wall clock.
             writer: writes to the store; None: one for a store that is migrated.
+            steady_ns: a clock that nobody sets: it tells when the wall clock was.
         """
         self._config = config
-        self._now_ns = now_ns
+        self._steady_ns = steady_ns
+        self.time = EngineTime(now_ns, steady_ns)
         self.engine = EmbeddedEngine(config.engine)
         folder = config.model_folder
         self._shelf = None if folder is None else ModelShelf(folder / FILE_NAME, self.engine.models)
-        self._letters = {
-            kind: LetterFile(config.letter_folder, kind) for kind in ("dead-letters", "late") if config.letter_folder
-        }
-        self.server = AgentServer(self.engine, config.listen, now_ns, self._keep_letter)
-        self._writer = writer or StoreWriter(store)
-        self._lines: list[dict[str, Any]] = []
-        self._dropped_lines = 0
-        self._spoken = threading.Condition()
-        self._minutes = HealthMinutes()
-        self._detector_seconds: dict[str, float] = defaultdict(float)
-        self._proposed: dict[str, tuple[Action, ...]] = {}
-        self._again: list[tuple[int, Verdict]] = []
+        self.letters = LetterDesk(config.letter_folder)
+        self.writer = writer or StoreWriter(store)
+        self.clock = self.time.watch
+        proposals = ProposalBook(config.hold, now_ns(), self.engine.changes_of)
+        self.memory = ServiceMemory(config.kept_verdict_count, proposals)
+        self._scribe = Scribe(self.engine, self.memory, self.writer, self._supervised, config.evidence_after_seconds)
+        self.detector_seconds: dict[str, float] = defaultdict(float)
+        self.failures: Counter[str] = Counter()
+        """What raised and was caught, by part."""
+        self.pages: list[str] = []
+        """Where the pages for metrics and probes are, or why they are not there."""
+        self.recovery = self._recovery(config)
+        self.server = AgentServer(self.engine, config.listen, now_ns, self.letters.put, config.server)
+        if self.recovery is not None:
+            self.server.commit = self.recovery.ledger.commit
+        self._store = store
+        self._catch_up: CatchUp | None = None
+        self._troubles = TroubleLog(_LOG)
+        self._events: deque[dict[str, Any]] = deque(maxlen=_KEPT_EVENTS)
         self._stopping = threading.Event()
         self._recordings = RecordingDesk(self.engine)
-        self._started_ns = now_ns()
-        self._tick_seconds = 0.0
+        self._started_ns = self._ticked_ns = steady_ns()
+        self.tick_seconds = 0.0
         self._control = ControlServer(
             config.control_path,
             {
                 "sql": sql_handler(store.query),
                 "status": self._status,
+                "health": self._health,
                 "verdicts": self._verdicts,
+                "model": model_handler(self.engine.take_record, now_ns),
                 "record": self._recordings.record,
                 "record_stop": self._recordings.record_stop,
             },
         )
-        self._ticker = threading.Thread(target=self._tick_forever, name="ticker", daemon=True)
+        self._ticker = SupervisedThread("ticker", self._tick_forever)
 
-    def _keep_letter(self, kind: str, letter: Letter) -> None:
-        """Keep what could not be used; a full disk must not stop the rest."""
-        if kind not in self._letters:
-            return
-        try:
-            self._letters[kind].write(letter)
-        except OSError as error:
-            _LOG.warning("letter lost", extra={"kind": kind, "error": str(error), "reason": letter.reason})
+    def _recovery(self, config: ServiceConfig) -> Recovery | None:
+        if config.recovery is None:
+            return None
+        return Recovery(config.recovery, self.engine, self.memory, self._keep_isolated)
+
+    def _keep_isolated(self, record: JobRecord) -> None:
+        """A record with which the engine ended twice."""
+        reason = StateLoss.JUDGED_AT_TWO_ENDS.value
+        self.failures[reason] += 1
+        text = f"job {record.job.job_id}: the engine ended twice in a row while it judged it"
+        self.letters.put(DEAD_LETTERS, Letter(self.time.now_ns(), record.host, reason, text, encode(record)))
 
     def start(self, *, ticking: bool = True) -> None:
-        """Listen, write and tick.
+        """Take up what is kept, then listen, write and tick.
 
         Args:
-            ticking: False: somebody else calls ``tick``.
+            ticking: False: somebody else calls ``tick``, after ``catch_up`` where a state was found.
         """
+        self.letters.start()
+        self.writer.start()
+        if self.recovery is not None:
+            self._take_up(self.recovery)
         self._control.start()
         self.server.start()
-        self._writer.start()
+        self._ticked_ns = self._steady_ns()
         if ticking:
             self._ticker.start()
+
+    def _take_up(self, recovery: Recovery) -> None:
+        now_ns = self.time.now_ns()
+        found = recovery.take_up(now_ns, Repeat(self.tick, self._begin_jobs_anew), self._floors)
+        for loss in found.losses:
+            self._events.append({"ts_ns": now_ns, "name": loss.value})
+        if found.is_restored:
+            self._catch_up = CatchUp(
+                self.engine, lambda: self.server.live_hosts, self.time.now_ns, self._config.catch_up
+            )
+
+    def _floors(self) -> dict[str, int]:
+        """The newest updates of the verdicts that the database holds of the last day; none where it is away."""
+        try:
+            return self._store.newest_updates(self.time.now_ns() - _FLOORS_NS) if self.writer.is_prepared else {}
+        except StoreError as error:
+            _LOG.warning("verdicts of before are not known: their updates may begin anew", extra={"error": str(error)})
+            return {}
+
+    def catch_up(self) -> None:
+        """After a start that found a state: wait for known hosts, then work off the seconds up to now."""
+        if self._catch_up is not None:
+            self._catch_up.run(self.tick, self._stopping)
+            self._catch_up = None
 
     def stop(self) -> None:
         """Stop in order: no record that was taken loses its verdict's row."""
         self._stopping.set()
         self._recordings.close()
-        if self._ticker.is_alive():
-            self._ticker.join(5.0)
+        self._ticker.join(5.0)
         self.server.close()
-        self._writer.put(Write(health=tuple(self._minutes.finish_all(self.engine.late_by_host))))
-        self._writer.stop()
-        with self._spoken:
-            self._spoken.notify_all()
+        self.letters.close()
+        if self.recovery is not None:
+            self.recovery.stop()
+        self._scribe.finish_minutes()
+        self.writer.stop()
+        with self.memory.spoken:
+            self.memory.spoken.notify_all()
         self._control.close()
 
     def _tick_forever(self) -> None:
         """A tick at each full second: slices close one lateness after their end."""
+        self.catch_up()
         while not self._stopping.is_set():
-            now = self._now_ns()
+            now = self.time.now_ns()
             due = (now // NS_PER_SECOND + 1) * NS_PER_SECOND
             if self._stopping.wait((due - now) / NS_PER_SECOND):
                 return
             begin = time.perf_counter()
-            self.tick(due)
-            self._tick_seconds = time.perf_counter() - begin
+            self.on_second(due)
+            self.tick_seconds = time.perf_counter() - begin
+
+    def on_second(self, due_ns: int) -> None:
+        """Tick, unless the wall clock was set since the last time: then all jobs begin anew at the new time.
+
+        Args:
+            due_ns: the full second that the clock was expected to show by now.
+        """
+        change_ns = self.time.look(self.engine.host_times)
+        now_ns = self.time.now_ns()
+        if change_ns:
+            self._begin_anew(change_ns)
+        elif abs(now_ns - due_ns) < NS_PER_SECOND:
+            self.tick(due_ns)  # a wait may end a moment before its time
+        else:
+            self.tick(now_ns // NS_PER_SECOND * NS_PER_SECOND)
+
+    def _begin_anew(self, change_ns: int) -> None:
+        tick_ns = self.time.now_ns() // NS_PER_SECOND * NS_PER_SECOND
+        told = {"jump_seconds": change_ns / NS_PER_SECOND, "follows_hosts": bool(self.time.correction_ns)}
+        _LOG.error("the engine's clock was set: all jobs begin anew", extra=told)
+        self._events.append({"ts_ns": tick_ns, "name": Reason.CLOCK_JUMPED.value, **told})
+        self._begin_jobs_anew(tick_ns, Reason.CLOCK_JUMPED)
+
+    def _begin_jobs_anew(self, tick_ns: int, reason: Reason) -> None:
+        output = self.engine.begin_anew(tick_ns, reason)
+        self.memory.again.clear()
+        self._scribe.finish_minutes()
+        self._follow_up(output, tick_ns)
 
     def tick(self, tick_ns: int) -> None:
         """Move time: work off the job seconds that are complete, speak and write what follows.
@@ -158,62 +254,45 @@ class EngineService:
         """
         output = self.engine.tick(tick_ns)
         if self._shelf is not None:
-            self._shelf.keep()
+            with self._supervised("model_shelf"):
+                self._shelf.keep()
         for name, seconds in self.engine.take_detector_seconds().items():
-            self._detector_seconds[name] += seconds
-        for verdict in output.verdicts:
-            self._speak(verdict)
-        self._writer.put(self._write_of(output, tick_ns))
+            self.detector_seconds[name] += seconds
+        self._follow_up(output, tick_ns)
+        if self.recovery is not None:
+            with self._supervised("snapshot"):
+                self.recovery.keep(tick_ns)
 
-    def _speak(self, verdict: Verdict) -> None:
-        _LOG.info(
-            "verdict",
-            extra={
-                "job": verdict.job.job_id,
-                "verdict_id": verdict.verdict_id,
-                "update": verdict.update,
-                "state": verdict.state.value,
-                "fault": verdict.fault.value,
-                "cause": verdict.cause,
-                "reason": verdict.reason,
-                "suspects": [s.component.name for s in verdict.suspects],
-                "action": verdict.action.value,
-            },
-        )
-        with self._spoken:
-            self._lines.append({"verdict": verdict.to_line(), "summary": summary_of(verdict)})
-            if len(self._lines) > self._config.kept_verdict_count:
-                self._dropped_lines += len(self._lines) - self._config.kept_verdict_count
-                del self._lines[: -self._config.kept_verdict_count]
-            self._spoken.notify_all()
+    def _follow_up(self, output: EngineOutput, tick_ns: int) -> None:
+        """Speak and write what a tick led to; a part that fails ends neither the others nor the ticker."""
+        for failure in output.failures:
+            self._keep_failure(failure, tick_ns)
+        for _, entry in output.refused:
+            letter = Letter(tick_ns, entry.host, entry.reason.value, entry.sentence, entry.data)
+            self.letters.put(DEAD_LETTERS, letter)
+        self._scribe.follow_up(output, tick_ns)
+        self._ticked_ns = self._steady_ns()
+        self._troubles.flush()
 
-    def _write_of(self, output: EngineOutput, tick_ns: int) -> Write:
-        evidence: list[EvidencePoint] = []
-        for verdict in output.verdicts:
-            evidence.extend(self._evidence(verdict, tick_ns))
-            if verdict.state is VerdictState.OPEN:
-                self._again.append((tick_ns + self._config.evidence_after_seconds * NS_PER_SECOND, verdict))
-        for due in [entry for entry in self._again if entry[0] <= tick_ns]:
-            self._again.remove(due)
-            evidence.extend(self._evidence(due[1], tick_ns))
-        actions = tuple(change for verdict in output.verdicts for change in self._changes_of(verdict))
-        for job, entry in output.health:
-            self._minutes.count(job, entry)
-        for anomaly in output.anomalies:
-            self._minutes.score(anomaly)
-        health = self._minutes.finish(tick_ns, self.engine.late_by_host)
-        return Write(output.verdicts, tuple(evidence), actions, tuple(health))
+    @contextlib.contextmanager
+    def _supervised(self, part: str) -> Iterator[None]:
+        """What is raised inside costs this part one turn: it is counted, and said in the log."""
+        try:
+            yield
+        except Exception:  # noqa: BLE001  # supervising: one part must not end the ticker
+            self._troubles.exception("part failed", part, part=part)
+            self.failures[part] += 1
 
-    def _changes_of(self, verdict: Verdict) -> Iterator[ActionChange]:
-        """What becomes of actions."""
-        yield from changes_of(verdict, self._proposed.pop(verdict.verdict_id, ()))
-        proposed = proposals_of(verdict)
-        if proposed:
-            self._proposed[verdict.verdict_id] = proposed
-
-    def _evidence(self, verdict: Verdict, until_ns: int) -> list[EvidencePoint]:
-        history = self.engine.history(verdict.job)
-        return [] if history is None else history.evidence(verdict, until_ns)
+    def _keep_failure(self, failure: JobFailure, tick_ns: int) -> None:
+        """A job whose operators raised: its turn's records become dead letters."""
+        self.failures[Reason.OPERATOR_FAILED.value] += 1
+        event = {"ts_ns": tick_ns, "name": Reason.OPERATOR_FAILED.value, "job": failure.job.job_id}
+        self._events.append({**event, "error": failure.text})
+        for data in failure.records or (b"",):
+            letter = Letter(
+                tick_ns, "", Reason.OPERATOR_FAILED.value, f"job {failure.job.job_id}: {failure.text}", data
+            )
+            self.letters.put(DEAD_LETTERS, letter)
 
     def _status(self, request: Message) -> Message:
         job_id = request.get("job_id")
@@ -225,78 +304,79 @@ class EngineService:
             for letter in list(self.server.dead_letters)[-10:]
         ]
         status["ranks"] = status["jobs"][-1]["ranks"] if status["jobs"] else {}
-        return status
+        status["events"] = list(self._events)
+        status["pages"] = list(self.pages)
+        status["state"] = {} if self.recovery is None else self.recovery.figures
+        status["letters_dropped"] = sum(self.letters.dropped.values())
+        return {**status, **self._health(request)}
+
+    def _health(self, _request: Message) -> Message:
+        """What ``incidents`` and ``status`` ask first: an engine that does not tick knows nothing."""
+        (is_live, live), (is_ready, ready) = self.health(), self.ready()
+        return {
+            "tick_age_seconds": self.tick_age_seconds(),
+            "is_live": is_live,
+            "live": live,
+            "is_ready": is_ready,
+            "ready": ready,
+        }
 
     def _verdicts(self, request: Message) -> Iterator[Message]:
         """All lines after the first ``after``, then each new one as it is spoken."""
-        after = request.get("after", 0)
+        after, memory = request.get("after", 0), self.memory
         at = after if isinstance(after, int) else 0
         while not self._stopping.is_set():
-            with self._spoken:
-                first = max(0, at - self._dropped_lines)
-                lines = self._lines[first:]
-                at = self._dropped_lines + len(self._lines)
+            with memory.spoken:
+                first = max(0, at - memory.dropped_count)
+                lines = memory.lines[first:]
+                at = memory.dropped_count + len(memory.lines)
                 if not lines:
-                    self._spoken.wait(0.5)
+                    memory.spoken.wait(0.5)
             yield from lines
             if not lines:
                 yield {}
 
+    def tick_age_seconds(self) -> float:
+        """How long ago the newest tick was worked off (the start, where there is none)."""
+        return (self._steady_ns() - self._ticked_ns) / NS_PER_SECOND
+
+    def age_seconds(self) -> float:
+        """How long ago it was made."""
+        return (self._steady_ns() - self._started_ns) / NS_PER_SECOND
+
+    def _threads(self) -> list[SupervisedThread]:
+        threads = [self._ticker, self.server.thread, self.letters.thread, self.writer.thread, self._control.thread]
+        threads += [self.recovery.thread] if self.recovery is not None else []
+        return [thread for thread in threads if thread is not None]
+
+    def death(self) -> str:
+        """Which threads have died, "" = none: a process in which one did must end, so that somebody starts it anew."""
+        return "" if self._stopping.is_set() else describe_dead(self._threads())
+
     def health(self) -> tuple[bool, str]:
-        """Whether the engine does its work, for ``/healthz``."""
-        alive = {"ticker": self._ticker.is_alive(), "store": self._writer.is_alive()}
-        dead = [name for name, is_alive in alive.items() if not is_alive]
-        if not self.server.is_alive:
-            dead.append("agents")
-        return (not dead, f"dead threads: {', '.join(dead)}" if dead else "ok")
+        """Whether the engine does its work, for ``/healthz``: threads and ticks only.
+
+        An outage of the database is no reason to start the engine anew.
+        """
+        dead = [thread.name for thread in self._threads() if not thread.is_alive()]
+        if dead:
+            return False, f"dead threads: {', '.join(dead)}"
+        age_seconds = self.tick_age_seconds()
+        if age_seconds > OLD_TICK_SECONDS:
+            return False, f"newest tick {age_seconds:.0f} s old: nothing is judged"
+        return True, f"ok, newest tick {age_seconds:.1f} s old"
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether what it takes is kept and what it says reaches the database, for ``/readyz``."""
+        if self.recovery is not None and self.recovery.trouble:
+            return False, f"the journal cannot be written: {self.recovery.trouble}"
+        if not self.writer.is_alive():
+            return False, "the database's thread does not run"
+        if self.writer.trouble:
+            waiting = self.writer.waiting_count
+            return False, f"the database takes nothing ({waiting} writes wait): {self.writer.trouble}"
+        return True, "ok"
 
     def families(self) -> list[Family]:
         """The engine's metrics, for ``/metrics``."""
-        engine, server, models = self.engine.counters, self.server.counters, self.engine.models.counters
-        return [
-            _counter("tocsin_engine_records_total", "Records by what became of them.", "outcome", engine, "records_"),
-            _counter("tocsin_engine_dead_letters_total", "Dead letters by reason.", "reason", server, "dead_letters_"),
-            _counter("tocsin_engine_refused_total", "Records refused, by reason.", "reason", server, "refused_"),
-            _counter("tocsin_engine_connections_total", "Agents' connections.", "outcome", server, "connection"),
-            Family(
-                "tocsin_engine_verdict_lines_total",
-                "counter",
-                "Verdict lines by state and reason.",
-                tuple(
-                    Sample({"state": state, "reason": reason}, count)
-                    for (state, reason), count in sorted(self.engine.verdicts_by_reason.items())
-                ),
-            ),
-            Family(
-                "tocsin_engine_slices_total",
-                "counter",
-                "Slices worked off: of a second, and of metrics.",
-                (Sample({"kind": "second"}, engine["turns"]), Sample({"kind": "metrics"}, engine["metric_slices"])),
-            ),
-            Family(
-                "tocsin_engine_detector_seconds_total",
-                "counter",
-                "Time that each detector worked.",
-                tuple(Sample({"detector": name}, seconds) for name, seconds in sorted(self._detector_seconds.items())),
-            ),
-            _counter("tocsin_engine_models_total", "Announced models by what became of them.", "outcome", models, ""),
-            _gauge("tocsin_engine_jobs", "Jobs that have a turn each second.", len(self.engine.jobs())),
-            _gauge("tocsin_engine_agents", "Connected agents.", len(self.server.connected_hosts)),
-            _gauge("tocsin_engine_tick_seconds", "Time the last tick took.", self._tick_seconds),
-            _gauge("tocsin_engine_store_queue", "Writes that wait for the database.", self._writer.waiting_count),
-            _gauge("tocsin_engine_store_errors", "Failed writes so far.", self._writer.error_count),
-            _gauge("tocsin_engine_up_seconds", "Age.", (self._now_ns() - self._started_ns) / NS_PER_SECOND),
-        ]
-
-
-def _counter(name: str, text: str, label: str, counts: Mapping[str, int], prefix: str) -> Family:
-    samples = tuple(
-        Sample({label: key.removeprefix(prefix)}, value)
-        for key, value in sorted(counts.items())
-        if key.startswith(prefix)
-    )
-    return Family(name, "counter", text, samples)
-
-
-def _gauge(name: str, text: str, value: float) -> Family:
-    return Family(name, "gauge", text, (Sample({}, value),))
+        return families_of(self)

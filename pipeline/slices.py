@@ -8,7 +8,8 @@ Only ticks move the watermark here: ``watermark = newest tick - lateness``.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from urllib.parse import quote
@@ -16,6 +17,7 @@ from urllib.parse import quote
 from tocsin.pipeline.frame_blocks import MAGIC, FrameBlock, MetricSlice, decode_block, encode_block
 from tocsin.pipeline.operators.base import pack_state, unpack_state
 from tocsin.schemas.codec import decode, encode
+from tocsin.schemas.errors import FieldError, TooManyError
 from tocsin.schemas.records import (
     METRIC_SLICE_NS,
     NS_PER_SECOND,
@@ -48,6 +50,8 @@ _KIND_ORDER: dict[type, int] = {
     FrameBlock: 8,
 }
 Held = JobRecord | FrameBlock
+_LITTLE_BYTES = 1 << 20
+"""What a host may hold whatever the others do."""
 
 
 class Taken(StrEnum):
@@ -69,6 +73,9 @@ class SliceConfig:
         lateness_ns: how long a slice waits after its end.
         max_ahead_ns: records stamped further ahead of the newest tick are refused.
         forget_job_after_ns: a job without any record for this long is forgotten.
+        max_slice_ns: longest slice: five sampling ticks of an hour.
+        host_held_bytes: of one host's records in one job that wait for their slice's end.
+        held_bytes: of all records that wait; when they are more, hosts that hold little are heard still.
     """
 
     fast_slice_ns: int = NS_PER_SECOND
@@ -76,6 +83,9 @@ class SliceConfig:
     lateness_ns: int = NS_PER_SECOND
     max_ahead_ns: int = 2 * NS_PER_SECOND
     forget_job_after_ns: int = 3600 * NS_PER_SECOND
+    max_slice_ns: int = 5 * 3600 * NS_PER_SECOND
+    host_held_bytes: int = 48 << 20
+    held_bytes: int = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +113,8 @@ class _JobBuffer:
     last_ts_ns: int
     fast: dict[int, dict[bytes, Held]] = field(default_factory=dict)
     metrics: dict[tuple[int, int], dict[bytes, Held]] = field(default_factory=dict)
+    held_bytes: Counter[str] = field(default_factory=Counter)
+    """By host; blocks of frames of many hosts are not counted: who makes them has bounds of its own."""
 
 
 class SliceBuffer:
@@ -117,6 +129,12 @@ class SliceBuffer:
         self._config = config
         self._tick_ns: int | None = None
         self._jobs: dict[JobKey, _JobBuffer] = {}
+        self._held_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Of all records that wait for the end of their slice."""
+        return self._held_bytes
 
     @property
     def watermark_ns(self) -> int | None:
@@ -142,16 +160,23 @@ class SliceBuffer:
             return metric_slice_ns(record.tick_ns, self._config.metric_slice_ns)
         return self._config.fast_slice_ns
 
-    def add(self, record: Held, data: bytes | None = None) -> Taken:
+    def add(self, record: Held, data: bytes | None = None, *, may_be_ahead: bool = False) -> Taken:
         """Take one record.
 
         Args:
             record: the decoded record, or a block of frames (its bytes are needed).
             data: its bytes as received, where there are any: they decide what a duplicate is.
+            may_be_ahead: the ticks are behind, and catch up: whoever is ahead of them is not ahead of the time.
+
+        Raises:
+            FieldError: its slice is longer than any.
+            TooManyError: as much of its host is held as may be.
         """
         end_ns = self.slice_end_ns(record)
+        if isinstance(record, Frame) and self._length_ns(record) > self._config.max_slice_ns:
+            raise FieldError("frame.tick_ns", record.tick_ns, f"at most {self._config.max_slice_ns // 5}")
         if self._tick_ns is not None:
-            if record.ts_ns > self._tick_ns + self._config.max_ahead_ns:
+            if record.ts_ns > self._tick_ns + self._config.max_ahead_ns and not may_be_ahead:
                 return Taken.AHEAD
             if end_ns <= self._tick_ns - self._config.lateness_ns:
                 return Taken.LATE
@@ -174,20 +199,72 @@ class SliceBuffer:
             held = buffer.fast.setdefault(end_ns, {})
         if key in held:
             return Taken.DUPLICATE
+        self._hold(buffer, record, len(key))
         held[key] = record
         return Taken.OK
 
-    def advance(self, tick_ns: int) -> list[Turn]:
-        """Move time to ``tick_ns`` and return the turns that are complete, in order of (end, job)."""
+    def _hold(self, buffer: _JobBuffer, record: Held, size: int) -> None:
+        """Count what is held, or refuse it."""
+        if isinstance(record, FrameBlock):
+            return
+        config, of_host = self._config, buffer.held_bytes[record.host] + size
+        is_full = self._held_bytes + size > config.held_bytes and of_host > _LITTLE_BYTES
+        if of_host > config.host_held_bytes or is_full:
+            who = f"of host {record.host[:80]!r} in job {record.job.job_id[:80]!r} are held"
+            raise TooManyError("bytes_held", who, config.host_held_bytes)
+        buffer.held_bytes[record.host] = of_host
+        self._held_bytes += size
+
+    def _release(self, buffer: _JobBuffer, held: Mapping[bytes, Held]) -> Mapping[bytes, Held]:
+        """Count what is held no more; returns it."""
+        for key, record in held.items():
+            if not isinstance(record, FrameBlock):
+                buffer.held_bytes[record.host] -= len(key)
+                self._held_bytes -= len(key)
+                if not buffer.held_bytes[record.host]:
+                    del buffer.held_bytes[record.host]
+        return held
+
+    def _drop_job(self, job: JobKey) -> None:
+        buffer = self._jobs.pop(job, None)
+        if buffer is not None:
+            self._held_bytes -= buffer.held_bytes.total()
+
+    def forget(self, job: JobKey) -> None:
+        """Drop what is held of a job: it has no turn any more."""
+        self._drop_job(job)
+
+    def begin_anew(self, tick_ns: int) -> None:
+        """Drop all that is held, and let time begin at ``tick_ns``, which may lie before where it stood."""
+        self._tick_ns = tick_ns
+        first_ns = (tick_ns - self._config.lateness_ns) // self._config.fast_slice_ns + 1
+        self._jobs = {job: _JobBuffer(first_ns * self._config.fast_slice_ns, tick_ns) for job in self._jobs}
+        self._held_bytes = 0
+
+    def advance(self, tick_ns: int, on_failure: Callable[[JobKey, Exception], None] | None = None) -> list[Turn]:
+        """Move time to ``tick_ns`` and return the turns that are complete, in order of (end, job).
+
+        Args:
+            tick_ns: the newest tick.
+            on_failure: told where a job's turns cannot be made; what is held of it is dropped. None: it is raised.
+        """
         if self._tick_ns is not None and tick_ns <= self._tick_ns:
             return []
         self._tick_ns = tick_ns
         watermark = tick_ns - self._config.lateness_ns
         turns: list[Turn] = []
         for job, buffer in list(self._jobs.items()):
-            turns.extend(self._turns_of(job, buffer, watermark))
+            try:
+                turns.extend(self._turns_of(job, buffer, watermark))
+            except Exception as error:  # supervising: one job's records must not stop the others
+                if on_failure is None:
+                    raise
+                self._drop_job(job)
+                self._jobs[job] = _JobBuffer((watermark // NS_PER_SECOND + 1) * NS_PER_SECOND, buffer.last_ts_ns)
+                on_failure(job, error)
+                continue
             if watermark - buffer.last_ts_ns > self._config.forget_job_after_ns:
-                del self._jobs[job]
+                self._drop_job(job)
         turns.sort(key=lambda turn: (turn.end_ns, turn.job))
         return turns
 
@@ -196,9 +273,9 @@ class SliceBuffer:
         step = self._config.fast_slice_ns
         while buffer.next_end_ns <= watermark:
             end = buffer.next_end_ns
-            fast = Slice(job, end - step, end, _records(_canonical(buffer.fast.pop(end, {}))))
+            fast = Slice(job, end - step, end, _records(_canonical(self._release(buffer, buffer.fast.pop(end, {})))))
             ending = sorted(key for key in buffer.metrics if key[0] <= end)
-            metrics = tuple(_metric_slice(job, key, buffer.metrics.pop(key)) for key in ending)
+            metrics = tuple(_metric_slice(job, key, self._release(buffer, buffer.metrics.pop(key))) for key in ending)
             turns.append(Turn(job, end, fast, metrics))
             buffer.next_end_ns = end + step
         return turns
@@ -221,7 +298,7 @@ class SliceBuffer:
     def restore(self, parts: Mapping[str, bytes]) -> None:
         """Take back what ``snapshot`` gave."""
         self._jobs.clear()
-        self._tick_ns = None
+        self._tick_ns, self._held_bytes = None, 0
         for name in parts:
             if not name.startswith("job:"):
                 continue

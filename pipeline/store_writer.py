@@ -18,6 +18,7 @@ from typing import TypeVar
 from tocsin.pipeline.open_verdicts import OpenVerdicts
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, Store
 from tocsin.pipeline.stores.patience import Patience, PatienceConfig
+from tocsin.pipeline.supervised import SupervisedThread
 from tocsin.schemas.errors import RowRefusedError, StoreError
 from tocsin.schemas.verdicts import Verdict
 
@@ -32,16 +33,26 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Rows of one tick."""
+    """Rows of one tick.
+
+    Attributes:
+        verdicts: updates.
+        evidence: the series behind them.
+        actions: what becomes of actions.
+        health: how well hosts were watched.
+        overdue_ns: open verdicts that expired by then and were not renewed are closed, 0: none are looked for.
+    """
 
     verdicts: tuple[Verdict, ...] = ()
     evidence: tuple[EvidencePoint, ...] = ()
     actions: tuple[ActionChange, ...] = ()
     health: tuple[HostHealth, ...] = ()
+    overdue_ns: int = 0
 
     def __len__(self) -> int:
-        """Rows."""
-        return len(self.verdicts) + len(self.evidence) + len(self.actions) + len(self.health)
+        """Rows, and what else there is to do."""
+        rows_count = len(self.verdicts) + len(self.evidence) + len(self.actions) + len(self.health)
+        return rows_count + (self.overdue_ns > 0)
 
     def __add__(self, other: Write) -> Write:
         """Both, this one first."""
@@ -50,6 +61,7 @@ class Write:
             self.evidence + other.evidence,
             self.actions + other.actions,
             self.health + other.health,
+            max(self.overdue_ns, other.overdue_ns),
         )
 
 
@@ -86,12 +98,12 @@ class StoreWriter:
         self._queue: queue.Queue[Write | None] = queue.Queue()
         self._until: float | None = None
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="store", daemon=True)
+        self.thread = SupervisedThread("store", self._run)
         self.error_count = 0
 
     def start(self) -> None:
         """Begin."""
-        self._thread.start()
+        self.thread.start()
 
     def put(self, write: Write) -> None:
         """Give rows; returns at once."""
@@ -103,11 +115,21 @@ class StoreWriter:
         self._until = self._clock() + LAST_TRY_SECONDS
         self._stopping.set()
         self._queue.put(None)
-        self._thread.join(3 * LAST_TRY_SECONDS)
+        self.thread.join(3 * LAST_TRY_SECONDS)
 
     def is_alive(self) -> bool:
         """Whether the thread runs."""
-        return self._thread.is_alive()
+        return self.thread.is_alive()
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the database was there, and its tables of this version, when it was made."""
+        return self._is_prepared
+
+    @property
+    def trouble(self) -> str:
+        """Why the database takes nothing now, "" = it takes what it is given, or nothing was given."""
+        return self._patience.last_words
 
     @property
     def waiting_count(self) -> int:
@@ -115,7 +137,7 @@ class StoreWriter:
         return self._queue.qsize()
 
     def _run(self) -> None:
-        if not self._is_prepared and not self._persist(lambda: prepare(self._store, self._open_verdicts)):
+        if not self._is_prepared and not self._persist(lambda: prepare(self._store)):
             self._give_up(Write())
             return
         while True:
@@ -150,20 +172,39 @@ class StoreWriter:
         self._rows(self._store.write_host_health, work.health)
         if self._open_verdicts is not None:
             self._open_verdicts.closed(work.verdicts)
+        if work.overdue_ns:
+            self._expire(work.overdue_ns)
+
+    def _expire(self, until_ns: int) -> None:
+        known = None if self._open_verdicts is None else self._open_verdicts.ids()
+        expired = self._store.expire_overdue(until_ns, known)
+        if expired:
+            _LOG.warning("verdicts expired: the engine that said them is gone", extra={"count": len(expired)})
+            if self._open_verdicts is not None:
+                self._open_verdicts.forget(expired)
 
     @staticmethod
     def _rows(write: Callable[[Sequence[T]], None], items: Sequence[T]) -> None:
-        """Write; a row that cannot be stored at all must not hold up the others."""
+        """Write; a row that cannot be stored at all must not hold up the others, nor end the thread."""
         if not items:
             return
         try:
             write(items)
-        except RowRefusedError:
+        except Exception as error:  # supervising: which of the rows it is shows one by one
+            if isinstance(error, StoreError) and not isinstance(error, RowRefusedError):
+                raise
             for item in items:
-                try:
-                    write([item])
-                except RowRefusedError as error:
-                    _LOG.error("row lost: the database cannot take it", extra={"error": str(error), "row": repr(item)})
+                StoreWriter._row(write, item)
+
+    @staticmethod
+    def _row(write: Callable[[Sequence[T]], None], item: T) -> None:
+        try:
+            write([item])
+        except Exception as error:  # supervising: the next row is another's incident
+            if isinstance(error, StoreError) and not isinstance(error, RowRefusedError):
+                raise
+            told = {"error": f"{type(error).__name__}: {error}"[:500], "row": repr(item)[:2000]}
+            _LOG.error("row lost: the database cannot take it", extra=told)
 
     def _persist(self, work: Callable[[], None]) -> bool:
         """Do it until it is done; False: told to stop before."""
@@ -199,16 +240,10 @@ class StoreWriter:
             _LOG.error("rows lost: the database is still away", extra=lost)
 
 
-def prepare(store: Store, open_verdicts: OpenVerdicts | None) -> None:
-    """Bring the tables to this version; expire what the engine before this one left open.
+def prepare(store: Store) -> None:
+    """Bring the tables to this version; what an engine before this one left open stays so until it expires.
 
     Raises:
         StoreError: it cannot be done now, or not at all.
     """
     store.migrate()
-    if open_verdicts is None:  # a database of our own
-        store.expire_left_open()
-        return
-    left = open_verdicts.left()
-    store.expire_left_open(left)
-    open_verdicts.forget(left)

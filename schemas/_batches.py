@@ -14,8 +14,13 @@ from tocsin.schemas.metrics import BUILTIN_TABLE, BUILTIN_TABLE_ID
 from tocsin.schemas.records import CollectiveBatch, CollectiveRecord, Frame, StepBatch, StepRecord
 from tocsin.schemas.validate import (
     INT64_MAX,
+    MAX_COORDINATE,
+    MAX_GPUS,
     MAX_NAME_BYTES,
+    MAX_RANKS,
     MAX_ROWS,
+    MAX_STEP,
+    MAX_TICK_NS,
     MIN_TICK_NS,
     NS_PER_DAY,
     UINT32_MAX,
@@ -36,8 +41,8 @@ _ROW_COUNT = 1
 
 STEP_COLUMNS: tuple[Column, ...] = (
     IntColumn(2, "ts_ns", "q", 0),
-    IntColumn(3, "rank", "i", 0),
-    IntColumn(4, "step", "q", 0),
+    IntColumn(3, "rank", "i", 0, high=MAX_RANKS - 1),
+    IntColumn(4, "step", "q", 0, high=MAX_STEP),
     FloatColumn(5, "duration_seconds", optional=False),
     FloatColumn(6, "data_seconds"),
     FloatColumn(7, "forward_seconds"),
@@ -52,20 +57,20 @@ _STEP_ORDER = (0, 1, 2)  # ts_ns, rank, step
 COLLECTIVE_COLUMNS: tuple[Column, ...] = (
     IntColumn(2, "ts_ns", "q", 0),
     TextColumn(3, "record", choices=("completion", "state")),
-    IntColumn(4, "rank", "i", 0),
+    IntColumn(4, "rank", "i", 0, high=MAX_RANKS - 1),
     TextColumn(5, "comm_id"),
     TextColumn(6, "op_name", empty=True),
     IntColumn(7, "op_seq", "q", -1),
     IntColumn(8, "msg_bytes", "q", -1, default_value=-1),
     IntColumn(9, "start_ns", "q", 0, default_value=0),
     IntColumn(10, "end_ns", "q", 0, default_value=0),
-    IntColumn(11, "channel", "i", -1, default_value=-1),
+    IntColumn(11, "channel", "i", -1, default_value=-1, high=MAX_COORDINATE),
     IntColumn(12, "total_chunks", "i", -1, default_value=-1),
     IntColumn(13, "gpu_ready", "i", -1, default_value=-1),
     IntColumn(14, "rdma_transmitted", "i", -1, default_value=-1),
     IntColumn(15, "rdma_done", "i", -1, default_value=-1),
     TextColumn(16, "dtype", default_value="", empty=True),
-    IntColumn(17, "peer", "i", -1, default_value=-1),
+    IntColumn(17, "peer", "i", -1, default_value=-1, high=MAX_RANKS - 1),
 )
 _COLLECTIVE_ORDER = (0, 2, 3, 5)  # ts_ns, rank, comm_id, op_seq
 _START, _END = 7, 8  # places of start_ns and end_ns among the columns
@@ -80,7 +85,7 @@ def pack_frame(frame: Frame) -> Sections:
     check_int(frame.table_id, "frame.table_id", 1, UINT32_MAX)
     check_int(frame.tick_count, "frame.tick_count", 1, MAX_ROWS)
     check_int(frame.first_tick_ns, "frame.first_tick_ns", 0, INT64_MAX)
-    check_int(frame.tick_ns, "frame.tick_ns", 1, NS_PER_DAY)
+    check_int(frame.tick_ns, "frame.tick_ns", 1, MAX_TICK_NS)
     for row, uuid in enumerate(frame.gpu_uuids):
         check_name(uuid, f"frame.gpu_uuids[{row}]")
     for name, matrix in (("gpu_matrix", frame.gpu_matrix), ("host_matrix", frame.host_matrix)):
@@ -125,8 +130,11 @@ def _check_frame(frame: Frame) -> None:
     ticks, uuids = frame.tick_count, frame.gpu_uuids
     if not 1 <= ticks <= MAX_ROWS:
         raise FieldError("frame.tick_count", ticks, f"from 1 to {MAX_ROWS}")
-    if not MIN_TICK_NS <= frame.tick_ns <= NS_PER_DAY // ticks:
-        raise FieldError("frame.tick_ns", frame.tick_ns, f"at least {MIN_TICK_NS}, and {ticks} of them at most a day")
+    if not MIN_TICK_NS <= frame.tick_ns <= min(MAX_TICK_NS, NS_PER_DAY // ticks):
+        must = f"from {MIN_TICK_NS} to {MAX_TICK_NS}, and {ticks} of them at most a day"
+        raise FieldError("frame.tick_ns", frame.tick_ns, must)
+    if len(uuids) > MAX_GPUS:
+        raise FieldError("frame.gpu_uuids", len(uuids), f"at most {MAX_GPUS} GPUs")
     if len(set(uuids)) != len(uuids) or "" in uuids or max(map(len, uuids), default=0) > MAX_NAME_BYTES:
         raise FieldError("frame.gpu_uuids", uuids, "different from each other, not empty, not overlong")
     gpu_bytes, host_bytes = len(frame.gpu_matrix), len(frame.host_matrix)

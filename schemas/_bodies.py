@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 
 from tocsin.schemas._wire import Header, section
 from tocsin.schemas.errors import FieldError
-from tocsin.schemas.event_payloads import check_numbers
+from tocsin.schemas.event_payloads import check_payload
 from tocsin.schemas.metrics import BadDirection, Metric, MetricTable, Scope
 from tocsin.schemas.model_announcement import MAX_MODEL_BYTES, ModelAnnouncement
 from tocsin.schemas.records import (
@@ -31,10 +31,13 @@ from tocsin.schemas.records import (
     Topology,
 )
 from tocsin.schemas.validate import (
-    INT32_MAX,
     INT64_MAX,
+    MAX_COORDINATE,
+    MAX_GPUS,
+    MAX_RANKS,
     UINT32_MAX,
     ObjectReader,
+    check_name,
     dump_json,
     load_json,
 )
@@ -76,12 +79,12 @@ def write_event(event: Event) -> dict[str, Any]:
 
 def read_event(header: Header, body: ObjectReader) -> Event:
     """Read an event; raises ``FieldError``."""
-    check_numbers(body.name("name"), body.mapping("payload"), body.field("payload"))
+    check_payload(body.name("name"), body.mapping("payload"), body.field("payload"))
     return Event(
         header.job,
         header.host,
         header.ts_ns,
-        body.integer("rank", -1, INT32_MAX),
+        body.integer("rank", -1, MAX_RANKS - 1),
         body.choice("source", EventSource),
         body.name("name"),
         body.choice("severity", Severity),
@@ -120,16 +123,16 @@ def read_topology(header: Header, body: ObjectReader) -> Topology:
 
 def _read_place(place: ObjectReader) -> RankPlace:
     return RankPlace(
-        rank=place.integer("rank", 0, INT32_MAX),
+        rank=place.integer("rank", 0, MAX_RANKS - 1),
         host=place.name("host"),
-        gpu=place.integer("gpu", -1, INT32_MAX),
+        gpu=place.integer("gpu", -1, MAX_GPUS - 1),
         gpu_uuid=place.name("gpu_uuid", empty=True),
-        dp=place.integer("dp", -1, INT32_MAX),
-        pp=place.integer("pp", -1, INT32_MAX),
-        tp=place.integer("tp", -1, INT32_MAX),
+        dp=place.integer("dp", -1, MAX_COORDINATE),
+        pp=place.integer("pp", -1, MAX_COORDINATE),
+        tp=place.integer("tp", -1, MAX_COORDINATE),
         leaf=place.name("leaf", empty=True),
         minipod=place.name("minipod", empty=True),
-        world_size=place.integer("world_size", 0, INT32_MAX),
+        world_size=place.integer("world_size", 0, MAX_RANKS),
         pid=place.integer("pid", 0, INT64_MAX),
     )
 
@@ -147,7 +150,7 @@ def read_groups(header: Header, body: ObjectReader) -> Groups:
     """Read a group announcement; raises ``FieldError``."""
     groups = []
     for group in body.objects("groups"):
-        ranks = group.integers("ranks", 0, INT32_MAX)
+        ranks = group.integers("ranks", 0, MAX_RANKS - 1)
         _check_distinct(ranks, group.field("ranks"), "rank")
         groups.append(CommGroup(group.name("comm_id"), group.choice("kind", GroupKind), ranks))
     return Groups(header.job, header.host, header.ts_ns, tuple(groups))
@@ -218,7 +221,7 @@ def read_status(header: Header, body: ObjectReader) -> HostStatus:
         header.ts_ns,
         body.integer("clock_offset_ns", -INT64_MAX),
         body.integer("clock_error_ns", 0),
-        body.integers("ranks_seen", 0, INT32_MAX),
+        body.integers("ranks_seen", 0, MAX_RANKS - 1),
         body.boolean("hook_present"),
         body.integer("dropped_count", 0),
         body.integer("spooled_count", 0),
@@ -229,9 +232,10 @@ def read_status(header: Header, body: ObjectReader) -> HostStatus:
 def _read_collectors(body: ObjectReader) -> dict[str, Any]:
     collectors = body.mapping("collectors")
     for name, values in collectors.items():
+        check_name(name, body.field("collectors"))
         state = ObjectReader(values, f"{body.field('collectors')}.{name}")
         state.boolean("ok")
-        state.number("seconds", 0.0)
+        state.seconds("seconds")
         state.text("reason")
     return collectors
 
@@ -249,7 +253,7 @@ def read_answer(header: Header, body: ObjectReader, payload: bytes) -> ProbeAnsw
         header.job,
         header.host,
         header.ts_ns,
-        body.integer("rank", -1, INT32_MAX),
+        body.integer("rank", -1, MAX_RANKS - 1),
         body.name("request_id"),
         cast(Probe, _one_of(body, "probe", _PROBES)),
         payload,

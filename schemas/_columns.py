@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tocsin.schemas.errors import DecodeError, FieldError
-from tocsin.schemas.validate import check_int, check_name
+from tocsin.schemas.validate import INT64_MAX, MAX_SECONDS, check_int, check_name
 
 _COUNT = struct.Struct("<I")
 _WIDTHS: dict[str, int] = {"B": 1, "H": 2, "I": 4, "i": 4, "q": 8, "d": 8}
@@ -39,6 +39,7 @@ class IntColumn:
         code: ``i`` for int32, ``q`` for int64.
         low: least value that a row may have.
         default_value: value of all rows where the section is missing; None: it must be there.
+        high: greatest value that a row may have.
     """
 
     section_id: int
@@ -46,6 +47,7 @@ class IntColumn:
     code: Literal["i", "q"]
     low: int
     default_value: int | None = None
+    high: int = INT64_MAX
 
     def pack(self, values: Sequence[int], path: str) -> bytes | None:
         """Pack one value a row; None where all are the default.
@@ -80,12 +82,12 @@ class IntColumn:
         return values
 
     def check(self, values: Sequence[int], path: str) -> None:
-        """Raise ``FieldError`` that names the row of a value that is too small."""
-        if values and min(values) < self.low:
+        """Raise ``FieldError`` that names the row of a value that is too small or too large."""
+        if values and (min(values) < self.low or max(values) > self.high):
             self._check_each(values, path)
 
     def _check_each(self, values: Sequence[int], path: str) -> None:
-        high = 2 ** (8 * _WIDTHS[self.code] - 1) - 1
+        high = min(self.high, 2 ** (8 * _WIDTHS[self.code] - 1) - 1)
         for row, value in enumerate(values):
             check_int(value, f"{path}.{self.name}[{row}]", self.low, high)
 
@@ -99,7 +101,7 @@ class FloatColumn:
         name: field of the row.
         optional: whether a row may have None.
         evidence: True: NaN, infinity and negative values are evidence; False: they are
-            errors, as the value is a duration.
+            errors, as the value is a duration, and so is one above ``MAX_SECONDS``.
     """
 
     section_id: int
@@ -166,7 +168,7 @@ class FloatColumn:
         """Check durations: the sum is no number where one of them is none."""
         if self.evidence or not present:
             return
-        if min(present) < 0.0 or not math.isfinite(sum(present)):
+        if min(present) < 0.0 or max(present) > MAX_SECONDS or not math.isfinite(sum(present)):
             self._check_each(values, path)
 
     def _check_each(self, values: Sequence[float | None], path: str) -> None:
@@ -175,8 +177,9 @@ class FloatColumn:
                 continue
             if type(value) not in (int, float):
                 raise FieldError(f"{path}.{self.name}[{row}]", value, "a number")
-            if not self.evidence and not (value is not None and 0.0 <= value < math.inf):
-                raise FieldError(f"{path}.{self.name}[{row}]", value, "a duration: finite, not negative")
+            if not self.evidence and not (value is not None and 0.0 <= value <= MAX_SECONDS):
+                must = f"a duration: not negative, at most {MAX_SECONDS:g} seconds"
+                raise FieldError(f"{path}.{self.name}[{row}]", value, must)
 
 
 @dataclass(frozen=True, slots=True)

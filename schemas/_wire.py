@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from tocsin.schemas.errors import DecodeError, FieldError, TruncatedError, UnknownKindError, VersionError
 from tocsin.schemas.records import JobKey
-from tocsin.schemas.validate import INT64_MAX, UINT32_MAX, check_int, check_name, check_near
+from tocsin.schemas.validate import INT64_MAX, MAX_ATTEMPT, check_int, check_name, check_near
 
 MAGIC = b"TC"
 WIRE_VERSION = 1
@@ -113,7 +113,7 @@ def seal(header: Header, sections: Iterable[tuple[int, bytes]]) -> bytes:
     if size > MAX_RECORD_BYTES:
         raise FieldError(f"{what}.length", size, f"at most {MAX_RECORD_BYTES} bytes")
     ts_ns = check_int(header.ts_ns, f"{what}.ts_ns", 0, INT64_MAX)
-    attempt = check_int(header.job.attempt, f"{what}.attempt", 0, UINT32_MAX)
+    attempt = check_int(header.job.attempt, f"{what}.attempt", 0, MAX_ATTEMPT)
     lengths = (len(names[0]), len(names[1]), len(names[2]))
     head = _HEADER.pack(MAGIC, WIRE_VERSION, header.kind, 0, *lengths, 0, size, attempt, ts_ns)
     crc = zlib.crc32(body, zlib.crc32(head[_CRC_END:], zlib.crc32(head[:_CRC_AT])))
@@ -175,10 +175,11 @@ def check_header(header: Header, now_ns: int | None) -> None:
     """Check names and time of a header that was read.
 
     Raises:
-        FieldError: an empty or overlong name, or a time that is too far away.
+        FieldError: an empty or overlong name, an attempt that is too large, or a time that is too far away.
     """
     what = label(header.kind)
     check_near(header.ts_ns, f"{what}.ts_ns", now_ns)
+    check_int(header.job.attempt, f"{what}.attempt", 0, MAX_ATTEMPT)
     if header.kind not in NOBODYS:
         check_name(header.job.cluster, f"{what}.cluster")
         check_name(header.job.job_id, f"{what}.job_id")

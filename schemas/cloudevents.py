@@ -14,8 +14,9 @@ from urllib.parse import quote
 
 from tocsin.schemas.errors import DecodeError, FieldError
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
-from tocsin.schemas.validate import INT32_MAX, UINT32_MAX, ObjectReader, check_int, dump_json, load_json
+from tocsin.schemas.validate import MAX_ATTEMPT, MAX_RANKS, ObjectReader, check_int, dump_json, load_json
 from tocsin.schemas.verdicts import (
+    MAX_WITNESSES,
     Action,
     ActionKind,
     Component,
@@ -25,6 +26,8 @@ from tocsin.schemas.verdicts import (
     Suspect,
     Verdict,
     VerdictState,
+    Witness,
+    WitnessKind,
     suspect_object,
 )
 
@@ -200,7 +203,16 @@ def _read_verdict(data: ObjectReader) -> Verdict:
         update=data.integer("update", 0),
         expires_ns=data.integer("expires_ns", 0),
         common=None if common is None else _read_component(common),
+        witnesses=_read_witnesses(data),
     )
+
+
+def _read_witnesses(data: ObjectReader) -> tuple[Witness, ...]:
+    """Who saw it; none in a verdict of a program that did not tell yet."""
+    found = data.optional_objects("witnesses")
+    if len(found) > MAX_WITNESSES:
+        raise FieldError(data.field("witnesses"), len(found), f"at most {MAX_WITNESSES}")
+    return tuple(Witness(one.name("host"), one.choice("kind", WitnessKind)) for one in found)
 
 
 def _read_action(data: ObjectReader) -> Action:
@@ -220,11 +232,11 @@ def _read_action(data: ObjectReader) -> Action:
 
 
 def _read_job(data: ObjectReader) -> JobKey:
-    return JobKey(data.name("cluster"), data.name("job_id"), data.integer("attempt", 0, UINT32_MAX))
+    return JobKey(data.name("cluster"), data.name("job_id"), data.integer("attempt", 0, MAX_ATTEMPT))
 
 
 def _read_suspect(suspect: ObjectReader) -> Suspect:
-    return Suspect(_read_component(suspect), suspect.optional_integers("ranks", 0, INT32_MAX))
+    return Suspect(_read_component(suspect), suspect.optional_integers("ranks", 0, MAX_RANKS - 1))
 
 
 def _write_component(component: Component) -> dict[str, Any]:

@@ -10,12 +10,15 @@ The tree::
     |       +-- VersionError        a wire version that this program does not read
     |       +-- UnknownKindError    a record kind that this program does not know
     |   +-- ModelRefusedError       an announced model is not used (reason)
+    |   +-- TooManyError            a peer speaks of more than one may: jobs, hosts, ranks, bytes held (reason)
     +-- ConfigError                 a setting or an argument is wrong (setting, value)
     +-- CollectorError              a source on the training host failed
     |   +-- NothingHere             the source does not exist on this host: not a failure
     +-- TransportError              the way from an agent to the engine
     |   +-- ClockAheadError         the receiver refused a record from the future
     |   +-- SpoolError              the disk spool cannot be used
+    |   +-- IdentityError           a peer does not prove who it is, or may not say what it says (reason)
+    +-- CredentialError             a file of credentials cannot be used (file, entry, field)
     +-- RecordingError              a recording's file is not as the format says (file, column, row)
     +-- RegistryError               the model registry: a file, or what was asked of it (reason, file)
     +-- StoreError                  the incident database
@@ -33,6 +36,8 @@ name used as a log field and as a metric label.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 
 class TocsinError(Exception):
@@ -59,19 +64,54 @@ class FieldError(SchemaError):
 
     def __init__(self, field: str, value: object, must: str) -> None:
         """Name the field, show the value, say what it must be."""
-        shown = _shown(value)
+        shown = short_form(value)
         super().__init__(f"{field} = {shown}: must be {must}")
         self.field = field
         self.value = value
 
 
-def _shown(value: object) -> str:
-    """A short form of any value; an integer of thousands of digits has no repr."""
+_SHOWN_CHARACTERS = 120
+_SHOWN_NODES = 64
+_SHOWN_DEPTH = 6
+_SHOWN_BITS = 128
+
+
+def short_form(value: object) -> str:
+    """A short form of any value, by its type; how large the value is makes it no dearer."""
     try:
-        shown = repr(value)
+        shown = _short(value, [_SHOWN_NODES], _SHOWN_DEPTH)
     except (ValueError, RecursionError):
         return f"a {type(value).__name__} that cannot be shown"
-    return shown if len(shown) <= 120 else shown[:117] + "..."
+    return shown if len(shown) <= _SHOWN_CHARACTERS else shown[: _SHOWN_CHARACTERS - 3] + "..."
+
+
+def _short(value: object, left: list[int], depth: int) -> str:
+    """Like ``repr``, of so many values (``left``) and so deep at most."""
+    left[0] -= 1
+    if left[0] < 0:
+        return "..."
+    if isinstance(value, int) and value.bit_length() > _SHOWN_BITS:
+        return f"an integer of {value.bit_length()} bit"
+    if isinstance(value, str | bytes | bytearray):
+        return repr(value[:_SHOWN_CHARACTERS])
+    if isinstance(value, dict | list | tuple | set | frozenset):
+        return _short_many(value, left, depth)
+    return repr(value)
+
+
+def _short_many(values: Collection[object], left: list[int], depth: int) -> str:
+    begin, end = {list: ("[", "]"), tuple: ("(", ")")}.get(type(values), ("{", "}"))
+    if not depth:
+        return f"{begin}...{end}"
+    parts: list[str] = []
+    for key in values:
+        if left[0] <= 0:
+            parts.append("...")
+            break
+        part = _short(key, left, depth - 1)
+        parts.append(f"{part}: {_short(values[key], left, depth - 1)}" if isinstance(values, dict) else part)
+    comma = "," if begin == "(" and len(parts) == 1 else ""
+    return f"{begin}{', '.join(parts)}{comma}{end}"
 
 
 class DecodeError(SchemaError):
@@ -109,6 +149,19 @@ class ModelRefusedError(SchemaError):
         """Keep the named reason, say the rest."""
         super().__init__(text)
         self.reason = reason
+
+
+class TooManyError(SchemaError):
+    """A record is well formed, and it is one too many: its sender made the engine remember as much as it may.
+
+    Attributes:
+        reason: ``too_many_`` and of what.
+    """
+
+    def __init__(self, what: str, who: str, most: int) -> None:
+        """Name what there is too much of, who does it, and the bound."""
+        super().__init__(f"{who} more than {most} {what.replace('_', ' ')}")
+        self.reason = f"too_many_{what}"
 
 
 class ConfigError(TocsinError):
@@ -161,6 +214,39 @@ class SpoolError(TransportError):
     """The disk spool cannot be used."""
 
     reason = "spool"
+
+
+class IdentityError(TransportError):
+    """A peer does not prove who it is, or says what its credential does not let it say.
+
+    Attributes:
+        reason: an ``IdentityRefusal``.
+    """
+
+    def __init__(self, reason: str, text: str) -> None:
+        """Keep the named reason, say the rest."""
+        super().__init__(text)
+        self.reason = str(reason)  # of an enumeration: plain text from here on
+
+
+class CredentialError(TocsinError):
+    """A file of credentials cannot be used; values are not shown: they may be secrets.
+
+    Attributes:
+        file: the file.
+        entry: which credential, from 0; None = the whole file.
+        field: its field, "" = the whole entry.
+    """
+
+    reason = "credentials"
+
+    def __init__(self, file: str, must: str, *, entry: int | None = None, field: str = "") -> None:
+        """Name file, entry and field, then say what they must be."""
+        place = file + ("" if entry is None else f", entry {entry}") + (f", field {field}" if field else "")
+        super().__init__(f"{place}: must be {must}")
+        self.file = file
+        self.entry = entry
+        self.field = field
 
 
 class RecordingError(TocsinError):

@@ -1,37 +1,139 @@
-"""Numbers in the payloads of fixed events: what is calculated with is checked where a record is read."""
+"""What the payloads of fixed events hold: what operators read is checked where a record is read.
+
+Each fixed event has a table of the keys that somebody calculates with, compares or prints, each
+with a rule for its value. Null or absent stays allowed everywhere (it is not known), and keys that
+no table names are ignored: collectors of others write more than we read.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
+from tocsin.schemas import events
 from tocsin.schemas.errors import FieldError
-from tocsin.schemas.events import EXIT, NAN, STALL, STOPPED
+from tocsin.schemas.validate import INT64_MAX, MAX_NAME_BYTES, MAX_RANKS, MAX_SECONDS, MAX_STEP, is_number
 
-NUMBERS: Final[Mapping[str, tuple[str, ...]]] = {
-    EXIT: ("code", "signal"),
-    NAN: ("step",),
-    STOPPED: ("stopped_ratio",),
-    STALL: ("beat_age_seconds", "elapsed_seconds"),
+ENDED_NS: Final = "ended_ns"
+"""When a rank ended (Unix ns), in an event that says it again: see ``collectors.endings``."""
+MAX_TEXT_CHARACTERS: Final = 1_000_000
+"""Of what a program wrote: the end of its output."""
+MAX_WORDS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a key of a payload may hold.
+
+    Attributes:
+        holds: whether a value, which is not null, is as it must be.
+        must: how it must be, for people.
+    """
+
+    holds: Callable[[Any], bool]
+    must: str
+
+
+def _numbers(low: float, high: float, what: str) -> Rule:
+    def holds(value: Any) -> bool:
+        return is_number(value) and low <= value <= high
+
+    return Rule(holds, f"{what}, or null")
+
+
+def _is_word(value: Any) -> bool:
+    return type(value) is str and len(value) <= MAX_NAME_BYTES
+
+
+def _are_words(value: Any) -> bool:
+    return isinstance(value, list | tuple) and len(value) <= MAX_WORDS and all(map(_is_word, value))
+
+
+NUMBER: Final = _numbers(-INT64_MAX, INT64_MAX, "a number of at most 64 bit")
+SECONDS: Final = _numbers(-MAX_SECONDS, MAX_SECONDS, f"a number of seconds, at most {MAX_SECONDS:g}")
+STEP: Final = _numbers(-1, MAX_STEP, f"a number from -1 to {MAX_STEP}")
+WORLD: Final = _numbers(-1, MAX_RANKS, f"a number from -1 to {MAX_RANKS}")
+WORD: Final = Rule(_is_word, f"a text of at most {MAX_NAME_BYTES} characters, or null")
+TEXT: Final = Rule(
+    lambda value: type(value) is str and len(value) <= MAX_TEXT_CHARACTERS,
+    f"a text of at most {MAX_TEXT_CHARACTERS} characters, or null",
+)
+FLAG: Final = Rule(lambda value: type(value) in (bool, int) and value in (0, 1), "true or false, or null")
+WORDS: Final = Rule(_are_words, f"a list of at most {MAX_WORDS} texts, or null")
+SCALAR: Final = Rule(lambda value: _is_word(value) or is_number(value), "a text, a number, or null")
+
+_GPU: Final = {"uuid": WORD, "pci": WORD, "at_start": FLAG}
+
+RULES: Final[Mapping[str, Mapping[str, Rule]]] = {
+    events.PCIE_LINK: {**_GPU, "gen": NUMBER, "width": NUMBER, "max_gen": NUMBER, "max_width": NUMBER},
+    events.CLOCKS_EVENT: {**_GPU, "reasons": WORDS},
+    events.ECC: {**_GPU, "kind": WORD, "count": NUMBER, "device": WORD},
+    events.NVLINK_ERROR: {**_GPU, "kind": WORD, "count": NUMBER, "link": NUMBER, "state": WORD},
+    events.ROW_REMAP: {**_GPU, "pending": FLAG, "failure": FLAG},
+    events.IB_PORT: {
+        "port": WORD,
+        "state": WORD,
+        "at_start": FLAG,
+        **dict.fromkeys(("rate_gbps", "max_rate_gbps", "link_downed", "flaps"), NUMBER),
+    },
+    events.PHASE: {"phase": WORD, "edge": WORD},
+    events.AGENT: {"edge": WORD},
+    events.XID: {**_GPU, "code": NUMBER, "recovery_action": NUMBER, "architecture": WORD},
+    events.SXID: {"code": NUMBER, "severity": WORD, "pci": WORD, "link": NUMBER},
+    events.EXIT: {"code": NUMBER, "signal": NUMBER, "stderr_tail": TEXT, ENDED_NS: NUMBER},
+    events.PROCESS_GONE: {ENDED_NS: NUMBER},
+    events.BYE: {ENDED_NS: NUMBER},
+    events.STAGE: {"stage": WORD, "edge": WORD, "start_kind": WORD},
+    events.LOADER: {
+        "source": WORD,
+        "fetch_seconds": SECONDS,
+        **dict.fromkeys(("queue_depth", "rows", "tokens", "max_length", "sum_squared_lengths", "memory_bytes"), NUMBER),
+    },
+    events.NAN: {"step": STEP, "what": WORD, "where": WORD, "value": SCALAR},
+    events.HELLO: {"world_size": WORLD},
+    events.STOPPED: {"edge": WORD, "seconds": SECONDS, "stopped_ratio": NUMBER},
+    events.STALL: {
+        "edge": WORD,
+        "step": STEP,
+        "phase": WORD,
+        "in_collective": FLAG,
+        "elapsed_seconds": SECONDS,
+        "beat_age_seconds": SECONDS,
+    },
+    # A clock that was never set stands in 1970: these seconds are no duration of anything.
+    events.CLOCK_AHEAD: {"ahead_seconds": NUMBER},
+    events.CLOCK_STEP: {"step_seconds": NUMBER},
+    events.SPOOL_OVERFLOW: {"dropped_count": NUMBER},
+    events.KERNEL_LOG_LOST: {"dropped_count": NUMBER},
+    events.GPU_LOST: {"uuid": WORD, "pci": WORD},
+    events.GPU_RECOVERY: {**_GPU, "action": NUMBER},
+    events.OOM: {"process": WORD, "cgroup": FLAG},
+    events.SEGFAULT: {"process": WORD, "library": WORD},
+    events.FILE_SYSTEM: {"kind": WORD, "device": WORD, "remote": FLAG},
+    events.NET_LINK: {"device": WORD, "pci": WORD, "state": WORD},
+    events.THERMAL: {"device": WORD, "critical": FLAG},
+    events.PCIE_ERROR: {"pci": WORD, "kind": WORD},
 }
-"""Payload keys that are calculated with: a number, or null or absent where it is not known."""
+"""Fixed event -> key -> what it may hold."""
+
+STALL_KEYS: Final = tuple(RULES[events.STALL])
+"""What is kept of a ``stall`` event."""
 
 
-def check_numbers(name: str, payload: Mapping[str, Any], field: str) -> None:
-    """Hold the payload of a fixed event to ``NUMBERS``.
+def check_payload(name: str, payload: Mapping[str, Any], field: str) -> None:
+    """Hold the payload of a fixed event to ``RULES``.
 
     Raises:
-        FieldError: something else stands where a number must; names the key below ``field``.
+        FieldError: a key holds something else; names it below ``field``.
     """
-    for key in NUMBERS.get(name, ()):
+    for key, rule in RULES.get(name, {}).items():
         value = payload.get(key)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if value is not None and not is_number:
-            raise FieldError(f"{field}.{key}", value, "a number, or null")
+        if value is not None and not rule.holds(value):
+            raise FieldError(f"{field}.{key}", value, rule.must)
 
 
 def number(payload: Mapping[str, Any], key: str, default: float) -> float:
-    """A number of a payload that was checked; ``default`` where it is null or absent."""
+    """A number of a payload; ``default`` where it is null or absent, or where nobody checked it and it is none."""
     value = payload.get(key)
-    return default if value is None else value
+    return value if is_number(value) else default

@@ -1,29 +1,40 @@
 """Pure parser of PyTorch Flight Recorder dumps (formats 2.0 to 2.10, pickle and JSON).
 
 A dump is what one rank remembers of its collectives. Dumps are other people's files: a
-pickle is read with globals forbidden (nothing in it can be called), sizes are limited,
-and a wrong field is an error that names it. Unknown fields are ignored. What differs
+pickle is read by a reader of plain values (nothing in it can be called), what it may cost
+is bounded by its length (``tocsin.schemas.plain_pickle``, ``_dump_fields``), and a wrong field
+is an error that names it: nothing but ``SchemaError`` leaves this module. Unknown fields are ignored. What differs
 between versions and writers is levelled here: ids as int or text, ``nccl_version`` or
 ``comm_lib_version``, ``None`` or 0 for an unknown time, ranks as list or as text.
 """
 
 from __future__ import annotations
 
-import io
 import json
-import pickle
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
-from tocsin.schemas.errors import DecodeError, FieldError, TruncatedError, VersionError
+from tocsin.schemas._dump_fields import MAX_TEXT, DumpFields
+from tocsin.schemas.errors import (
+    DecodeError,
+    FieldError,
+    SchemaError,
+    TruncatedError,
+    VersionError,
+    short_form,
+)
+from tocsin.schemas.plain_pickle import load_plain, weigh
+from tocsin.schemas.validate import INT64_MAX
 
-MAX_DUMP_BYTES = 256 * 1024 * 1024
-"""A buffer of 2,000 entries with stacks stays far below."""
+MAX_DUMP_BYTES = 24_000_000
+"""A buffer of 20,000 entries with stacks stays below; a text of so many bytes takes four times the memory."""
 
-MAX_RANKS = 1_000_000
-MAX_ENTRIES = 1_000_000
+MAX_VALUES = 2_000_000
+"""Of a JSON dump: it has no stacks."""
+MAX_ENTRIES = 25_000
+"""PyTorch's own buffer holds 2,000, that of some launchers 20,000."""
 SUPPORTED_MAJOR = 2
 DTYPE_BYTES: Mapping[str, int] = {
     "Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4,
@@ -32,7 +43,9 @@ DTYPE_BYTES: Mapping[str, int] = {
 }  # fmt: skip
 """Bytes of one element, by the names of c10::ScalarType."""
 
-_P2P = re.compile(r"(?:send|recv) (\d+)(->|<-)(\d+)")
+_BLANKS = 4_096
+_VERSION = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4}){0,3}")
+_P2P = re.compile(r"(?:send|recv) ([0-9]{1,7})(->|<-)([0-9]{1,7})(?![0-9])")
 _RANK_AT_END = re.compile(r"(\d+)$")
 _SUFFIXES = (".json", ".pickle", ".pkl")
 
@@ -153,18 +166,6 @@ class FlightDump:
     nameless_ranks: tuple[int, ...] = ()
 
 
-class _NoGlobals(pickle.Unpickler):
-    """An unpickler that can build plain values only."""
-
-    def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
-        """Refuse: a dump needs no global, so one that asks for one is not a dump."""
-        raise DecodeError(f"pickle asks for {module_name}.{global_name}: a dump holds plain values only")
-
-    def persistent_load(self, pid: object, /) -> NoReturn:
-        """Refuse references out of the file."""
-        raise DecodeError(f"pickle refers to something outside the file ({pid!r})")
-
-
 def rank_of_filename(name: str) -> int:
     """Return the rank that a dump's file name ends in (``.json``, ``.pickle`` may follow).
 
@@ -193,191 +194,157 @@ def parse_dump(data: bytes) -> FlightDump:
         DecodeError: neither pickle nor JSON, cut short, too large, or asks for a global.
         FieldError: a field has a value that it may not have.
     """
-    return _dump_of(content_of(data))
+    content = content_of(data)
+    try:
+        return _dump_of(content)
+    except SchemaError:
+        raise
+    except Exception as error:  # the door for other people's files: nothing else leaves it
+        raise DecodeError(f"no readable dump ({type(error).__name__}: {str(error)[:200]})") from error
 
 
 def content_of(data: bytes) -> dict[Any, Any]:
-    """Read one dump as it stands in the file, nothing checked.
+    """Read one dump as it stands in the file; what its fields hold is not looked at.
+
+    What it may cost is bounded (``tocsin.schemas.plain_pickle``); a list may still stand in many places.
 
     Raises:
         DecodeError: as ``parse_dump``.
     """
     if len(data) > MAX_DUMP_BYTES:
         raise DecodeError(f"{len(data)} bytes: a dump has at most {MAX_DUMP_BYTES}")
-    if not data.strip():
+    begin = data[:_BLANKS].lstrip()[:1]
+    if not begin:
         raise TruncatedError("the file is empty")
-    content = _from_json(data) if data.lstrip()[:1] == b"{" else _from_pickle(data)
+    try:
+        content = _from_json(data) if begin == b"{" else load_plain(data)
+    except SchemaError:
+        raise
+    except Exception as error:  # the door for other people's files: nothing else leaves it
+        raise DecodeError(f"no readable dump ({type(error).__name__}: {str(error)[:200]})") from error
     if not isinstance(content, dict):
         raise DecodeError(f"holds a {type(content).__name__}, a dump is a mapping")
     return content
 
 
 def _from_json(data: bytes) -> object:
+    count = 1 + sum(map(data.count, (b",", b":", b"[", b"{")))  # never fewer than there are values
+    if count > MAX_VALUES:
+        raise DecodeError(f"holds more than {MAX_VALUES} values")
     try:
-        return json.loads(data)
+        content = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise DecodeError(f"no JSON: {error}") from error
-
-
-def _from_pickle(data: bytes) -> object:
-    try:
-        return _NoGlobals(io.BytesIO(data)).load()
-    except DecodeError:
-        raise
-    except EOFError as error:
-        raise TruncatedError(f"the pickle ends after {len(data)} bytes, before its end mark") from error
-    # The unpickler has no one error for broken bytes: it stumbles in many ways.
-    except (
-        pickle.UnpicklingError, ValueError, KeyError, IndexError, AttributeError, TypeError,
-        MemoryError, OverflowError, RecursionError, ImportError,
-    ) as error:  # fmt: skip
-        raise DecodeError(f"neither JSON nor a readable pickle ({type(error).__name__}: {error})") from error
+    weigh(content, len(data) + 1)  # nothing stands twice: it asks for the depth alone
+    return content
 
 
 def _dump_of(content: dict[Any, Any]) -> FlightDump:
     version = content.get("version")
-    if not isinstance(version, str) or not re.fullmatch(r"\d+(\.\d+)*", version):
+    if type(version) is not str or not _VERSION.fullmatch(version):
         raise FieldError("version", version, "text such as '2.10'")
     if int(version.partition(".")[0]) != SUPPORTED_MAJOR:
         raise VersionError(f"format {version}: versions 2.x are read")
-    library = content.get("comm_lib_version", content.get("nccl_version", ""))
-    entries = _list(content.get("entries", ()), "entries")
+    fields = DumpFields()
+    entries = fields.items(content.get("entries"), "dump", "entries")
     if len(entries) > MAX_ENTRIES:
         raise FieldError("entries", len(entries), f"at most {MAX_ENTRIES} entries")
-    groups = _groups(_mapping(content.get("pg_config", {}), "pg_config"))
-    parsed = [_entry(_mapping(raw, f"entries[{i}]"), f"entries[{i}]") for i, raw in enumerate(entries)]
+    groups = _groups(fields, fields.mapping(content.get("pg_config", {}), "pg_config"))
+    parsed = [_entry(fields, fields.mapping(raw, f"entries[{i}]"), f"entries[{i}]") for i, raw in enumerate(entries)]
+    library = content.get("comm_lib_version", content.get("nccl_version", ""))
     return FlightDump(
         version=version,
-        comm_lib_version=library if isinstance(library, str) else str(library),
+        comm_lib_version=library[:MAX_TEXT] if isinstance(library, str) else short_form(library),
         groups=tuple(group for group in groups if group.name),
-        status=_statuses(_mapping(content.get("pg_status", {}), "pg_status")),
+        status=_statuses(fields, fields.mapping(content.get("pg_status", {}), "pg_status")),
         entries=tuple(sorted(parsed, key=lambda entry: entry.record_id)),
         nameless_ranks=next((group.ranks for group in groups if not group.name), ()),
     )
 
 
-def _groups(config: Mapping[Any, Any]) -> tuple[FlightGroup, ...]:
+def _groups(fields: DumpFields, config: Mapping[Any, Any]) -> tuple[FlightGroup, ...]:
     groups = []
-    for key, raw in config.items():
+    for number, raw in config.items():
+        key = fields.key(number, "pg_config")
         where = f"pg_config[{key}]"
-        group = _mapping(raw, where)
-        name = _text(group.get("name", str(key)), f"{where}.name")
-        desc = _text(group.get("desc", ""), f"{where}.desc")
-        groups.append(FlightGroup(name, desc, _ranks(group.get("ranks", ()), f"{where}.ranks")))
+        group = fields.mapping(raw, where)
+        name = fields.text(group.get("name", key), where, "name")
+        desc = fields.text(group.get("desc", ""), where, "desc")
+        groups.append(FlightGroup(name, desc, fields.ranks(group.get("ranks"), where, "ranks")))
     return tuple(groups)
 
 
-def _ranks(value: object, where: str) -> tuple[int, ...]:
-    """Ranks stand as text ``"[0, 1]"`` or as a list."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value or "[]")
-        except ValueError as error:
-            raise FieldError(where, value, "a list of ranks") from error
-    ranks = tuple(_int(rank, where) for rank in _list(value, where))
-    if len(set(ranks)) != len(ranks) or not all(0 <= rank < MAX_RANKS for rank in ranks):
-        raise FieldError(where, ranks[:32], f"ranks from 0 to {MAX_RANKS - 1}, each once")
-    return ranks
-
-
-def _statuses(raw: Mapping[Any, Any]) -> tuple[tuple[int, FlightStatus], ...]:
+def _statuses(fields: DumpFields, raw: Mapping[Any, Any]) -> tuple[tuple[int, FlightStatus], ...]:
     statuses = []
-    for key, value in raw.items():
+    for number, value in raw.items():
+        key = fields.key(number, "pg_status")
         where = f"pg_status[{key}]"
-        status = _mapping(value, where)
+        status = fields.mapping(value, where)
         enqueued, started, completed = (
-            _int(status.get(f"last_{edge}_collective", -1), f"{where}.last_{edge}_collective")
-            for edge in ("enqueued", "started", "completed")
+            fields.integer(status.get(name, -1), where, name)
+            for name in ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
         )
-        statuses.append((_int(key, where), FlightStatus(enqueued, started, completed)))
+        statuses.append((fields.integer(key, where, "number"), FlightStatus(enqueued, started, completed)))
     return tuple(sorted(statuses, key=lambda pair: pair[0]))
 
 
-def _entry(raw: Mapping[Any, Any], where: str) -> FlightEntry:
-    group_name, group_desc = _group_of(raw, where)
-    name = _text(raw.get("profiling_name", ""), f"{where}.profiling_name")
+def _entry(fields: DumpFields, raw: Mapping[Any, Any], where: str) -> FlightEntry:
+    group_name, group_desc = _group_of(fields, raw, where)
+    name = fields.text(raw.get("profiling_name", ""), where, "profiling_name")
     # Until 2.1 one counter served all operations of a group.
     seq = raw.get("collective_seq_id", raw.get("seq_id", 0))
-    sizes, dtypes = raw.get("input_sizes", ()), raw.get("input_dtypes", ())
-    msg_bytes, dtype = _size(_list(sizes, f"{where}.input_sizes"), dtypes, where)
+    msg_bytes, dtype = _size(fields, raw, where)
     return FlightEntry(
-        record_id=_int(raw.get("record_id", raw.get("id", 0)), f"{where}.record_id"),
-        pg_id=_int(raw.get("pg_id", 0), f"{where}.pg_id"),
+        record_id=fields.integer(raw.get("record_id", raw.get("id", 0)), where, "record_id"),
+        pg_id=fields.integer(raw.get("pg_id", 0), where, "pg_id"),
         group_name=group_name,
         group_desc=group_desc,
-        collective_seq=_int(seq, f"{where}.collective_seq_id"),
-        p2p_seq=_int(raw.get("p2p_seq_id", 0), f"{where}.p2p_seq_id"),
-        op_id=_int(raw.get("op_id", 0), f"{where}.op_id"),
+        collective_seq=fields.integer(seq, where, "collective_seq_id"),
+        p2p_seq=fields.integer(raw.get("p2p_seq_id", 0), where, "p2p_seq_id"),
+        op_id=fields.integer(raw.get("op_id", 0), where, "op_id"),
         name=name,
-        state=_text(raw.get("state") or "scheduled", f"{where}.state"),
+        state=fields.text(raw.get("state") or "scheduled", where, "state"),
         is_p2p=bool(raw.get("is_p2p", _P2P.search(name) is not None)),
         retired=bool(raw.get("retired", False)),
-        created_ns=_time(raw.get("time_created_ns"), f"{where}.time_created_ns"),
-        started_ns=_time(raw.get("time_discovered_started_ns"), f"{where}.time_discovered_started_ns"),
-        completed_ns=_time(raw.get("time_discovered_completed_ns"), f"{where}.time_discovered_completed_ns"),
+        created_ns=fields.time(raw.get("time_created_ns"), where, "time_created_ns"),
+        started_ns=fields.time(raw.get("time_discovered_started_ns"), where, "time_discovered_started_ns"),
+        completed_ns=fields.time(raw.get("time_discovered_completed_ns"), where, "time_discovered_completed_ns"),
         msg_bytes=msg_bytes,
         dtype=dtype,
-        timeout_ns=_time(raw.get("timeout_ms"), f"{where}.timeout_ms") * 1_000_000,
+        timeout_ns=min(INT64_MAX, fields.time(raw.get("timeout_ms"), where, "timeout_ms") * 1_000_000),
     )
 
 
-def _group_of(raw: Mapping[Any, Any], where: str) -> tuple[str, str]:
+def _group_of(fields: DumpFields, raw: Mapping[Any, Any], where: str) -> tuple[str, str]:
     value = raw.get("process_group")
     if value is None:
-        return str(_int(raw.get("pg_id", 0), f"{where}.pg_id")), ""
+        return str(fields.integer(raw.get("pg_id", 0), where, "pg_id")), ""
     if isinstance(value, str):
-        return value, ""
-    parts = _list(value, f"{where}.process_group")
+        return fields.text(value, where, "process_group"), ""
+    parts = fields.items(value, where, "process_group")
     if not parts:
         raise FieldError(f"{where}.process_group", value, "(name, description)")
-    desc = _text(parts[1], f"{where}.process_group") if len(parts) > 1 else ""
-    return _text(parts[0], f"{where}.process_group"), "" if desc == "undefined" else desc
+    desc = fields.text(parts[1], where, "process_group") if len(parts) > 1 else ""
+    return fields.text(parts[0], where, "process_group"), "" if desc == "undefined" else desc
 
 
-def _size(sizes: list[Any], dtypes: object, where: str) -> tuple[int, str]:
+def _size(fields: DumpFields, raw: Mapping[Any, Any], where: str) -> tuple[int, str]:
     """Bytes of all inputs, and the first one's type; (-1, "") where they are not said."""
-    types = [_text(name, f"{where}.input_dtypes") for name in _list(dtypes, f"{where}.input_dtypes")]
+    sizes = fields.items(raw.get("input_sizes"), where, "input_sizes")
+    types = [
+        fields.text(name, where, "input_dtypes")
+        for name in fields.items(raw.get("input_dtypes"), where, "input_dtypes")
+    ]
     if not sizes or len(types) != len(sizes) or any(name not in DTYPE_BYTES for name in types):
         return -1, types[0] if types else ""
     total = 0
     for shape, name in zip(sizes, types, strict=True):
-        count = 1
-        for length in _list(shape, f"{where}.input_sizes"):
-            count *= _int(length, f"{where}.input_sizes")
-        total += count * DTYPE_BYTES[name]
+        size = DTYPE_BYTES[name]
+        for length in fields.items(shape, where, "input_sizes"):
+            size *= fields.integer(length, where, "input_sizes")
+            if not 0 <= size <= INT64_MAX:
+                raise FieldError(f"{where}.input_sizes", shape, "lengths whose product is a size of at most 64 bit")
+        total += size
+    if total > INT64_MAX:
+        raise FieldError(f"{where}.input_sizes", sizes, "sizes that are at most 64 bit together")
     return total, types[0]
-
-
-def _int(value: object, where: str) -> int:
-    """An int, or its text (PyTorch's own writers differ)."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if isinstance(value, str) and re.fullmatch(r"-?\d{1,20}", value):
-        return int(value)
-    raise FieldError(where, value, "a whole number")
-
-
-def _time(value: object, where: str) -> int:
-    return 0 if value is None else _int(value, where)
-
-
-def _text(value: object, where: str) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int):
-        return str(value)
-    raise FieldError(where, value, "text")
-
-
-def _list(value: object, where: str) -> list[Any]:
-    if isinstance(value, (list, tuple)):
-        return list(value)
-    if value is None:
-        return []
-    raise FieldError(where, value, "a list")
-
-
-def _mapping(value: object, where: str) -> Mapping[Any, Any]:
-    if isinstance(value, Mapping):
-        return value
-    raise FieldError(where, value, "a mapping")

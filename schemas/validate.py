@@ -9,21 +9,40 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeGuard, TypeVar
 
 from tocsin.schemas.errors import DecodeError, FieldError
 
 NS_PER_DAY = 86_400 * 1_000_000_000
 INT32_MAX = 2**31 - 1
+INT64_MIN = -(2**63)
 INT64_MAX = 2**63 - 1
 UINT32_MAX = 2**32 - 1
 MIN_TICK_NS = 1_000_000
 """Nobody samples more often than each millisecond: a grid of that distance is laid over a slice."""
+MAX_TICK_NS = 3_600 * 1_000_000_000
+"""Nobody samples less often than each hour: a slice has at least five ticks, and its records are kept until it ends."""
 MAX_ROWS = 1_000_000
+MAX_RANKS = 1_000_000
+"""Ranks of the largest job that is believed: each rank is below it, a world size at most it."""
+MAX_ATTEMPT = INT32_MAX
+"""Recordings keep it in 32 bit."""
+MAX_GPUS = 128
+"""GPUs, or parts of GPUs, of one host; an index is below it (recordings keep it in a byte)."""
+MAX_COORDINATE = 32_767
+"""Largest place of a rank in one direction of the parallel layout, and largest channel (recordings keep 16 bit)."""
+MAX_SECONDS = 1e7
+"""Longest duration that is believed, 116 days: no step, phase or fetch lasts so long, and in nanoseconds it fits
+64 bit together with any time."""
+MAX_STEP = 10**15
+"""Largest number of a training step, also of a job that counts samples or tokens: a float64 still tells it exactly."""
 MAX_JSON_DEPTH = 64  # far below Python's own limit: whoever shows or copies a value may recurse
 MAX_NAME_BYTES = 1_024  # a path fits; a log line that ended up as a host name does not
+_MANY_DIGITS = re.compile(r"\d{19}")
+"""What every integer beyond 64 bit has, and hardly another text."""
 
 EnumT = TypeVar("EnumT", bound=StrEnum)
 
@@ -37,6 +56,13 @@ def check_int(value: object, field: str, low: int, high: int = INT64_MAX) -> int
     if type(value) is not int or not low <= value <= high:
         raise FieldError(field, value, f"an integer from {low} to {high}")
     return value
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value is a number that can be calculated with: finite, an integer of at most 64 bit, no bool."""
+    if type(value) is int:
+        return INT64_MIN <= value <= INT64_MAX
+    return type(value) is float and math.isfinite(value)
 
 
 def check_name(value: object, field: str, *, empty: bool = False) -> str:
@@ -136,9 +162,13 @@ class ObjectReader:
     def number(self, key: str, low: float = -math.inf, high: float = math.inf) -> float:
         """Return a required finite number within ``low`` and ``high``."""
         value = self.value(key)
-        if type(value) not in (int, float) or not math.isfinite(value) or not low <= value <= high:
+        if not is_number(value) or not low <= value <= high:
             raise FieldError(self.field(key), value, f"a finite number from {low} to {high}")
         return float(value)
+
+    def seconds(self, key: str) -> float:
+        """Return a required duration, at most ``MAX_SECONDS``."""
+        return self.number(key, 0.0, MAX_SECONDS)
 
     def optional_number(self, key: str) -> float | None:
         """Return a finite number, or None where it is null or missing."""
@@ -180,6 +210,10 @@ class ObjectReader:
         field = self.field(key)
         return [ObjectReader(v, f"{field}[{i}]") for i, v in enumerate(self.items(key))]
 
+    def optional_objects(self, key: str) -> list[ObjectReader]:
+        """Return a reader for each object of an array, none where it is null or missing."""
+        return [] if self._values.get(key) is None else self.objects(key)
+
     def optional_object(self, key: str) -> ObjectReader | None:
         """Return a reader for an object, or None where it is null or missing."""
         value = self._values.get(key)
@@ -195,12 +229,14 @@ def dump_json(values: Mapping[str, Any], path: str, *, sort: bool = True) -> byt
         sort: False: keep the order of the keys.
 
     Raises:
-        FieldError: NaN, infinity, a type that JSON has not, a circle, or text that UTF-8
-            cannot carry.
+        FieldError: NaN, infinity, an integer beyond 64 bit, a type that JSON has not, a circle,
+            nested too deep, or text that UTF-8 cannot carry.
     """
     try:
         text = json.dumps(values, sort_keys=sort, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         _check_depth(values, text)
+        if _MANY_DIGITS.search(text):
+            _check_integers(values)
         return text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         # Not the values: what cannot be written may be too deep or too long to be shown, too.
@@ -208,14 +244,15 @@ def dump_json(values: Mapping[str, Any], path: str, *, sort: bool = True) -> byt
 
 
 def load_json(data: bytes, path: str) -> object:
-    """Decode UTF-8 JSON, strictly: no NaN, no infinity, no half surrogate pairs.
+    """Decode UTF-8 JSON, strictly: no NaN, no infinity, no integer beyond 64 bit, no half surrogate pairs.
 
     Raises:
         DecodeError: anything else.
     """
     try:
         text = data.decode()
-        value: object = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        parse_int = _int64 if _MANY_DIGITS.search(text) else None
+        value: object = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, parse_int=parse_int)
         _check_depth(value, text)
         if "\\ud" in text or "\\uD" in text:
             # An escape may hide half a surrogate pair, which no later writer could encode.
@@ -223,6 +260,28 @@ def load_json(data: bytes, path: str) -> object:
     except (ValueError, RecursionError) as error:
         raise DecodeError(f"{path} is no JSON: {error}") from error
     return value
+
+
+def _int64(digits: str) -> int:
+    """Read the digits of an integer."""
+    if len(digits) <= 20:
+        value = int(digits)
+        if INT64_MIN <= value <= INT64_MAX:
+            return value
+    raise ValueError(f"an integer of {len(digits)} digits is more than 64 bit hold")
+
+
+def _check_integers(value: object) -> None:
+    """Raise ``ValueError`` for an integer beyond 64 bit; the depth was checked before."""
+    if isinstance(value, int):
+        if not INT64_MIN <= value <= INT64_MAX:
+            raise ValueError(f"an integer of {value.bit_length()} bit, 64 are held")
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            _check_integers(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _check_integers(inner)
 
 
 def _check_depth(value: object, text: str) -> None:

@@ -89,6 +89,38 @@ class Suspect:
     ranks: tuple[int, ...] = ()
 
 
+class WitnessKind(StrEnum):
+    """How a host saw that another one (or, of ``hardware_event`` and ``check``, it itself) is at fault."""
+
+    HARDWARE_EVENT = "hardware_event"
+    """Its own driver or kernel says that a part of it broke."""
+    PEERS_WAIT = "peers_wait"
+    """Its ranks wait for exactly the suspect's ranks, or its machine waits since then."""
+    CONNECTION_LOST = "connection_lost"
+    """Its ranks lost their connection to the suspect's; of the suspect itself: its agent fell silent."""
+    CHECK = "check"
+    """A check under load failed on it."""
+    STEPS = "steps"
+    """Its steps are longer since then, or end no more."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Witness:
+    """Who saw what a verdict says: one host, once, by the most telling thing that it saw.
+
+    Attributes:
+        host: its name.
+        kind: what it saw.
+    """
+
+    host: str
+    kind: WitnessKind
+
+
+MAX_WITNESSES = 16
+"""A verdict lists so many: the suspects' own first (two fewer), then others, both by name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """One reason to believe a verdict.
@@ -166,6 +198,7 @@ class Verdict:
         update: counts from 0.
         expires_ns: an action proposed by it must not be executed after this.
         common: the component that several suspects share, None: none.
+        witnesses: who saw it, at most ``MAX_WITNESSES``; (): nobody but the suspects.
     """
 
     verdict_id: str
@@ -183,6 +216,7 @@ class Verdict:
     update: int
     expires_ns: int
     common: Component | None = None
+    witnesses: tuple[Witness, ...] = ()
 
     def to_line(self) -> dict[str, Any]:
         """The object of ``verdicts.jsonl``, keys in the contract's order."""
@@ -203,6 +237,8 @@ class Verdict:
         }
         if self.common is not None:
             line["common"] = {"kind": self.common.kind.value, "name": self.common.name}
+        if self.witnesses:
+            line["witnesses"] = [{"host": one.host, "kind": one.kind.value} for one in self.witnesses]
         return line
 
 

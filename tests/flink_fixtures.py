@@ -49,7 +49,7 @@ _NS_PER_MS = 1_000_000
 def flink_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flink]:
     """The session's Flink. Whoever stops a part of it must start it again."""
     need_java()
-    pytest.importorskip("pyflink", reason="no pyflink: pip install 'tocsin[flink]'")
+    pytest.importorskip("pyflink", reason="no pyflink: pip install '.[flink]'")
     # Flink serves metrics on all interfaces; there is no setting for it.
     first = free_port()
     ports = f"{first}-{min(first + 20, 65535)}"
@@ -101,6 +101,11 @@ class Stream:
     def job_id(self) -> str:
         """Flink's number of the job that runs now."""
         return next(job.job_id for job in self.flink.rest.jobs() if job.name == self.prefix and not job.is_over)
+
+    @property
+    def now_ns(self) -> int:
+        """The second that goes on."""
+        return self._tick_ns
 
     def play(self, first: float, last: float, *, shuffle_seed: int | None = None, repeat_count: int = 1) -> None:
         """Send a part of the recording and its ticks, as fast as it goes.

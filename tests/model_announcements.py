@@ -8,8 +8,9 @@ from tocsin.models.documents import Numbers, write_numbers
 from tocsin.schemas.model_announcement import ModelAnnouncement, content_hash
 from tocsin.schemas.records import NS_PER_SECOND
 
-DEAF: Numbers = {"working": {"alarm_sum": 1000.0}, "standing": {"alarm_sum": 1000.0}}
-"""Peers: nothing reaches this alarm line."""
+_DEAF_SUMS = {"alarm_sum": 20.0, "drift_sigmas": 4.5, "max_sigmas": 7.5}
+DEAF: Numbers = {"working": _DEAF_SUMS, "standing": _DEAF_SUMS}
+"""Peers: as hard of hearing as a model may make them; a deviation of a few sigmas is not heard any more."""
 
 
 def announced(

@@ -6,6 +6,7 @@ hour after ``BASE_NS`` unless said otherwise, so that a test may set its clock t
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import struct
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from tocsin.schemas.codec import Kind
+from tocsin.schemas.event_payloads import RULES, Rule
 from tocsin.schemas.metrics import BUILTIN_TABLE, FIRST_CUSTOM_TABLE_ID, Metric, MetricTable
 from tocsin.schemas.records import (
     CollectiveBatch,
@@ -37,8 +39,18 @@ from tocsin.schemas.records import (
     Tick,
     Topology,
 )
-from tocsin.schemas.validate import MIN_TICK_NS
+from tocsin.schemas.validate import (
+    MAX_ATTEMPT,
+    MAX_COORDINATE,
+    MAX_GPUS,
+    MAX_RANKS,
+    MAX_SECONDS,
+    MAX_STEP,
+    MAX_TICK_NS,
+    MIN_TICK_NS,
+)
 from tocsin.schemas.verdicts import (
+    MAX_WITNESSES,
     Action,
     ActionKind,
     Component,
@@ -48,6 +60,8 @@ from tocsin.schemas.verdicts import (
     Suspect,
     Verdict,
     VerdictState,
+    Witness,
+    WitnessKind,
 )
 
 BASE_NS = 1_800_000_000_000_000_000
@@ -58,9 +72,11 @@ INT64 = 2**63 - 1
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 names = texts.filter(bool)
 times = st.integers(BASE_NS, BASE_NS + HOUR_NS)
-ranks = st.integers(0, INT32)
-maybe_ranks = st.integers(-1, INT32)
-durations = st.floats(0.0, allow_infinity=False)
+ranks = st.integers(0, MAX_RANKS - 1)
+maybe_ranks = st.integers(-1, MAX_RANKS - 1)
+coordinates = st.integers(-1, MAX_COORDINATE)
+durations = st.floats(0.0, MAX_SECONDS)
+scores = st.floats(0.0, allow_infinity=False)
 finite = st.floats(allow_nan=False, allow_infinity=False)
 scalars = st.none() | st.booleans() | st.integers(-INT64, INT64) | finite | texts
 payloads: SearchStrategy[dict[str, Any]] = st.dictionaries(
@@ -68,7 +84,7 @@ payloads: SearchStrategy[dict[str, Any]] = st.dictionaries(
     st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3)),
     max_size=4,
 )
-jobs = st.builds(JobKey, names, names, st.integers(0, 2**32 - 1))
+jobs = st.builds(JobKey, names, names, st.integers(0, MAX_ATTEMPT))
 
 
 def _head() -> dict[str, SearchStrategy[Any]]:
@@ -93,7 +109,7 @@ def frames(draw: st.DrawFn, *, max_gpus: int = 3, max_ticks: int = 4) -> Frame:
         ts_ns=draw(times),
         table_id=FIRST_CUSTOM_TABLE_ID if custom else BUILTIN_TABLE.table_id,
         first_tick_ns=draw(times),
-        tick_ns=draw(st.integers(MIN_TICK_NS, 10**10)),
+        tick_ns=draw(st.integers(MIN_TICK_NS, MAX_TICK_NS)),
         tick_count=ticks,
         gpu_uuids=uuids,
         gpu_matrix=draw(_floats(len(uuids) * gpu_metrics * ticks)),
@@ -105,7 +121,7 @@ _steps = st.builds(
     StepRecord,
     ts_ns=times,
     rank=ranks,
-    step=st.integers(0, INT64),
+    step=st.integers(0, MAX_STEP),
     duration_seconds=durations,
     data_seconds=st.none() | durations,
     forward_seconds=st.none() | durations,
@@ -140,7 +156,7 @@ def _collectives(draw: st.DrawFn) -> CollectiveRecord:
         msg_bytes=draw(st.integers(-1, INT64)),
         start_ns=start_ns,
         end_ns=draw(st.just(0) | st.integers(start_ns, BASE_NS + HOUR_NS)),
-        channel=draw(_counts),
+        channel=draw(coordinates),
         total_chunks=draw(_counts),
         gpu_ready=draw(_counts),
         rdma_transmitted=draw(_counts),
@@ -171,14 +187,14 @@ _places = st.builds(
     RankPlace,
     rank=ranks,
     host=names,
-    gpu=maybe_ranks,
+    gpu=st.integers(-1, MAX_GPUS - 1),
     gpu_uuid=texts,
-    dp=maybe_ranks,
-    pp=maybe_ranks,
-    tp=maybe_ranks,
+    dp=coordinates,
+    pp=coordinates,
+    tp=coordinates,
     leaf=texts,
     minipod=texts,
-    world_size=ranks,
+    world_size=st.integers(0, MAX_RANKS),
     pid=st.integers(0, INT64),
 )
 topologies = st.builds(
@@ -269,6 +285,142 @@ def records_of(kind: Kind) -> SearchStrategy[Record]:
     return _BY_KIND[kind]
 
 
+_end_ranks = st.sampled_from([0, 1, 2, 3, MAX_RANKS - 1])
+_end_times = st.sampled_from([BASE_NS, BASE_NS + 1, BASE_NS + HOUR_NS])
+_end_seconds = st.sampled_from([0.0, 5e-324, 1e-9, 1.0, MAX_SECONDS])
+_any_floats = st.sampled_from([None, math.nan, math.inf, -math.inf, 0.0, -1.7e308, 1.7e308, 2.5])
+_end_counts = st.sampled_from([-1, 0, 1, INT32])
+_end_ints = st.sampled_from([-INT64, -1, 0, 1, 2**31, INT64])
+
+
+_end_values: SearchStrategy[Any] = st.one_of(
+    st.none(),
+    _end_ints,
+    st.booleans(),
+    st.sampled_from([1e300, -1e18, 5e-324, MAX_SECONDS, -MAX_SECONDS, float(MAX_STEP), MAX_RANKS]),
+    st.sampled_from(["", "begin", "end", "checkpoint", "down", "nan", "x" * 1_000, "\x00\x1b"]),
+    st.lists(st.sampled_from(["hw_thermal", ""]), max_size=2),
+)
+
+
+def _held_by(rule: Rule) -> SearchStrategy[Any]:
+    return _end_values.filter(lambda value: value is None or rule.holds(value))
+
+
+def _end_payload(name: str) -> SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({}, optional={key: _held_by(rule) for key, rule in RULES[name].items()})
+
+
+@st.composite
+def _end_events(draw: st.DrawFn) -> Event:
+    name = draw(st.sampled_from(sorted(RULES)))
+    return Event(
+        draw(jobs), draw(names), draw(_end_times), draw(st.just(-1) | _end_ranks), draw(st.sampled_from(EventSource)),
+        name, draw(st.sampled_from(Severity)), draw(_end_payload(name)),
+    )  # fmt: skip
+
+
+_end_steps = st.builds(
+    StepRecord,
+    ts_ns=_end_times,
+    rank=_end_ranks,
+    step=st.sampled_from([0, 1, 2, MAX_STEP]),
+    duration_seconds=_end_seconds,
+    data_seconds=st.none() | _end_seconds,
+    forward_seconds=st.none() | _end_seconds,
+    backward_seconds=st.none() | _end_seconds,
+    optimizer_seconds=st.none() | _end_seconds,
+    communication_seconds=st.none() | _end_seconds,
+    loss=_any_floats,
+    grad_norm=_any_floats,
+)
+
+
+@st.composite
+def _end_collectives(draw: st.DrawFn) -> CollectiveRecord:
+    start_ns = draw(st.sampled_from([0, 1, BASE_NS, INT64 - 1]))
+    return CollectiveRecord(
+        ts_ns=draw(_end_times), record=draw(st.sampled_from(("completion", "state"))), rank=draw(_end_ranks),
+        comm_id=draw(st.sampled_from(["w", "v"])), op_name=draw(st.sampled_from(["", "all_reduce", "send", "reduce"])),
+        op_seq=draw(st.sampled_from([-1, 0, 1, INT64])), msg_bytes=draw(st.sampled_from([-1, 0, INT64])),
+        start_ns=start_ns, end_ns=draw(st.sampled_from([0, max(1, start_ns), INT64])),
+        channel=draw(st.sampled_from([-1, 0, MAX_COORDINATE])), total_chunks=draw(_end_counts),
+        gpu_ready=draw(_end_counts), rdma_transmitted=draw(_end_counts), rdma_done=draw(_end_counts),
+        dtype=draw(st.sampled_from(["", "bf16"])), peer=draw(st.just(-1) | _end_ranks),
+    )  # fmt: skip
+
+
+_end_places = st.builds(
+    RankPlace,
+    rank=_end_ranks,
+    host=st.sampled_from(["n0", "n1", "evil"]),
+    gpu=st.sampled_from([-1, 0, MAX_GPUS - 1]),
+    dp=st.sampled_from([-1, 0, MAX_COORDINATE]),
+    pp=st.sampled_from([-1, 0, MAX_COORDINATE]),
+    tp=st.sampled_from([-1, 0, MAX_COORDINATE]),
+    leaf=st.sampled_from(["", "leaf"]),
+    world_size=st.sampled_from([0, 1, MAX_RANKS]),
+    pid=st.sampled_from([0, INT64]),
+)
+_end_groups = st.builds(
+    CommGroup,
+    comm_id=st.sampled_from(["w", "v"]),
+    kind=st.sampled_from(GroupKind),
+    ranks=st.lists(_end_ranks, max_size=5, unique=True).map(tuple),
+)
+_end_statuses = st.builds(
+    HostStatus,
+    **_head(),
+    clock_offset_ns=st.sampled_from([-INT64, -1, 0, INT64]),
+    clock_error_ns=st.sampled_from([0, INT64]),
+    ranks_seen=st.lists(_end_ranks, max_size=4).map(tuple),
+    hook_present=st.booleans(),
+    dropped_count=st.sampled_from([0, INT64]),
+    spooled_count=st.sampled_from([0, INT64]),
+    collectors=st.dictionaries(names, _collectors, max_size=2),
+)
+
+
+@st.composite
+def _end_frames(draw: st.DrawFn) -> Frame:
+    frame: Frame = draw(frames(max_gpus=2, max_ticks=3))
+    values = st.sampled_from([0.0, -0.0, math.nan, math.inf, -math.inf, 3e38, -3e38, 1e-45, 1.0])
+
+    def matrix(size: int) -> bytes:
+        return struct.pack(f"<{size // 4}f", *[draw(values) for _ in range(size // 4)])
+
+    tick_ns = draw(st.sampled_from([MIN_TICK_NS, 10**9, MAX_TICK_NS]))
+    return dataclasses.replace(
+        frame, tick_ns=tick_ns, gpu_matrix=matrix(len(frame.gpu_matrix)), host_matrix=matrix(len(frame.host_matrix))
+    )
+
+
+_EXTREME: dict[Kind, SearchStrategy[Any]] = {
+    Kind.EVENT: _end_events(),
+    Kind.STEPS: st.builds(
+        StepBatch,
+        **_head(),
+        rows=st.lists(_end_steps, max_size=8).map(lambda rows: tuple(sorted(rows, key=_step_order))),
+    ),
+    Kind.COLLECTIVES: st.builds(
+        CollectiveBatch,
+        **_head(),
+        rows=st.lists(_end_collectives(), max_size=8).map(lambda rows: tuple(sorted(rows, key=_collective_order))),
+    ),
+    Kind.TOPOLOGY: st.builds(
+        Topology, **_head(), places=st.lists(_end_places, max_size=4, unique_by=lambda place: place.rank).map(tuple)
+    ),
+    Kind.GROUPS: st.builds(Groups, **_head(), groups=st.lists(_end_groups, max_size=3).map(tuple)),
+    Kind.HOST_STATUS: _end_statuses,
+    Kind.FRAME: _end_frames(),
+}
+
+
+def extreme_records_of(kind: Kind) -> SearchStrategy[Record]:
+    """Records of one kind whose numbers lie at the ends of what the codec takes, and fixed events with any payload."""
+    return _EXTREME.get(kind, _BY_KIND[kind])
+
+
 def records() -> SearchStrategy[Record]:
     """Records of any kind."""
     return st.one_of(list(_BY_KIND.values()))
@@ -284,7 +436,7 @@ def _evidence(draw: st.DrawFn) -> Evidence:
     return Evidence(
         detector=draw(names),
         metric=draw(texts),
-        score=draw(durations),
+        score=draw(scores),
         start_ns=start_ns,
         end_ns=draw(st.integers(start_ns, BASE_NS + HOUR_NS)),
         text=draw(texts),
@@ -310,6 +462,7 @@ verdicts = st.builds(
     update=st.integers(0, INT32),
     expires_ns=times,
     common=st.none() | components,
+    witnesses=st.lists(st.builds(Witness, names, st.sampled_from(WitnessKind)), max_size=MAX_WITNESSES).map(tuple),
 )
 
 actions = st.builds(

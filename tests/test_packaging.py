@@ -64,7 +64,7 @@ def test_the_wheel_owns_no_top_level_name_but_tocsin(wheel: Path) -> None:
 def test_the_wheel_holds_every_module_every_migration_and_the_type_marker(wheel: Path, repo_root: Path) -> None:
     packed = set(zipfile.ZipFile(wheel).namelist())
     source = repo_root / "src"
-    wanted = {"tocsin/py.typed", "tocsin/cli/cluster/pom.xml"} | {
+    wanted = {"tocsin/py.typed", "tocsin/cli/cluster/pom.xml", "tocsin/cli/cluster/jars.sha256"} | {
         str(path.relative_to(source)) for path in (source / "tocsin/cli").rglob("*.py")
     }
     for room in ROOMS:

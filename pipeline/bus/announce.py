@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from tocsin.pipeline.bus.client import Writer, input_partitions, producer
 from tocsin.schemas.codec import encode
+from tocsin.schemas.credentials import Credential
 from tocsin.schemas.kafka_settings import KafkaSettings
 from tocsin.schemas.model_announcement import ModelAnnouncement
+from tocsin.schemas.signatures import sign_record
 from tocsin.schemas.topics import topic_of
 
 
-def announce(settings: KafkaSettings, prefix: str, announcement: ModelAnnouncement) -> None:
+def announce(
+    settings: KafkaSettings, prefix: str, announcement: ModelAnnouncement, signer: Credential | None = None
+) -> None:
     """Send an announcement; returns when the broker has it. What a job makes of it is not known here.
+
+    Args:
+        settings: the cluster.
+        prefix: of the topics' names.
+        announcement: what is sent.
+        signer: signs it, None: jobs that ask for signatures refuse it.
 
     Raises:
         EngineError: a topic is missing, or the broker refuses.
     """
-    data = encode(announcement)
+    data = encode(announcement) if signer is None else sign_record(encode(announcement), signer)
     with producer(settings, linger_ms=0) as client:
         input_partitions(client, prefix)  # a topic that is missing is told before all else
         writer = Writer(client)

@@ -14,6 +14,8 @@ from kafka import TopicPartition
 
 from tocsin.pipeline.bus.client import consumer
 from tocsin.pipeline.frame_blocks import MetricSlice
+from tocsin.pipeline.operators.holders import SpeakersConfig
+from tocsin.pipeline.operators.speakers import Speakers
 from tocsin.pipeline.recording.recorder import Recorder
 from tocsin.pipeline.slices import SliceBuffer, SliceConfig, Taken, Turn
 from tocsin.schemas.codec import decode
@@ -33,7 +35,9 @@ _DISORDER_NS: Final = 5 * 1_000_000_000
 _AHEAD_NS: Final = 3 * 1_000_000_000
 """A record's own time lies in the second of its message's, or in the next two."""
 _FAR_NS: Final = 2**62
-_FAR_FUTURE: Final = SliceConfig(max_ahead_ns=_FAR_NS)  # partitions are read at different speeds
+_FAR_FUTURE: Final = SliceConfig(  # partitions are read at different speeds, and a backlog is held
+    max_ahead_ns=_FAR_NS, host_held_bytes=_FAR_NS, held_bytes=_FAR_NS
+)
 _SHOWN_JOBS: Final = 20
 _SHOWN_CHARACTERS: Final = 80
 
@@ -156,6 +160,7 @@ class _Run:
         self._recorder = recorder
         self._places = places
         self._buffer = SliceBuffer(_FAR_FUTURE)
+        self._speakers: dict[JobKey, Speakers] = {}
         self._late: dict[bytes, JobRecord | None] = {}
         self._clusters: set[str] = set()
         self._newest_ns = 0
@@ -260,7 +265,10 @@ class _Run:
 
     def _hand_on(self, turns: Iterator[Turn] | list[Turn]) -> None:
         for turn in turns:
-            self._recorder.on_turn(replace(turn, metrics=tuple(map(_whole, turn.metrics))))
+            speakers = self._speakers.setdefault(turn.job, Speakers(SpeakersConfig()))
+            heard, _ = speakers.admit(turn.fast.records, turn.end_ns)  # a recording keeps no hosts beside its rows
+            fast = replace(turn.fast, records=tuple(heard))
+            self._recorder.on_turn(replace(turn, fast=fast, metrics=tuple(map(_whole, turn.metrics))))
 
 
 def _whole(metrics: MetricSlice) -> MetricSlice:

@@ -17,9 +17,11 @@ from tocsin.pipeline.bus.topics import settings_of_topics
 from tocsin.pipeline.recording.replay import ReplayConfig, seconds_with_models
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.schemas.codec import encode
+from tocsin.schemas.credentials import Credential
 from tocsin.schemas.errors import EngineError, SchemaError
 from tocsin.schemas.kafka_settings import KafkaSettings
 from tocsin.schemas.records import NS_PER_SECOND, Tick
+from tocsin.schemas.signatures import Signer
 from tocsin.schemas.topics import INPUTS, topic_name, topic_of
 
 _LOG = logging.getLogger("tocsin.replay")
@@ -47,6 +49,7 @@ def play(
     prefix: str,
     config: ReplayConfig | None = None,
     on_second: Callable[[int], None] | None = None,
+    signer: Credential | None = None,
 ) -> Played:
     """Send a recording and its ticks; returns when the broker has it all.
 
@@ -59,11 +62,13 @@ def play(
         prefix: of the topics; no live agents, and no ticker, may write there.
         config: order and repetition.
         on_second: called with the recording time after each second (pace, progress).
+        signer: signs every record, None: a job that asks for signatures refuses them.
 
     Raises:
         EngineError: a topic is missing or does not suit, or the broker refuses.
     """
     _check_topics(recording, settings, prefix)
+    sign = _as_it_is if signer is None else Signer(signer).sign
     left_out = Counter[str]()
     record_count = tick_count = 0
     with producer(settings, linger_ms=50) as client:
@@ -72,7 +77,7 @@ def play(
         for tick_ns, records in seconds_with_models(recording, config or ReplayConfig()):
             for record in records:
                 try:
-                    data = encode(record)
+                    data = sign(encode(record))
                 except SchemaError as error:  # a value that the reader let pass: the rest goes on
                     left_out[str(error)] += 1
                     continue
@@ -90,6 +95,10 @@ def play(
     for text, count in left_out.most_common(10):
         _LOG.warning("records are left out", extra={"error": text, "count": count})
     return Played(record_count, tick_count, left_out.total())
+
+
+def _as_it_is(data: bytes) -> bytes:
+    return data
 
 
 def _check_topics(recording: Recording, settings: KafkaSettings, prefix: str) -> None:

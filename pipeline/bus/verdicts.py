@@ -21,6 +21,7 @@ from tocsin.schemas.errors import EngineError
 from tocsin.schemas.kafka_settings import KafkaSettings
 from tocsin.schemas.kafka_words import hush_kafka, sentence
 from tocsin.schemas.prometheus_text import Family, Sample
+from tocsin.schemas.signatures import SIGNATURE_HEADER
 from tocsin.schemas.topics import DEAD_LETTER, ORIGIN_HEADERS, RECORD_BYTES, VERDICTS, topic_name
 
 SESSION_SECONDS: Final = 10.0
@@ -71,6 +72,10 @@ def verdict_source(settings: KafkaSettings, prefix: str, group: str) -> Iterator
         yield KafkaVerdicts(client, topic_name(VERDICTS, prefix))
 
 
+def _signature(headers: Iterable[tuple[str, bytes | None]]) -> bytes | None:
+    return next((value for name, value in headers if name == SIGNATURE_HEADER), None)
+
+
 class KafkaVerdicts:
     """A ``Source``. Used by one thread; ``lag_count`` and ``partition_count`` may be read by others.
 
@@ -117,7 +122,7 @@ class KafkaVerdicts:
             self._client.resume(*paused)
         found = self._polled(seconds)
         messages = [
-            Message(r.topic, r.partition, r.offset, r.key, r.value, r.timestamp * _NS_PER_MS)
+            Message(r.topic, r.partition, r.offset, r.key, r.value, r.timestamp * _NS_PER_MS, _signature(r.headers))
             for records in found.values()
             for r in records
         ]

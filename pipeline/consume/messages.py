@@ -18,6 +18,7 @@ class Message:
         key: None: it has none.
         value: None: it has none.
         timestamp_ns: as its writer stamped it.
+        signature: its header of that name, None: it has none.
     """
 
     topic: str
@@ -26,6 +27,7 @@ class Message:
     key: bytes | None
     value: bytes | None
     timestamp_ns: int = 0
+    signature: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

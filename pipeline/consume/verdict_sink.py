@@ -23,6 +23,7 @@ from tocsin.schemas.cloudevents import decode_verdict
 from tocsin.schemas.errors import (
     DatabaseNewerError,
     EngineError,
+    IdentityError,
     RowRefusedError,
     SchemaError,
     StoreAwayError,
@@ -38,6 +39,9 @@ REFUSED = (StoreRefusedError, DatabaseNewerError)
 _STANDS_STILL_SECONDS = 300.0  # longer than the database may take for one answer
 
 
+Check = Callable[[bytes, bytes | None, int], object]
+
+
 @dataclass(frozen=True, slots=True)
 class SinkConfig:
     """Settings.
@@ -47,12 +51,15 @@ class SinkConfig:
         batch_count: most messages of one insert.
         batch_bytes: most bytes of one insert, before a last message.
         patience: with a database that is away.
+        check: checks a message's value, signature (None: it has none) and verdict's time; raises ``IdentityError`` for
+            what no engine said. None: whoever can write to the topic is believed.
     """
 
     linger_seconds: float = 0.25
     batch_count: int = 2_000
     batch_bytes: int = 8_000_000
     patience: PatienceConfig = field(default_factory=PatienceConfig)
+    check: Check | None = None
 
 
 class _Entry(NamedTuple):
@@ -138,7 +145,7 @@ class VerdictSink:
         refused: list[DeadLetter] = []
         entries: list[_Entry] = []
         for message in batch:
-            entry = _read(message)
+            entry = _read(message, self._config.check)
             if isinstance(entry, DeadLetter):
                 refused.append(entry)
             else:
@@ -224,15 +231,17 @@ class VerdictSink:
 
     def _changes(self, verdicts: Sequence[Verdict]) -> Iterator[ActionChange]:
         """What becomes of actions. What stood before is read from the database, and from this batch."""
-        closing = sorted({v.verdict_id for v in verdicts if v.update > 0 and not _proposes(v)})
-        known: dict[str, list[ActionChange]] = {}
-        for change in self._store.actions_of(closing) if closing else ():
-            known.setdefault(change.action.verdict_id, []).append(change)
+        older = sorted({v.verdict_id for v in verdicts if v.update > 0})
+        known: dict[str, dict[object, ActionChange]] = {}
+        for change in self._store.actions_of(older) if older else ():
+            known.setdefault(change.action.verdict_id, {})[_row_of(change)] = change
         for verdict in sorted(verdicts, key=lambda v: (v.verdict_id, v.update)):
-            before = known.setdefault(verdict.verdict_id, [])
-            changes = list(changes_of(verdict, proposed_before(verdict.update, before)))
-            before += changes
-            yield from changes
+            rows = known.setdefault(verdict.verdict_id, {})
+            for change in changes_of(verdict, proposed_before(verdict, rows.values())):
+                latest = rows.get(_row_of(change))
+                if latest is None or latest.changed_ns <= change.changed_ns:
+                    rows[_row_of(change)] = change
+                yield change
 
     def _persist(self, work: Callable[[], None], stop: threading.Event, *, only_away: bool = False) -> bool:
         """Do it, again and again while the database (or the broker, for a dead letter) is away.
@@ -292,13 +301,21 @@ class VerdictSink:
         ]
 
 
-def _read(message: Message) -> _Entry | DeadLetter:
+def _read(message: Message, check: Check | None) -> _Entry | DeadLetter:
     if message.value is None:
         return DeadLetter(message, "no_value", "the message has no value: must be a CloudEvent of a verdict")
     try:
-        return _Entry(message, decode_verdict(message.value))
-    except SchemaError as error:
+        entry = _Entry(message, decode_verdict(message.value))
+        if check is not None:
+            check(message.value, message.signature, entry.verdict.detected_ns)
+        return entry
+    except (SchemaError, IdentityError) as error:
         return DeadLetter(message, error.reason, str(error))
+
+
+def _row_of(change: ActionChange) -> object:
+    """What the row of an action is known by, within its verdict."""
+    return change.action.verdict_update, change.action.kind, change.action.target
 
 
 def _proposes(verdict: Verdict) -> bool:

@@ -55,11 +55,11 @@ class DriveAnnounced(KeyedBroadcastProcessFunction):  # type: ignore[misc]  # py
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Begin in a worker; the state of the models is read with the first element."""
-        self._log = ModelLog(self._config.snapshot_seconds)
         self._written: dict[str, bytes] | None = None
         self._speaks = runtime_context.get_index_of_this_subtask() == 0
         self._counted: dict[str, int] = {}
         self._jobs.open(runtime_context)
+        self._log = ModelLog(self._config.snapshot_seconds, self._jobs.identity.guard)
         self._jobs.models = self._log.book
 
     def process_element(self, value: Any, ctx: KeyedBroadcastProcessFunction.ReadOnlyContext) -> Iterable[Row]:

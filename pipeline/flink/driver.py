@@ -34,15 +34,17 @@ from typing import NamedTuple, Protocol
 
 from tocsin.pipeline.batch_decode import decode_many
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.flink.identity import Identity
 from tocsin.pipeline.flink.outputs import Output, canary, verdict_output
 from tocsin.pipeline.flink.packing import unpack
 from tocsin.pipeline.flink.reduce import named_by
 from tocsin.pipeline.frame_blocks import MAGIC, decode_block
+from tocsin.pipeline.identity.signed import SignatureConfig
 from tocsin.pipeline.model_book import ModelBook
 from tocsin.pipeline.operators.base import UNCHANGED
 from tocsin.pipeline.slices import Taken
 from tocsin.schemas.codec import decode
-from tocsin.schemas.errors import SchemaError, SnapshotError
+from tocsin.schemas.errors import IdentityError, SchemaError, SnapshotError
 from tocsin.schemas.records import METRIC_SLICE_NS, NS_PER_SECOND, ModelAnnouncement, Record, Tick
 from tocsin.schemas.topics import DEAD_LETTER, LATE
 
@@ -121,17 +123,26 @@ class DriverConfig:
         canary_seconds: every so often each job gets a verdict that only measures the way to the tables, 0: never.
         snapshot_seconds: a snapshot takes the journal's place after so much stream time: what a restart works
             off again.
+        signatures: files with keys, for whoever opens the driver in a worker.
     """
 
     engine: EngineConfig = field(default_factory=lambda: EngineConfig(history=None))
     snapshot_seconds: int = 60
     canary_seconds: int = 0
+    signatures: SignatureConfig = field(default_factory=SignatureConfig)
 
 
 class JobDriver:
     """The operators of one job (all its attempts), their windows and timers."""
 
-    def __init__(self, config: DriverConfig, key: bytes, state: DriverState, models: ModelBook | None = None) -> None:
+    def __init__(
+        self,
+        config: DriverConfig,
+        key: bytes,
+        state: DriverState,
+        models: ModelBook | None = None,
+        identity: Identity | None = None,
+    ) -> None:
         """Take up what the state holds.
 
         Args:
@@ -139,6 +150,7 @@ class JobDriver:
             key: which job.
             state: its keyed state.
             models: what is announced to all jobs; it holds at least what it held when the journal was written.
+            identity: checks records and signs verdicts; None: neither.
 
         Raises:
             SnapshotError: it was written by another version.
@@ -149,6 +161,7 @@ class JobDriver:
         self._named = named_by(key.decode("utf-8", "replace"))
         self._state = state
         self._models = ModelBook() if models is None else models
+        self._identity = identity or Identity()
         self._digests: dict[str, bytes] = {}
         """Of the parts that the state holds."""
         self._adds = False
@@ -274,13 +287,14 @@ class JobDriver:
                     self._engine.take_block(block, record)
                     continue
                 yield from self._take_record(held.end_ns, decode(record) if known is None else known, record, origin)
-            except SchemaError as error:
+            except (SchemaError, IdentityError) as error:
                 yield self._refused(DEAD_LETTER, record, error.reason, str(error), origin)
             except Exception as error:  # noqa: BLE001  # supervising: a record that breaks us must not come for ever
                 _LOG.exception("a record broke the decoder", extra={"origin": origin})
                 yield self._refused(DEAD_LETTER, record, OPERATOR_FAILED, f"{type(error).__name__}: {error}", origin)
 
     def _take_record(self, end_ns: int, decoded: Record, record: bytes, origin: str) -> Iterator[Output]:
+        plain = self._identity.checked(decoded, record)
         if not isinstance(decoded, ModelAnnouncement | Tick):  # the engine refuses them, and says why
             if (decoded.job.cluster, decoded.job.job_id) != self._named:
                 text = f"it is of job {decoded.job.cluster}/{decoded.job.job_id}, its key names {self._key!r}"
@@ -290,7 +304,7 @@ class JobDriver:
                 text = f"its own stamp lies {(decoded.ts_ns - end_ns) / NS_PER_SECOND:.0f} s after Kafka's"
                 yield self._refused(DEAD_LETTER, record, STAMPS_DIFFER, text, origin)
                 return
-        if self._engine.take_record(decoded, record) is Taken.LATE:
+        if self._engine.take_record(decoded, plain) is Taken.LATE:
             text = f"its own stamp lies {(end_ns - decoded.ts_ns) / NS_PER_SECOND:.0f} s before Kafka's"
             yield self._refused(LATE, record, "late", text, origin)
 
@@ -298,7 +312,9 @@ class JobDriver:
         lateness_ns = self._config.engine.slices.lateness_ns
         try:
             output = self._engine.tick(end_ns + lateness_ns)
-            said = [verdict_output(verdict) for verdict in output.verdicts]  # which refuses what is no verdict
+            said = [
+                self._identity.signed(verdict_output(verdict)) for verdict in output.verdicts
+            ]  # which refuses what is no verdict
         except Exception as error:  # noqa: BLE001  # supervising: one job's failure must not restart all jobs for ever
             _LOG.exception("operators failed", extra={"key": self._key.decode("utf-8", "replace")})
             self.counters[OPERATOR_FAILED] += 1
@@ -307,17 +323,25 @@ class JobDriver:
             text = f"{type(error).__name__}: {error}; the job's state begins anew"
             yield self._refused(DEAD_LETTER, b"", OPERATOR_FAILED, text, f"::{end_ns // NS_PER_SECOND}")
             return
+        for failure in output.failures:  # the engine gave those jobs operators without a past
+            self.counters[OPERATOR_FAILED] += 1
+            self._adds = False
+            yield self._refused(DEAD_LETTER, b"", OPERATOR_FAILED, failure.text, f"::{end_ns // NS_PER_SECOND}")
         self.counters["slices"] += output.turn_count
         for name, seconds in self._engine.take_detector_seconds().items():
             self.labelled["detector_microseconds", "detector", name] += round(seconds * 1e6)
         for verdict in output.verdicts:
             self.counters["verdicts"] += 1
             self.labelled["verdict_lines", "reason", verdict.reason] += 1
+        for _, entry in output.refused:
+            yield self._refused(
+                DEAD_LETTER, entry.data, entry.reason.value, entry.sentence, f"::{end_ns // NS_PER_SECOND}"
+            )
         yield from said
         every_ns = self._config.canary_seconds * NS_PER_SECOND
         if every_ns and end_ns % every_ns == 0:
             for job in self._engine.jobs():
-                yield verdict_output(canary(job, end_ns))
+                yield self._identity.signed(verdict_output(canary(job, end_ns)))
 
     def _refused(self, where: str, record: bytes, reason: str, detail: str, origin: str) -> Output:
         self.counters["dead_letters" if where == DEAD_LETTER else "late_records"] += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,14 +11,16 @@ from pyflink.common import Row, Types
 from pyflink.datastream import KeyedProcessFunction, RuntimeContext
 from pyflink.datastream.state import ListStateDescriptor, MapStateDescriptor
 from pyflink.table import DataTypes
-from pyflink.table.udf import udf
+from pyflink.table.udf import FunctionContext, ScalarFunction, udf
 
 from tocsin.pipeline.flink.driver import DriverConfig, JobDriver
+from tocsin.pipeline.flink.identity import Identity
 from tocsin.pipeline.flink.job_metrics import JobMetrics
 from tocsin.pipeline.flink.outputs import Output
 from tocsin.pipeline.flink.pieces import join_pieces, pieces_named, pieces_of
 from tocsin.pipeline.flink.reduce import reduce_and_pack
 from tocsin.pipeline.garbage import GARBAGE_THRESHOLDS
+from tocsin.pipeline.identity.signed import SignatureConfig, SignedRecords
 from tocsin.pipeline.model_book import ModelBook
 
 BYTES = Types.PRIMITIVE_ARRAY(Types.BYTE())
@@ -25,8 +28,41 @@ OUTPUT_NAMES = ["topic", "k", "v", "h"]
 OUTPUT_TYPE = Types.ROW_NAMED(OUTPUT_NAMES, [Types.STRING(), BYTES, BYTES, Types.MAP(Types.STRING(), BYTES)])
 _NS_PER_MS = 1_000_000
 
-pack_records = udf(reduce_and_pack, result_type=DataTypes.BYTES())
-"""SQL: ``pack_records(ARRAY_AGG(v), ARRAY_AGG(origin), metric group, job, end of the window in seconds)``."""
+
+class PackRecords(ScalarFunction):  # type: ignore[misc]  # pyflink has no types
+    """``reduce_and_pack`` with the file of credentials open."""
+
+    def __init__(self, signatures: SignatureConfig) -> None:
+        """Keep the settings; a worker opens the file."""
+        self._signatures = signatures
+        self._guard: SignedRecords | None = None
+        self._refreshed_second = 0
+
+    def open(self, function_context: FunctionContext) -> None:  # noqa: ARG002  # Flink's signature
+        """Open the file in a worker."""
+        self._guard = SignedRecords.of_config(self._signatures)
+
+    def eval(
+        self,
+        values: Sequence[bytes | None],
+        origins: Sequence[str | None],
+        group: str | None,
+        key: str | None,
+        end_second: int,
+    ) -> bytes:
+        """Pack one window."""
+        if self._guard is not None and end_second != self._refreshed_second:
+            self._refreshed_second = end_second
+            self._guard.refresh()
+        return reduce_and_pack(values, origins, group, key, end_second, self._guard)
+
+
+def pack_records(signatures: SignatureConfig) -> Any:
+    """Return the SQL function ``pack_records``.
+
+    Its arguments: ARRAY_AGG(v), ARRAY_AGG(origin), metric group, job, end of the window in seconds.
+    """
+    return udf(PackRecords(signatures), result_type=DataTypes.BYTES())
 
 
 class FlinkState:
@@ -80,6 +116,7 @@ class DriveJob(KeyedProcessFunction):  # type: ignore[misc]  # pyflink has no ty
         """Keep the settings; a worker opens its own copy."""
         self._config = config
         self._drivers: dict[str, JobDriver] = {}
+        self.identity = Identity()
         self.models: ModelBook | None = None
         """What is announced to all jobs; set before the first element."""
 
@@ -89,6 +126,7 @@ class DriveJob(KeyedProcessFunction):  # type: ignore[misc]  # pyflink has no ty
         gc.freeze()
         gc.set_threshold(*GARBAGE_THRESHOLDS)
         self._drivers = {}
+        self.identity = Identity.of_config(self._config.signatures, time.time_ns())
         self._state = FlinkState(runtime_context)
         self.metrics = JobMetrics(runtime_context.get_metrics_group(), lambda: len(self._drivers))
 
@@ -103,6 +141,8 @@ class DriveJob(KeyedProcessFunction):  # type: ignore[misc]  # pyflink has no ty
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Row]:
         """No window that ends by now comes any more; now is the watermark, which may be far beyond the timer."""
         key = ctx.get_current_key()
+        if self.identity.guard is not None:
+            self.identity.guard.refresh()
         driver = self._driver(key)
         now_ms = max(timestamp, ctx.timer_service().current_watermark())
         yield from self._rows(driver, driver.on_time(now_ms * _NS_PER_MS))
@@ -114,7 +154,7 @@ class DriveJob(KeyedProcessFunction):  # type: ignore[misc]  # pyflink has no ty
     def _driver(self, key: str) -> JobDriver:
         driver = self._drivers.get(key)
         if driver is None:
-            driver = self._drivers[key] = JobDriver(self._config, key.encode(), self._state, self.models)
+            driver = self._drivers[key] = JobDriver(self._config, key.encode(), self._state, self.models, self.identity)
             driver.counters.clear()  # what was worked off again was counted before
             driver.labelled.clear()
         return driver

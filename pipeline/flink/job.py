@@ -13,6 +13,7 @@ from pyflink.common import Types
 from pyflink.datastream import ExternalizedCheckpointRetention, StreamExecutionEnvironment
 from pyflink.table import DataTypes, Schema, StreamTableEnvironment
 
+from tocsin.pipeline.embedded import EngineConfig, played
 from tocsin.pipeline.flink import sql
 from tocsin.pipeline.flink.announced import drive
 from tocsin.pipeline.flink.driver import DriverConfig
@@ -48,7 +49,7 @@ def build(options: JobOptions) -> StreamExecutionEnvironment:
     tables = StreamTableEnvironment.create(env)
     for name, value in {**_SETTINGS, "pipeline.name": options.name}.items():
         tables.get_config().set(name, value)
-    tables.create_temporary_system_function("pack_records", pack_records)
+    tables.create_temporary_system_function("pack_records", pack_records(options.signatures))
     for statement in (
         sql.input_table(options.stream),
         sql.models_table(options.stream),
@@ -58,7 +59,13 @@ def build(options: JobOptions) -> StreamExecutionEnvironment:
         tables.execute_sql(statement)
     _tell_apart(tables)
     tables.execute_sql(sql.WINDOWS)
-    driver = DriverConfig(snapshot_seconds=options.snapshot_seconds, canary_seconds=options.canary_seconds)
+    engine = EngineConfig(history=None)
+    driver = DriverConfig(
+        engine=played(engine) if options.signatures.allow_player else engine,
+        snapshot_seconds=options.snapshot_seconds,
+        canary_seconds=options.canary_seconds,
+        signatures=options.signatures,
+    )
     _drive(tables, driver)
     statements = tables.create_statement_set()
     for statement in (

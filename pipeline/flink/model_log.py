@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from tocsin.pipeline.flink.outputs import Output
+from tocsin.pipeline.identity.signed import SignedRecords
 from tocsin.pipeline.model_book import KEEP_NS, ModelBook
 from tocsin.schemas.codec import decode
-from tocsin.schemas.errors import DecodeError, ModelRefusedError, SchemaError
+from tocsin.schemas.errors import DecodeError, IdentityError, ModelRefusedError, SchemaError
 from tocsin.schemas.model_announcement import ModelAnnouncement, content_hash, withdrawal
 from tocsin.schemas.records import NS_PER_SECOND, Tick
 from tocsin.schemas.topics import DEAD_LETTER, KIND_MODEL, KIND_TICK, TICK_KEY
@@ -44,12 +45,14 @@ class ModelRow(NamedTuple):
 class ModelLog:
     """What the topic of models has said so far."""
 
-    def __init__(self, journal_seconds: int) -> None:
+    def __init__(self, journal_seconds: int, guard: SignedRecords | None = None) -> None:
         """Nothing yet.
 
         Args:
             journal_seconds: what a restart works off again.
+            guard: checks who announces; None: everybody may who can write to the topic.
         """
+        self._guard = guard
         self.book = ModelBook()
         self._keep_ns = KEEP_NS + journal_seconds * NS_PER_SECOND
         self._newest_ns: dict[str, int] = {}
@@ -67,10 +70,13 @@ class ModelLog:
             if row.kind == KIND_TICK:
                 self._tick(partition, row.value)
             else:
-                self.book.offer(_announcement(row), self._newest_ns.get(partition, 0))
+                announcement = _announcement(row)
+                if self._guard is not None:
+                    self._guard.check(announcement, row.value or b"")
+                self.book.offer(announcement, self._newest_ns.get(partition, 0))
         except ModelRefusedError as error:  # the book has counted it
             return _dead_letter(row, error.reason, str(error))
-        except SchemaError as error:
+        except (SchemaError, IdentityError) as error:
             self.counters[error.reason] += 1
             _LOG.warning("model refused", extra={"origin": row.origin, "reason": error.reason, "detail": str(error)})
             return _dead_letter(row, error.reason, str(error))

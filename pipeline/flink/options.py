@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final
 
 from tocsin.pipeline.flink.sql import TRANSACTION_SECONDS, StreamOptions
+from tocsin.pipeline.identity.signed import SignatureConfig
 from tocsin.schemas.errors import ConfigError
 
 OPTIONS_VARIABLE: Final = "TOCSIN_FLINK_JOB"
@@ -45,6 +46,7 @@ class JobOptions:
         snapshot_seconds: stream time after which a snapshot takes the journal's place.
         canary_seconds: every so often each job gets a verdict that only measures the way to the tables, 0: never.
         origin: how it was submitted: what an upgrade goes back to.
+        signatures: files with keys, on the TaskManagers' machines.
     """
 
     stream: StreamOptions
@@ -54,6 +56,7 @@ class JobOptions:
     snapshot_seconds: int = 60
     canary_seconds: int = 0
     origin: Mapping[str, str] | None = None
+    signatures: SignatureConfig = field(default_factory=SignatureConfig)
 
     def __post_init__(self) -> None:
         """Check what would else fail inside the cluster.
@@ -105,11 +108,12 @@ def options_from(text: str) -> JobOptions:
     """
     try:
         data: dict[str, Any] = json.loads(text)
-        known, known_stream = ({field.name for field in fields(kind)} for kind in (JobOptions, StreamOptions))
+        known, known_stream = ({one.name for one in fields(kind)} for kind in (JobOptions, StreamOptions))
         stream = data["stream"]
         unknown = sorted((data.keys() - known) | (stream.keys() - known_stream))
         if unknown:
             raise ConfigError(OPTIONS_VARIABLE, ", ".join(unknown), "settings that this version of tocsin knows")
-        return JobOptions(**{**data, "stream": StreamOptions(**stream)})
+        signatures = SignatureConfig(**data.get("signatures", {}))
+        return JobOptions(**{**data, "stream": StreamOptions(**stream), "signatures": signatures})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(OPTIONS_VARIABLE, text[:200], "what 'tocsin flink submit' writes") from error

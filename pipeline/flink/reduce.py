@@ -14,8 +14,9 @@ from tocsin.models.frames import fits
 from tocsin.pipeline.batch_decode import decode_many
 from tocsin.pipeline.flink.packing import pack
 from tocsin.pipeline.frame_blocks import BUILTIN_TABLES, blocks_of, encode_block
+from tocsin.pipeline.identity.signed import SignedRecords
 from tocsin.schemas.codec import decode
-from tocsin.schemas.errors import SchemaError
+from tocsin.schemas.errors import IdentityError, SchemaError
 from tocsin.schemas.records import NS_PER_SECOND, Frame, Record
 
 _LOG = logging.getLogger("tocsin.flink")
@@ -29,6 +30,7 @@ def reduce_and_pack(
     group: str | None,
     key: str | None = None,
     end_second: int | None = None,
+    guard: SignedRecords | None = None,
 ) -> bytes:
     """Join the payloads of one window.
 
@@ -40,6 +42,8 @@ def reduce_and_pack(
         key: the job that the messages' keys name; frames of another one go on as they came. None: not asked.
         end_second: the window's end by Kafka's stamps; frames with another stamp of their own go on, too. None: not
             asked.
+        guard: checks signatures; a frame that it refuses goes on as it came, and becomes a dead letter there. None: no
+            record need be signed.
     """
     # What has no origin is a block, and of this function: no payload may pass for one.
     origins = [origin or NO_ORIGIN for origin in origins]
@@ -52,7 +56,11 @@ def reduce_and_pack(
     plain = [value or b"" for value in values]
     for value, origin, record in zip(values, origins, _decoded(plain), strict=True):
         frame = _fitting(record)
-        if frame is None or value is None or not _belongs(frame, named, end_second):
+        if (
+            frame is None
+            or value is None
+            or not (_belongs(frame, named, end_second) and _is_signed(frame, value, guard))
+        ):
             rest.append(value)
             rest_origins.append(origin)
         else:
@@ -79,6 +87,16 @@ def _belongs(frame: Frame, named: tuple[str, str] | None, end_second: int | None
     return end_second is None or frame.ts_ns // NS_PER_SECOND == end_second - 1
 
 
+def _is_signed(frame: Frame, value: bytes, guard: SignedRecords | None) -> bool:
+    if guard is None:
+        return True
+    try:
+        guard.check(frame, value)
+    except (IdentityError, SchemaError):
+        return False
+    return True
+
+
 def _decoded(values: Sequence[bytes]) -> list[Record | None]:
     """Each record, None where it is none."""
     try:
@@ -92,7 +110,7 @@ def _decoded(values: Sequence[bytes]) -> list[Record | None]:
 def _alone(value: bytes) -> Record | None:
     try:
         return decode(value)
-    except SchemaError:
+    except Exception:  # noqa: BLE001  # supervising: it goes on as it came, and becomes a dead letter where it is read
         return None
 
 

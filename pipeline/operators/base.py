@@ -26,12 +26,14 @@ from tocsin.schemas.errors import SnapshotError
 from tocsin.schemas.records import JobKey, Slice
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
-STATE_VERSION = 13
+STATE_VERSION = 16
 """2: arrays without their zeros, dataclasses as one table. 3: judged time, who fell first, causes that settle.
 4: arrays as bytes, dataclasses column by column, a large job's steps in a part each. 5: half minutes.
 6: who ended first, flows, when work began. 7: crowds of half minutes, pauses between steps. 10: earlier NaNs.
 11: jammed leaves. 12: who does more work and since when, spells of what comes again.
-13: who is odd while the job stands, who ailed while it was slow, own gradient norms and own time of the past."""
+13: who is odd while the job stands, who ailed while it was slow, own gradient norms and own time of the past.
+15: whether an event told of a NaN, until when nobody listened to a host.
+16: which host announced which groups."""
 UNCHANGED: Final = b""
 """In a snapshot: a part that the runtime holds already, as it is."""
 Out_co = TypeVar("Out_co", covariant=True)

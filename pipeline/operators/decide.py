@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from tocsin.pipeline.operators.base import pack_state, unpack_state
 from tocsin.pipeline.operators.findings import Finding
@@ -25,13 +24,13 @@ from tocsin.pipeline.operators.incidents import (
     is_spell,
     placed,
     retells,
+    retold_action,
     same_fault,
     same_suspects,
     tells_of_some,
     throttles,
 )
 from tocsin.pipeline.operators.relapses import RelapseConfig, Relapses
-from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
 from tocsin.schemas.verdicts import ActionKind, Component, FaultKind, Verdict, VerdictState, verdict_id_of
@@ -144,6 +143,17 @@ class Decide:
             lines.append(self._close(incident, now_ns, state, reason))
         return lines
 
+    def abandon(self, now_ns: int, reason: Reason) -> list[Verdict]:
+        """Close everything because the job begins anew: nobody knows any more whether it still holds."""
+        lines = [self._close(one, now_ns, VerdictState.EXPIRED, reason) for one in list(self._incidents)]
+        for line in lines:
+            self._closed[line.verdict_id][1] = 0  # what is seen again was seen before, and is opened again
+        return lines
+
+    def follow(self, before: Decide) -> None:
+        """Take over the ids of what a job that began anew had said: none starts anew."""
+        self._closed = dict(before._closed)
+
     def _match(self, finding: Finding) -> Incident | None:
         for incident in self._incidents:
             if same_fault(incident, finding):
@@ -182,6 +192,7 @@ class Decide:
         if seen_ns <= closed[1]:
             self._closed[verdict_id] = closed
             return []
+        action, evidence = action_of(finding, confirmed=finding.certain, hard=finding.certain)
         verdict = Verdict(
             verdict_id=verdict_id,
             job=self._job,
@@ -191,18 +202,22 @@ class Decide:
             onset_ns=finding.onset_ns,
             detected_ns=now_ns,
             confidence=finding.confidence,
-            action=action_of(finding, confirmed=finding.certain, hard=finding.certain),
+            action=action,
             reason=finding.reason.value,
-            evidence=finding.evidence,
+            evidence=evidence,
             state=VerdictState.OPEN,
             update=closed[0] + 1,
             expires_ns=now_ns + self._config.action_ttl_ns,
             common=finding.common,
+            witnesses=finding.witnesses,
         )
-        self._incidents.append(Incident(verdict, now_ns, now_ns, finding.certain, seen_ns, bool(closed[3])))
+        was_confirmed = bool(closed[3])
+        incident = Incident(verdict, now_ns, now_ns, finding.certain, seen_ns, was_confirmed, is_lone=finding.is_lone)
+        self._incidents.append(incident)
         return [verdict]
 
     def _hold(self, incident: Incident, finding: Finding, now_ns: int) -> list[Verdict]:
+        finding = incident.hear(finding)
         verdict = incident.verdict
         alike = finding.fault is verdict.fault or {finding.fault, verdict.fault} <= set(STANDSTILL)
         if same_suspects(finding, verdict) and alike:
@@ -233,13 +248,16 @@ class Decide:
             new = [evidence for evidence in finding.evidence if evidence not in verdict.evidence]
             finding = replace(finding, evidence=(*verdict.evidence, *new)[:_SHOWN_EVIDENCE_COUNT])
         incident.hold(now_ns, self._config.gone_ns)
-        incident.certain = finding.certain
+        incident.certain, incident.is_lone = finding.certain, finding.is_lone
         # Evidence that does not go on (a job that makes no steps now) confirms nothing.
         incident.seen_ns = finding.seen_ns or now_ns
         confirmed = verdict.state is VerdictState.CONFIRMED and (retold or not changed)
         confirm = confirmed or self._lasted(incident, finding)
         hard = finding.certain or self._lasted_for_hard(incident, finding)
-        action = verdict.action if retold else action_of(finding, confirmed=confirm or finding.certain, hard=hard)
+        if retold:
+            action, evidence = retold_action(finding, verdict)
+        else:
+            action, evidence = action_of(finding, confirmed=confirm or finding.certain, hard=hard)
         if not changed and confirm == confirmed and action is verdict.action:
             return []
         incident.verdict = replace(
@@ -254,11 +272,12 @@ class Decide:
             ),
             action=action,
             reason=finding.reason.value,
-            evidence=finding.evidence,
+            evidence=evidence,
             state=VerdictState.CONFIRMED if confirm else VerdictState.OPEN,
             update=verdict.update + 1,
             expires_ns=now_ns + self._config.action_ttl_ns,
             common=finding.common,
+            witnesses=finding.witnesses,
         )
         return [incident.verdict]
 
@@ -351,20 +370,7 @@ class Decide:
 
     def snapshot(self) -> dict[str, bytes]:
         """State in one part."""
-        state: list[dict[str, Any]] = [
-            {
-                "verdict": encode_verdict(incident.verdict).decode(),
-                "opened_ns": incident.opened_ns,
-                "held_ns": incident.held_ns,
-                "certain": incident.certain,
-                "seen_ns": incident.seen_ns,
-                "was_confirmed": incident.was_confirmed,
-                "other_cause": incident.other_cause,
-                "other_since_ns": incident.other_since_ns,
-                "spell_ns": incident.spell_ns,
-            }
-            for incident in self._incidents
-        ]
+        state = [incident.to_state() for incident in self._incidents]
         spells = self._relapses.to_state()
         return {"decide": pack_state({"incidents": state, "closed": list(self._closed.items()), "spells": spells})}
 
@@ -373,17 +379,4 @@ class Decide:
         state = unpack_state(parts, "decide")
         self._closed = dict(map(tuple, state["closed"]))
         self._relapses.load_state(state["spells"])
-        self._incidents = [
-            Incident(
-                decode_verdict(entry["verdict"].encode()),
-                entry["opened_ns"],
-                entry["held_ns"],
-                entry["certain"],
-                entry["seen_ns"],
-                entry["was_confirmed"],
-                entry["other_cause"],
-                entry["other_since_ns"],
-                entry["spell_ns"],
-            )
-            for entry in state["incidents"]
-        ]
+        self._incidents = [Incident.from_state(entry) for entry in state["incidents"]]

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tocsin.schemas.event_payloads import number
+from tocsin.schemas import events
+from tocsin.schemas.event_payloads import ENDED_NS, number
 from tocsin.schemas.kinds import Severity
 from tocsin.schemas.records import NS_PER_SECOND, Event
 
 UNKNOWN_CLOCK_ERROR_NS = NS_PER_SECOND // 4
+_LONGEST_AGAIN_NS = 7200 * NS_PER_SECOND
+"""Agents repeat an end for an hour; one that claims to be much older counts as an end now."""
 
 
 @dataclass(slots=True)
@@ -42,6 +45,8 @@ class RankFacts:
     stop_edges_ns: list[int] = field(default_factory=list)
     stall: dict[str, Any] | None = None
     stall_ns: int = 0
+    belied_count: int = 0
+    """How often it was said to have died, and made its next step as ever."""
 
     def begin_anew(self, ts_ns: int) -> None:
         """A process ran at this time: what an earlier one's end left behind is over."""
@@ -63,6 +68,33 @@ class HostFacts:
     agent_stopped_ns: int = 0
     beat_ns: int = 0
     """How often it reports by itself, 0: only when something happens (its silence means nothing)."""
+    unheard_until_ns: int = 0
+    """Until then nobody listened: the engine was away, and has not heard this host since."""
+
+
+def ended_before_ns(event: Event) -> int:
+    """When a rank ended of which an event says again that it did; 0: the event is no repetition.
+
+    Agents repeat what ended for an engine that was restarted (``collectors.endings``).
+    """
+    if event.name not in (events.EXIT, events.PROCESS_GONE, events.BYE):
+        return 0
+    ended_ns = int(number(event.payload, ENDED_NS, 0))
+    return ended_ns if event.rank >= 0 and 0 < event.ts_ns - ended_ns < _LONGEST_AGAIN_NS else 0
+
+
+def is_unknown_end(facts: RankFacts | None, event: Event) -> bool:
+    """Whether a rank's end that is said again, stamped with its own time, is news.
+
+    Args:
+        facts: what is known of the rank, None = nothing.
+        event: the end.
+    """
+    if facts is None:
+        return True
+    is_known = facts.exit is not None and (facts.exit.reported or event.name != events.EXIT)
+    is_known = is_known or (event.name == events.BYE and facts.bye_ns > 0)
+    return not is_known and facts.last_step_ns <= event.ts_ns
 
 
 def exit_of(event: Event) -> ExitFact:

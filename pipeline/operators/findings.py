@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tocsin.pipeline.operators.witnesses import may_take_away
+from tocsin.schemas.job_key import lone_host
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.verdicts import Component, Evidence, FaultKind, Suspect
+from tocsin.schemas.verdicts import Component, ComponentKind, Evidence, FaultKind, Suspect, Witness
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,10 @@ class Finding:
         is_soft: nobody is drained or restarted for it, however long it lasts.
         exonerates: whoever was said to be slow and is not: what named these is taken back.
         common: the component that several suspects share.
+        witnesses: who saw it.
+        machine_count: machines of the job.
+        is_by_words: only the last words of a program tell the cause.
+        is_lone: the others go on as if nothing had happened: nobody is restarted or rolled back for it.
     """
 
     fault: FaultKind
@@ -50,3 +56,24 @@ class Finding:
     only_holds: bool = False
     seen_ns: int = 0
     """The newest input that shows it, 0: the slice that it is found in. It holds, but is not confirmed, beyond."""
+    witnesses: tuple[Witness, ...] = ()
+    machine_count: int = 1
+    is_by_words: bool = False
+    is_lone: bool = False
+
+    @property
+    def accused(self) -> tuple[str, ...]:
+        """Names of the machines that it singles out; of a rank whose machine nobody knows the name that stands in."""
+        return tuple(machine_of(suspect) for suspect in self.suspects)
+
+    @property
+    def has_witnesses(self) -> bool:
+        """Whether enough saw it to take the machines away."""
+        return may_take_away(self.accused, self.witnesses, self.machine_count, is_by_words=self.is_by_words)
+
+
+def machine_of(suspect: Suspect) -> str:
+    """The machine of a suspect, as witnesses are named."""
+    component = suspect.component
+    is_rank = component.kind is ComponentKind.RANK and component.name.isdecimal()
+    return lone_host(int(component.name)) if is_rank else component.name

@@ -7,28 +7,30 @@ that events state. It only keeps facts; it judges nothing.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from operator import itemgetter
 from signal import SIGKILL
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tocsin.pipeline.operators.announced import Announced
 from tocsin.pipeline.operators.base import columns_of, from_columns, pack_state, shallow, unpack_state
 from tocsin.pipeline.operators.facts import (
     UNKNOWN_CLOCK_ERROR_NS,
     ExitFact,
     HostFacts,
     RankFacts,
+    ended_before_ns,
     exit_of,
+    is_unknown_end,
     left_in_order,
 )
+from tocsin.pipeline.operators.group_book import GroupBook, GroupBounds
 from tocsin.pipeline.operators.layout import block_layout
 from tocsin.schemas import events
-from tocsin.schemas.event_payloads import number
+from tocsin.schemas.event_payloads import STALL_KEYS, number
 from tocsin.schemas.job_key import is_lone
 from tocsin.schemas.kinds import LEFT_DUMP
 from tocsin.schemas.records import (
@@ -38,7 +40,6 @@ from tocsin.schemas.records import (
     CommGroup,
     Event,
     Frame,
-    GroupKind,
     Groups,
     HostStatus,
     JobRecord,
@@ -52,17 +53,30 @@ from tocsin.schemas.records import (
 
 _KEPT_STOP_EDGES = 32
 _MOST_OFFSET_NS = 3600 * NS_PER_SECOND
-_KEPT_PHASES = 64
-_END_OF = itemgetter(1)
+_FIRST_STEP_NS = 5 * NS_PER_SECOND
+"""No process that is started in another's place begins a step sooner."""
+_BACK_AFTER_NS = 11 * NS_PER_SECOND
+"""What an agent still has to say of the attempt before is said within two metric slices."""
 _MUTE_AFTER_NS = 8 * NS_PER_SECOND
 """A host speaks at least every metric slice (5 s)."""
+
+
+def _told_again(known: ExitFact | None, told: ExitFact) -> ExitFact:
+    """What is known of a process's end, as an event tells it: the same end told again is as old as it was."""
+    if known is None or not known.reported or (known.code, known.signal) != (told.code, told.signal):
+        return told
+    return replace(told, ts_ns=min(told.ts_ns, known.ts_ns), stderr_tail=known.stderr_tail or told.stderr_tail)
 
 
 class JobGraph:
     """Facts of one job, fed with its slices."""
 
-    def __init__(self) -> None:
-        """Know nothing."""
+    def __init__(self, group_bounds: GroupBounds | None = None) -> None:
+        """Know nothing.
+
+        Args:
+            group_bounds: what one host may announce; None: a recording speaks for all hosts.
+        """
         self.places: dict[int, RankPlace] = {}
         self._roles: dict[str, tuple[int, ...]] | None = None
         """``roles_of_hosts``, None: to be made again."""
@@ -74,19 +88,29 @@ class JobGraph:
         """``block_layout`` of the ranks whose hosts are known, None: to be made again."""
         self._places_part: bytes | None = None
         """The places' part of a snapshot, None: to be made again; announced each 30 s, they nearly never move."""
-        self.groups: dict[str, CommGroup] = {}
+        self.group_book = GroupBook(group_bounds)
         self.ranks: dict[int, RankFacts] = {}
         self.hosts: dict[str, HostFacts] = {}
+        self.contested: frozenset[int] = frozenset()
+        """Ranks of which two hosts say that they run there: whoever drives this says which; nobody knows their host."""
+        self.disbelieved: frozenset[int] = frozenset()
+        """Ranks of which it is said that they died, and the job went on: whoever drives this judges that."""
+        self.moved_ns: dict[str, int] = {}
+        """Hosts that went on to a later attempt of the job -> when that was seen first."""
         self.leaving: set[int] = set()
         """Ranks that said good-bye or ended, in whatever way."""
-        self.phases: dict[int, list[list[Any]]] = {}
-        """rank -> its announced phases that are open: [phase, begin_ns] (thousands open and close theirs at once)."""
-        self.phase_spans: list[list[int]] = []
-        """Announced phases that are over, of all ranks together: [begin_ns, end_ns], disjoint, ascending."""
+        self.announced = Announced()
+        self.places_changed_ns: dict[str, int] = {}
+        """Host -> when a rank was moved to it, or away from it, the last time."""
         self.max_step = -1
         self.max_step_ns = 0
         self.progress_ns = 0
         """End of the newest step that any rank finished."""
+
+    @property
+    def groups(self) -> Mapping[str, CommGroup]:
+        """The communication groups by their names."""
+        return self.group_book.groups
 
     @property
     def world_size(self) -> int:
@@ -95,7 +119,9 @@ class JobGraph:
         return max(announced, len(self.ranks))
 
     def host_of(self, rank: int) -> str:
-        """The host of a rank, "" where nobody said so."""
+        """The host of a rank, "" where nobody said so, or two did."""
+        if rank in self.contested:
+            return ""
         place = self.places.get(rank)
         if place is not None:
             return place.host
@@ -112,6 +138,11 @@ class JobGraph:
             self._layout = block_layout(told, hosts, self.world_size)
         size, of_block = self._layout
         return of_block.get(rank // size, "") if of_block else ""
+
+    def is_at_work(self, rank: int) -> bool:
+        """Whether a rank ever made a step."""
+        facts = self.ranks.get(rank)
+        return facts is not None and facts.last_step >= 0
 
     def ranks_of_host(self, host: str) -> tuple[int, ...]:
         """Ranks that run on a host, ascending."""
@@ -182,6 +213,17 @@ class JobGraph:
         # Where most have none the names do not match (short and full ones): nobody is known to be spare.
         return frozenset(spare) if 2 * len(spare) < len(self.hosts) else frozenset()
 
+    def see_moved(self, heard_ns: Mapping[str, int]) -> None:
+        """These hosts were heard in later attempts then; one that speaks on here for longer is back in this one."""
+        for host, newest_ns in heard_ns.items():
+            facts = self.hosts.get(host)
+            if facts is None:
+                continue
+            if facts.last_seen_ns > newest_ns + _BACK_AFTER_NS:
+                self.moved_ns.pop(host, None)
+            else:
+                self.moved_ns.setdefault(host, newest_ns)
+
     def clock_error_ns(self, ranks: Iterable[int]) -> int:
         """By how much the clocks of these ranks' hosts may differ (one host: nothing)."""
         hosts = {self.host_of(rank) for rank in ranks}
@@ -199,12 +241,14 @@ class JobGraph:
         return ts_ns if facts is None else ts_ns - facts.clock_offset_ns
 
     def in_announced_phase(self, from_ns: int, to_ns: int) -> bool:
-        """Whether any rank had announced a phase that overlaps [from, to]."""
-        if any(begin <= to_ns for opened in self.phases.values() for _, begin in opened):
-            return True
-        spans = self.phase_spans
-        place = bisect_left(spans, from_ns, key=_END_OF)
-        return place < len(spans) and spans[place][0] <= to_ns
+        """Whether the job was in an announced phase in [from, to]: most ranks, or one for which the others wait."""
+        return self.announced.in_pause(from_ns, to_ns)
+
+    def excuse(self, names: Iterable[str], until_ns: int) -> None:
+        """Nobody listened to these hosts until then: that they said nothing shows nothing."""
+        for name in names:
+            if name in self.hosts:
+                self.hosts[name].unheard_until_ns = until_ns
 
     def ended(self) -> bool:
         """Whether the job is over: its ranks left in order, and those that did not say so could not."""
@@ -228,17 +272,27 @@ class JobGraph:
             if isinstance(record, Event):
                 self._take_event(record)
             elif isinstance(record, StepBatch):
-                for row in record.rows:
-                    self._take_row(record.host, row)
+                self._take_steps(record)
             elif isinstance(record, CollectiveBatch):
                 for rank in {row.rank for row in record.rows}:
                     self._rank(rank, record.host, record.ts_ns)
             elif isinstance(record, Topology):
                 self._take_topology(record)
             elif isinstance(record, Groups):
-                self.groups.update({group.comm_id: group for group in record.groups})
+                self.group_book.take(record)
             elif isinstance(record, HostStatus):
                 self._take_status(record)
+
+    def _take_steps(self, batch: StepBatch) -> None:
+        if self.announced.is_watching:
+            self.announced.take_steps(batch.rows)
+        for row in batch.rows:
+            self._take_row(batch.host, row)
+
+    def _take_ending(self, ending: Event) -> None:
+        """Take a rank's end that an agent says again, stamped with its own time: no news where it is known."""
+        if self.host_of(ending.rank) in ("", ending.host) and is_unknown_end(self.ranks.get(ending.rank), ending):
+            self._take_rank_event(ending)
 
     def _take_row(self, host: str, row: StepRecord) -> None:
         """A large job brings 80,000 at once: what nearly none of them has is asked first."""
@@ -257,22 +311,25 @@ class JobGraph:
             facts.number_steps[0] = step
         if row.grad_norm is not None and math.isfinite(row.grad_norm):
             facts.number_steps[1] = step
-        if facts.exit is not None or facts.bye_ns or self.phases:
+        if facts.exit is not None or facts.bye_ns or self.announced.open:
             self._take_whole_step(facts, row)
 
     def _take_whole_step(self, facts: RankFacts, row: StepRecord) -> None:
         begin_ns = row.ts_ns - int(row.duration_seconds * NS_PER_SECOND)
+        left = facts.exit
+        if left is not None and (left.code or left.signal) and 0 <= begin_ns - left.ts_ns < _FIRST_STEP_NS:
+            facts.belied_count += 1
         facts.begin_anew(begin_ns)
-        if self.phases:
-            # A whole step after the begin of a phase: its end was lost on the way.
-            self._close_phases(row.rank, begin_ns)
-            self._close_phases(-1, begin_ns)  # a phase that was announced for no rank in particular
+        if self.announced.open:
+            self.announced.close_by_step(row.rank, begin_ns)
 
     def _take_topology(self, topology: Topology) -> None:
         moved = False
         for place in topology.places:
             before = self.places.get(place.rank)
-            moved = moved or (before is not None and before.host != place.host)
+            if before is not None and before.host != place.host:
+                moved = True
+                self.places_changed_ns.update(dict.fromkeys((before.host, place.host), topology.ts_ns))
             if before is not place and before != place:
                 self._roles = self._behind = self._switches = self._places_part = None
             self.places[place.rank] = place
@@ -286,6 +343,9 @@ class JobGraph:
     def _see_host(self, record: JobRecord) -> None:
         if isinstance(record, ProbeAnswer) and record.request_id == LEFT_DUMP:
             return  # a file that was found is no sign of life
+        if isinstance(record, Event) and (ended_ns := ended_before_ns(record)):
+            self.hosts.setdefault(record.host, HostFacts(ended_ns, ended_ns))  # nor is an end of long ago
+            return
         facts = self.hosts.get(record.host)
         if facts is None:
             facts = self.hosts[record.host] = HostFacts(record.ts_ns, record.ts_ns)
@@ -319,7 +379,7 @@ class JobGraph:
         # Of a clock that is further off no record is in time: such an offset was not measured.
         is_likely = abs(status.clock_offset_ns) <= _MOST_OFFSET_NS
         facts.clock_offset_ns = status.clock_offset_ns if is_likely else 0
-        facts.clock_error_ns = status.clock_error_ns
+        facts.clock_error_ns = min(status.clock_error_ns, _MOST_OFFSET_NS)
         facts.hook_present = status.hook_present
 
     def _take_agent(self, event: Event) -> None:
@@ -328,6 +388,9 @@ class JobGraph:
             self.hosts[event.host].agent_stopped_ns = event.ts_ns if edge == "stop" else 0
 
     def _take_event(self, event: Event) -> None:
+        if ended_ns := ended_before_ns(event):
+            self._take_ending(replace(event, ts_ns=ended_ns))
+            return
         if event.name == events.AGENT:
             self._take_agent(event)
         if event.name == events.PHASE:
@@ -346,14 +409,17 @@ class JobGraph:
         is_new = facts.exit is None and facts.bye_ns == 0
         if event.name == events.EXIT or (event.name == events.PROCESS_GONE and is_new):
             is_told = event.name == events.EXIT
-            facts.exit = exit_of(event) if is_told else ExitFact(event.ts_ns, -1, 0, "", reported=False)
+            facts.exit = (
+                _told_again(facts.exit, exit_of(event)) if is_told else ExitFact(event.ts_ns, -1, 0, "", reported=False)
+            )
             facts.stopped_since_ns = 0
         elif event.name == events.BYE:
             facts.bye_ns = event.ts_ns
         elif event.name == events.STOPPED:
             self._take_stopped(facts, event)
         elif event.name == events.STALL:
-            facts.stall = None if event.payload.get("edge") == "end" else dict(event.payload)
+            told = {key: event.payload[key] for key in STALL_KEYS if key in event.payload}
+            facts.stall = None if told.get("edge") == "end" else told
             facts.stall_ns = event.ts_ns
 
     @staticmethod
@@ -367,25 +433,8 @@ class JobGraph:
             facts.stopped_since_ns = 0
 
     def _take_phase(self, event: Event) -> None:
-        name = str(event.payload.get("phase", ""))
-        self._close_phases(event.rank, event.ts_ns, name)  # at a begin: its end was lost
-        if event.payload.get("edge") == "begin":
-            self.phases.setdefault(event.rank, []).append([name, event.ts_ns])
-
-    def _close_phases(self, rank: int, end_ns: int, name: str = "") -> None:
-        """A rank's open phases (of this name, "" = all) that began before ``end_ns`` are over."""
-        opened = self.phases.pop(rank, [])
-        if left := [entry for entry in opened if entry[1] > end_ns or name not in ("", entry[0])]:
-            self.phases[rank] = left
-        if len(left) == len(opened):
-            return
-        begin_ns, apart = min(entry[1] for entry in opened if entry not in left), []
-        for span in self.phase_spans:
-            if span[1] < begin_ns or span[0] > end_ns:
-                apart.append(span)
-            else:
-                begin_ns, end_ns = min(begin_ns, span[0]), max(end_ns, span[1])
-        self.phase_spans = sorted([*apart, [begin_ns, end_ns]])[-_KEPT_PHASES:]
+        name, begins = str(event.payload.get("phase", "")), event.payload.get("edge") == "begin"
+        self.announced.take(event.rank, name, event.ts_ns, begins=begins, rank_count=len(self.ranks))
 
     def snapshot(self) -> dict[str, bytes]:
         """State in two parts: who runs where, and the rest."""
@@ -402,12 +451,13 @@ class JobGraph:
     def _to_state(self) -> dict[str, Any]:
         ranks, hosts = sorted(self.ranks), sorted(self.hosts)
         return {
-            "groups": [[g.comm_id, g.kind.value, list(g.ranks)] for _, g in sorted(self.groups.items())],
+            **self.group_book.to_state(),
             "ranks": [np.array(ranks, "<i8"), columns_of(RankFacts, map(self.ranks.__getitem__, ranks), "exit")],
             "exits": [[rank, shallow(left)] for rank in ranks if (left := self.ranks[rank].exit) is not None],
             "hosts": [hosts, columns_of(HostFacts, map(self.hosts.__getitem__, hosts))],
-            "phases": [[name, rank, begin] for rank, opened in self.phases.items() for name, begin in opened],
-            "phase_spans": self.phase_spans,
+            "announced": self.announced.to_state(),
+            "places_changed_ns": sorted(self.places_changed_ns.items()),
+            "moved_ns": sorted(self.moved_ns.items()),
             "max_step": self.max_step,
             "max_step_ns": self.max_step_ns,
             "progress_ns": self.progress_ns,
@@ -415,9 +465,7 @@ class JobGraph:
 
     def _load_state(self, state: dict[str, Any]) -> None:
         self._roles = self._behind = self._switches = None
-        self.groups = {
-            comm_id: CommGroup(comm_id, GroupKind(kind), tuple(ranks)) for comm_id, kind, ranks in state["groups"]
-        }
+        self.group_book.load_state(state)
         ranks, rows = state["ranks"]
         self.ranks = dict(zip(ranks.tolist(), from_columns(RankFacts, rows), strict=True))
         for rank, left in state["exits"]:
@@ -425,9 +473,8 @@ class JobGraph:
         self.leaving = {rank for rank, facts in self.ranks.items() if facts.exit is not None or facts.bye_ns}
         hosts, rows = state["hosts"]
         self.hosts = dict(zip(hosts, from_columns(HostFacts, rows), strict=True))
-        self.phases = {rank: [] for _, rank, _ in state["phases"]}
-        for name, rank, begin_ns in state["phases"]:
-            self.phases[rank].append([name, begin_ns])
-        self.phase_spans = [list(span) for span in state["phase_spans"]]
+        self.moved_ns = dict(map(tuple, state["moved_ns"]))
+        self.places_changed_ns = dict(map(tuple, state["places_changed_ns"]))
+        self.announced.load_state(state["announced"])
         self.max_step, self.max_step_ns = state["max_step"], state["max_step_ns"]
         self.progress_ns = state["progress_ns"]

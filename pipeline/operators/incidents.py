@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from tocsin.pipeline.operators.base import shallow
 from tocsin.pipeline.operators.findings import Finding
+from tocsin.pipeline.operators.witnesses import HARD, NEEDS_FOLLOWERS, joined, others_of
 from tocsin.schemas.causes import CAUSES
+from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
-from tocsin.schemas.verdicts import ActionKind, Component, ComponentKind, FaultKind, Suspect, Verdict, VerdictState
+from tocsin.schemas.verdicts import (
+    ActionKind,
+    Component,
+    ComponentKind,
+    Evidence,
+    FaultKind,
+    Suspect,
+    Verdict,
+    VerdictState,
+)
 
+DECIDER = "decide"
+_NAMED_COUNT = 4
 STANDSTILL = (FaultKind.FAIL_STOP, FaultKind.HANG)
 _SLOWER = (FaultKind.FAIL_SLOW, FaultKind.DEGRADED)
-_HARD = (ActionKind.DRAIN, ActionKind.EVICT)
 _THROTTLING = ("thermal_throttle", "power_cap")
 _RESTING, _RESTING_RATIO = ("gpu_util_ratio", "gpu_graphics_active_ratio", "gpu_sm_active_ratio"), 0.9
 """Time in which anything runs: a throttled GPU is as busy as its peers, who wait for it, or busier."""
@@ -40,6 +54,18 @@ class Incident:
     """Another cause than the one named, and since when nothing else is seen."""
     spell_ns: int = 0
     """When it came again, as it comes and goes; 0: it never went."""
+    is_lone: bool = False
+    """The others went on as if nothing had happened, as was last seen."""
+
+    def to_state(self) -> dict[str, Any]:
+        """JSON-able state."""
+        state = shallow(self)
+        return {**state, "verdict": encode_verdict(self.verdict).decode()}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Incident:
+        """Take back what ``to_state`` gave."""
+        return cls(**{**state, "verdict": decode_verdict(state["verdict"].encode())})
 
     @property
     def spell_began_ns(self) -> int:
@@ -51,6 +77,15 @@ class Incident:
         if now_ns - self.held_ns > gone_ns:
             self.spell_ns = now_ns
         self.held_ns = now_ns
+
+    def hear(self, finding: Finding) -> Finding:
+        """Remember who saw it, and return the finding with all who ever did: of the same suspects."""
+        if not same_suspects(finding, self.verdict):
+            return finding
+        witnesses = joined(self.verdict.witnesses, finding.witnesses, finding.accused)
+        if witnesses != self.verdict.witnesses:
+            self.verdict = replace(self.verdict, witnesses=witnesses)
+        return replace(finding, witnesses=witnesses) if witnesses != finding.witnesses else finding
 
     def settled_cause(self, finding: Finding, now_ns: int, settle_ns: int) -> str:
         """The cause to name: what metrics tell from one window to the next may change to and fro."""
@@ -78,7 +113,7 @@ def same_fault(incident: Incident, finding: Finding) -> bool:
     if verdict.fault in STANDSTILL and finding.fault in STANDSTILL:
         # A job stands still once: whoever stops or hangs after the first is its victim.
         return True
-    if verdict.fault is FaultKind.SILENT_CORRUPTION and _ends_itself(finding):
+    if verdict.fault is FaultKind.SILENT_CORRUPTION and _ends_itself(finding) and not incident.is_lone:
         return True
     if verdict.fault is FaultKind.FAIL_SLOW and finding.fault is FaultKind.FAIL_SLOW:
         # "The job is slow" first names nobody and may narrow to one; the rest of it is the same slowness.
@@ -139,7 +174,7 @@ def retells(finding: Finding, verdict: Verdict) -> bool:
     """
     return (
         verdict.state is VerdictState.CONFIRMED
-        and verdict.action in _HARD
+        and (verdict.action in HARD or is_withheld(verdict))
         and {verdict.fault, finding.fault} <= set(STANDSTILL)
         and finding.cause == verdict.cause
         and not finding.certain
@@ -185,14 +220,14 @@ def explains_better(finding: Finding, incident: Incident) -> bool:
 
 def is_hard(verdict: Verdict) -> bool:
     """Whether it proposes to take a machine away."""
-    return verdict.action in _HARD
+    return verdict.action in HARD
 
 
 def is_spell(verdict: Verdict) -> bool:
     """Whether what a verdict told may come again: a part that throttled, uneven data, what was odd and hurt nobody."""
     if verdict.fault is FaultKind.FAIL_SLOW:
         moves = not verdict.suspects and verdict.cause == "data_imbalance"  # a hot expert, now here, now there
-        return moves or (verdict.action in (ActionKind.PROBE, *_HARD) and throttles(verdict))
+        return moves or (verdict.action in (ActionKind.PROBE, *HARD) and throttles(verdict))
     return verdict.fault is FaultKind.DEGRADED and bool(verdict.suspects)
 
 
@@ -210,21 +245,75 @@ def throttles(told: Verdict | Finding) -> bool:
     return told.cause in _THROTTLING and bool(told.suspects) and not rests
 
 
-def action_of(finding: Finding, *, confirmed: bool, hard: bool) -> ActionKind:
-    """The action to propose: the cause's own when confirmed, a mild one before, never hard for nobody."""
+def action_of(finding: Finding, *, confirmed: bool, hard: bool) -> tuple[ActionKind, tuple[Evidence, ...]]:
+    """The action to propose: the cause's own when confirmed, a mild one before, never hard for nobody.
+
+    Nor is it hard where too few saw it, nor does it stop all others where they go on.
+
+    Returns:
+        The action, and the finding's evidence: with why none is hard, where that is for want of witnesses.
+    """
+    action, evidence = _wished_action(finding, confirmed=confirmed, hard=hard), finding.evidence
+    if action in HARD and not finding.has_witnesses:
+        evidence = (*evidence, _too_few(finding, action))
+        action = _milder(finding)
+    is_alone = action in NEEDS_FOLLOWERS and finding.is_lone
+    return (ActionKind.NOTIFY if is_alone else action), evidence
+
+
+def retold_action(finding: Finding, verdict: Verdict) -> tuple[ActionKind, tuple[Evidence, ...]]:
+    """The action of what is told again: as before, or hard now that enough saw it; and the evidence, as ``action_of``.
+
+    Args:
+        finding: what is told again.
+        verdict: what was told; it proposed a hard action, or did not for want of witnesses.
+    """
+    if is_hard(verdict) or not finding.has_witnesses:
+        return verdict.action, finding.evidence
+    evidence = tuple(one for one in finding.evidence if one.metric != Reason.ONE_WITNESS.value)
+    return CAUSES[verdict.cause].action, evidence
+
+
+def _too_few(finding: Finding, wished: ActionKind) -> Evidence:
+    """Why no machine is taken away."""
+    accused = finding.accused
+    others = sorted(others_of(finding.witnesses, accused))
+    who = f"of all others only {', '.join(others)}" if others else f"nobody but {', '.join(accused[:_NAMED_COUNT])}"
+    text = f"{who} saw it: not enough to {wished.value} a machine"
+    if len(others) > 1:
+        text = f"only the program's own words tell it: not enough to {wished.value} a machine"
+    return Evidence(DECIDER, Reason.ONE_WITNESS.value, 0.0, finding.onset_ns, finding.onset_ns, text)
+
+
+def _wished_action(finding: Finding, *, confirmed: bool, hard: bool) -> ActionKind:
+    """As ``action_of``, if only all had seen it."""
     if finding.fault is FaultKind.DEGRADED:
         return ActionKind.NONE
     if not finding.suspects:
         mild = CAUSES[finding.cause].blames == "nobody"
         return CAUSES[finding.cause].action if mild else ActionKind.NOTIFY
     action = CAUSES[finding.cause].action
-    if finding.fault is FaultKind.HANG and action in _HARD and not finding.certain:
+    if finding.fault is FaultKind.HANG and action in HARD and not finding.certain:
         # It lives and is elsewhere (an evaluation of its own, a full disk): no machine is shown to be bad.
         action = ActionKind.RESTART
     if finding.is_soft and action is ActionKind.RESTART:
         action = ActionKind.NOTIFY
     if not confirmed:
-        return ActionKind.PROBE if action in _HARD else ActionKind.NOTIFY
-    if action in _HARD and (finding.is_soft or not hard):
+        return ActionKind.PROBE if action in HARD else ActionKind.NOTIFY
+    if action in HARD and (finding.is_soft or not hard):
         return ActionKind.NOTIFY if finding.is_soft else ActionKind.PROBE
     return action
+
+
+def _milder(finding: Finding) -> ActionKind:
+    """What to do where a machine may not be taken away: a job that stopped is restarted, else somebody looks at it."""
+    stopped = finding.certain or finding.reason is Reason.SILENT_AND_PEERS_STALLED
+    followed = stopped or bool(others_of(finding.witnesses, finding.accused))
+    if finding.fault in STANDSTILL and followed and not finding.is_lone:
+        return ActionKind.RESTART
+    return ActionKind.PROBE
+
+
+def is_withheld(verdict: Verdict) -> bool:
+    """Whether it proposes no hard action for nothing else than that too few saw it."""
+    return any(evidence.metric == Reason.ONE_WITNESS.value for evidence in verdict.evidence)

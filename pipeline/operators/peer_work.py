@@ -45,6 +45,8 @@ _BEFORE_COUNT, _AFTER_COUNT = 24, 8
 _RISEN_RATIO = 0.08
 """Of the job's usual work: more than the least of a standstill is no standstill of all. In a hang the machines' work
 stays; of a healthy job of a thousand hosts that waited 40 s for data it was .01, then .02 to .05 more each window."""
+_STANDING_SHARE_RATIO, _RESTING_SHARE_RATIO = 0.5, 0.8
+"""Of a machine's usual work, and of what is asked where no metric shows work: it waits in a job that stands."""
 _SPAN_NS = 30 * NS_PER_SECOND
 _SPANS_BEFORE_COUNT, _SPANS_AFTER_COUNT = 10, 4
 """Of an uneven job: five minutes before, two after."""
@@ -119,6 +121,18 @@ class WorkTracker:
     def is_known(self) -> bool:
         """Whether there are metrics that show the machines' work, and their usual level is learned."""
         return bool(self._factors)
+
+    def waiting_line(self, onset_ns: int, now_ns: int) -> float | None:
+        """Below which share of its usual work a machine waits as the job does since an onset; None: the job does not.
+
+        Half of what the job lost: each machine by itself scatters more than all of them together.
+        """
+        if self.standing_since_ns:
+            return _STANDING_SHARE_RATIO if self._shows_work else _RESTING_SHARE_RATIO
+        slowdown = self.slowdown_since(onset_ns, now_ns)
+        if slowdown is None or not slowdown.is_certain:
+            return None
+        return 1.0 - 0.5 * (1.0 - 1.0 / (1.0 + slowdown.ratio))
 
     @property
     def is_idle(self) -> bool:

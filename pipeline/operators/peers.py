@@ -28,6 +28,7 @@ from tocsin.pipeline.operators.peer_absence import Absences
 from tocsin.pipeline.operators.peer_begin import ALL, BeginConfig, BeginTracker
 from tocsin.pipeline.operators.peer_cards import Cards
 from tocsin.pipeline.operators.peer_exits import ExitsConfig, ExitTracker, knows_memory, memory_shares
+from tocsin.pipeline.operators.peer_harm import HostWork, work_shares
 from tocsin.pipeline.operators.peer_load import LoadConfig, LoadTracker, load_floors, load_values
 from tocsin.pipeline.operators.peer_odd import ODD_SUMS, odd_sigmas
 from tocsin.pipeline.operators.peer_patience import Patience, PatienceConfig, as_asked
@@ -117,6 +118,7 @@ class PeerDetector:
         """host -> the pipeline stages that it carries; None: it is spare."""
         self.work = WorkTracker(config.work)
         self.load = LoadTracker(config.load)
+        self.host_work = HostWork()
         self._exits = ExitTracker(config.exits)
         self._switches = SwitchTracker(config.switches)
         self._first: Anomaly | None = None
@@ -133,6 +135,7 @@ class PeerDetector:
         self._patience = Patience(self._config.patience, table)
         self._patience.sums.grow([], len(self._hosts))
         self.load.clear()
+        self.host_work.clear()
         self._metrics = (*table.host, *table.gpu, GPU_SAMPLES)
         self._odd = Sums(ODD_SUMS, len(self._metrics), len(self._hosts))
         self._ask_patience()
@@ -256,6 +259,7 @@ class PeerDetector:
             return []
         jumped = False
         if self._is_warm():
+            self.host_work.take(told.hosts, work_shares(seen.values, self._blocks, self._peers.warmup_count))
             span_ns, overdue = (data.start_ns, data.end_ns), self._is_overdue(data.end_ns, step_ns)
             jumped = self.work.take(span_ns, shares, step_ns, announced=announced, overdue=overdue)
         if was_idle and not self.work.is_idle:
@@ -488,6 +492,7 @@ class PeerDetector:
                 "exits": self._exits.to_state(),
                 "switches": self._switches.to_state(),
                 "load": self.load.to_state(),
+                "host_work": self.host_work.to_state(),
                 "absences": self._absences.to_state(),
                 "abstained": self.abstained,
             }
@@ -512,6 +517,7 @@ class PeerDetector:
         self._exits.load_state(state["exits"])
         self._switches.load_state(state["switches"])
         self.load.load_state(state["load"])
+        self.host_work.load_state(state["host_work"])
         self._absences.load_state(state["absences"])
         self.abstained = state["abstained"]
         for name, block in self._blocks.items():

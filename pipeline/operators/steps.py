@@ -26,10 +26,12 @@ from tocsin.models.steps import (
     median_excess,
     volatility_ratio,
 )
+from tocsin.pipeline.operators.announced import StepExcuses
 from tocsin.pipeline.operators.arrays import map_from, map_state
 from tocsin.pipeline.operators.base import UNCHANGED, pack_state, unpack_state
 from tocsin.pipeline.operators.candidates import Candidate, Candidates, RotationConfig
 from tocsin.pipeline.operators.graph import JobGraph
+from tocsin.pipeline.operators.step_harm import harmed_hosts
 from tocsin.pipeline.operators.step_past import BLOCK_COUNT, ExcessPast
 from tocsin.pipeline.operators.step_rows import (
     StepRows,
@@ -41,7 +43,7 @@ from tocsin.pipeline.operators.step_rows import (
 )
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, GroupKind, Slice, StepBatch, StepRecord
-from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
+from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind, WitnessKind
 
 DETECTOR = "steps"
 
@@ -121,6 +123,7 @@ class StepDetector:
         self._own = self._config = config
         self._model: Model | None = None
         self._graph = graph
+        self._excused = StepExcuses(graph.announced)
         self._pending: dict[int, dict[int, StepRecord]] = {}
         self._pending_since_ns: dict[int, int] = {}
         self._seen_count: dict[int, int] = {}
@@ -207,6 +210,19 @@ class StepDetector:
         window, ranks = self._arrays()
         return self._past.grown_seconds(window, ranks, self._graph.host_of, onset_ns).get(host, 0.0)
 
+    def harmed_since(self, onset_ns: int, now_ns: int) -> dict[str, WitnessKind]:
+        """Hosts whose own steps are longer since then as the job's are, and by what they tell it: they wait, or so."""
+        slowdown = self.slowdown_since(onset_ns, now_ns)
+        if slowdown is None or not slowdown.is_certain or not np.isfinite(slowdown.ratio) or not self._window:
+            return {}
+        return harmed_hosts(self._window, slowdown, self._waited_seconds(onset_ns), self._graph.host_of)
+
+    def _waited_seconds(self, onset_ns: int) -> float:
+        """For how long the ranks communicated in a step before an onset, in the median; NaN: nobody tells."""
+        count = bisect_right(self._history_ns, onset_ns)
+        waited = np.array([row[3] for row in self._history[:count]], float)
+        return float(np.median(waited)) if waited.size else float("nan")
+
     @property
     def own_growth(self) -> tuple[int, float] | None:
         """Since when all ranks' own time makes the job slow, and by what ratio its steps grew; None: it does not."""
@@ -244,7 +260,7 @@ class StepDetector:
     def _take(self, rows: Sequence[StepRecord], now_ns: int) -> None:
         """Large jobs send thousands of rows a second: phases are looked up only where there are any."""
         warmup_count, seen, newest = self._config.warmup_count, self._seen_count, self._last_row_ns
-        has_phases = bool(self._graph.phases or self._graph.phase_spans)
+        has_phases = self._graph.announced.any
         pending = self._pending
         for row in rows:
             rank, ts_ns = row.rank, row.ts_ns
@@ -258,7 +274,7 @@ class StepDetector:
                 self._abstain(Reason.NO_HOOK)  # nobody can be singled out; the job's pace is known all the same
             if has_phases:
                 begin_ns = ts_ns - int(row.duration_seconds * NS_PER_SECOND)
-                if self._graph.in_announced_phase(begin_ns, ts_ns):
+                if self._excused.take(rank, row.step, begin_ns, ts_ns):
                     self._abstain(Reason.ANNOUNCED_PHASE)
                     continue
             ranks = pending.get(row.step)
@@ -475,6 +491,7 @@ class StepDetector:
             "history": self._history,
             "history_ns": self._history_ns,
             "longest_pause_ns": self.longest_pause_ns,
+            "excused": self._excused.to_state(),
             "past": self._past.to_state(),
             "candidates": self._candidates.to_state(),
             "abstained": self.abstained,
@@ -494,6 +511,7 @@ class StepDetector:
         self._history = state["history"]
         self._history_ns = state["history_ns"]
         self.longest_pause_ns = state["longest_pause_ns"]
+        self._excused.load_state(state["excused"])
         self._past.load_state(state["past"])
         self._candidates.load_state(state["candidates"])
         self.abstained = state["abstained"]

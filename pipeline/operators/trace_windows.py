@@ -123,6 +123,10 @@ class TraceWindows:
     def _abstain(self, reason: Reason) -> None:
         self.abstained[reason.value] = self.abstained.get(reason.value, 0) + 1
 
+    def _is_excused(self, rank: int, from_ns: int, to_ns: int) -> bool:
+        """Whether the job was in an announced phase then, or this rank."""
+        return self.graph.in_announced_phase(from_ns, to_ns) or self.graph.announced.is_in_phase(rank, from_ns, to_ns)
+
     def _take_step(self, row: StepRecord) -> None:
         count = self._seen.get(row.rank, 0)
         self._seen[row.rank] = count + 1
@@ -134,7 +138,7 @@ class TraceWindows:
         told = [value for value in values if value is not None]
         if not all(0.0 <= value < float("inf") for value in (row.duration_seconds, *told)):  # NaN is not, either
             return self._abstain(Reason.BAD_NUMBER)
-        if self.graph.in_announced_phase(row.ts_ns - int(row.duration_seconds * NS_PER_SECOND), row.ts_ns):
+        if self._is_excused(row.rank, row.ts_ns - int(row.duration_seconds * NS_PER_SECOND), row.ts_ns):
             return self._abstain(Reason.ANNOUNCED_PHASE)
         rest = max(0.0, row.duration_seconds - sum(told))
         rows = self._steps.setdefault(row.rank, [])
@@ -149,7 +153,7 @@ class TraceWindows:
             return None  # not the whole of a finished operation
         if row.end_ns < row.start_ns:
             return self._abstain(Reason.BAD_NUMBER)
-        if self.graph.in_announced_phase(row.start_ns, row.end_ns):
+        if self._is_excused(row.rank, row.start_ns, row.end_ns):
             return self._abstain(Reason.ANNOUNCED_PHASE)
         rows = self._collectives.setdefault(row.rank, [])
         if len(rows) >= self.config.max_collective_count:

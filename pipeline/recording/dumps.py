@@ -21,13 +21,23 @@ from tocsin.pipeline.recording.tables import Recording, Text
 from tocsin.schemas.errors import ConfigError, RecordingError, SchemaError
 from tocsin.schemas.flight_recorder import FlightDump, content_of, parse_dump
 from tocsin.schemas.kinds import LEFT_DUMP
+from tocsin.schemas.plain_pickle import weigh
 from tocsin.schemas.records import NS_PER_SECOND, ProbeAnswer
 
 FOLDER = "flight_recorder"
 MAX_PAYLOAD_BYTES = 8_000_000
 """A larger dump is cut down to what is judged: a record has at most 16 MB."""
-_KEPT_KEYS = ("version", "pg_config", "pg_status", "nccl_version", "comm_lib_version")
-_DROPPED_ENTRY_KEYS = ("frames", "output_sizes", "output_dtypes")
+_KEPT_KEYS = ("version", "pg_config", "pg_status")
+_KEPT_GROUP_KEYS = frozenset({"name", "desc", "ranks"})
+_KEPT_ENTRY_KEYS = frozenset(
+    {
+        *("record_id", "id", "pg_id", "process_group", "collective_seq_id", "seq_id", "p2p_seq_id", "op_id"),
+        *("profiling_name", "input_sizes", "input_dtypes", "state", "is_p2p", "retired", "time_created_ns"),
+        *("time_discovered_started_ns", "time_discovered_completed_ns", "timeout_ms"),
+    }
+)
+_MAX_WEIGHT = 2_000_000
+"""Values of which the copy of a large dump may be made (``tocsin.schemas.plain_pickle.weigh``)."""
 _MS = NS_PER_SECOND // 1000
 
 
@@ -106,20 +116,33 @@ def _there_at_ns(dumps: Iterable[FlightDump], recording: Recording, places: Plac
 
 def _payload(data: bytes) -> bytes:
     """The dump's own bytes; of one that is too large for a record, what is judged."""
-    if len(data) <= MAX_PAYLOAD_BYTES or _parsed(data) is None:
+    dump = None if len(data) <= MAX_PAYLOAD_BYTES else _parsed(data)
+    if dump is None:
         return data[:MAX_PAYLOAD_BYTES]
     content = content_of(data)
     small = {key: content[key] for key in _KEPT_KEYS if key in content}
-    entries = [_small_entry(entry) for entry in content.get("entries", ())]
+    small["comm_lib_version"] = dump.comm_lib_version
+    small["pg_config"] = {
+        name: _with_keys(group, _KEPT_GROUP_KEYS) for name, group in content.get("pg_config", {}).items()
+    }
+    entries = [_with_keys(entry, _KEPT_ENTRY_KEYS) for entry in content.get("entries") or ()]
+    try:
+        weigh([small, entries], _MAX_WEIGHT)
+    except SchemaError:  # what nobody reads, named in too many places
+        return data[:MAX_PAYLOAD_BYTES]
     while True:
-        text = json.dumps({**small, "entries": entries}, default=str).encode()
+        text = json.dumps({**small, "entries": entries}, default=_nothing).encode()
         if len(text) <= MAX_PAYLOAD_BYTES or not entries:
             return text
         entries = _half(entries)
 
 
-def _small_entry(entry: Mapping[str, object]) -> dict[str, object]:
-    return {key: value for key, value in entry.items() if key not in _DROPPED_ENTRY_KEYS}
+def _with_keys(values: Mapping[str, object], keys: frozenset[str]) -> dict[str, object]:
+    return {key: value for key, value in values.items() if key in keys}
+
+
+def _nothing(_: object) -> None:
+    """Of bytes, which JSON has not and no field of a dump holds."""
 
 
 def _half(entries: list[dict[str, object]]) -> list[dict[str, object]]:

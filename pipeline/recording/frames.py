@@ -104,10 +104,9 @@ def _nominal_ns(ts_ns: NDArray[np.int64], hosts: Text, tick_ns: int) -> NDArray[
     Without it a host whose moment is the slice's edge would lose a sample to the neighbour at each jitter.
     """
     nominal = ts_ns.copy()
-    for code in range(len(hosts.words)):
-        mine = hosts.codes == code
-        if not mine.any():
-            continue
+    by_host = np.argsort(hosts.codes, kind="stable")
+    cuts = np.flatnonzero(np.diff(hosts.codes[by_host])) + 1
+    for mine in np.split(by_host, cuts) if by_host.size else ():
         angle = np.exp(2j * np.pi * ((ts_ns[mine] % tick_ns) / tick_ns))
         phase_ns = round(float(np.angle(angle.mean())) / (2 * np.pi) * tick_ns)
         nominal[mine] = (ts_ns[mine] - phase_ns + tick_ns // 2) // tick_ns * tick_ns + phase_ns

@@ -8,19 +8,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tocsin.pipeline.recording.limits import DEFAULT_LIMITS, ReadLimits, check_json_size, check_limit
 from tocsin.pipeline.recording.tables import FORMAT_VERSION, METRIC_NAMES, Manifest
 from tocsin.schemas.errors import FieldError, RecordingError
 from tocsin.schemas.validate import check_name
 
-_MAX_DAYS = 62
 _TAKEN = ("ts_ns", "host", "gpu")
 _DAY_NS = 86_400 * 1_000_000_000
 _INT64_MAX = 2**63 - 1
 _FLOAT_MAX = sys.float_info.max
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> Manifest:
     """Read ``manifest.json``.
+
+    Args:
+        folder: the recording.
+        limits: how long a recording may be.
 
     Raises:
         RecordingError: the folder or the file is missing, or a field has a wrong value.
@@ -38,9 +42,8 @@ def read_manifest(folder: Path) -> Manifest:
     start_ns, end_ns = _integer(name, values, "start_ns", 0), _integer(name, values, "end_ns", 0)
     if end_ns < start_ns:
         raise RecordingError(name, f"{end_ns}: lies before start_ns ({start_ns})", column="end_ns")
-    if end_ns - start_ns > _MAX_DAYS * _DAY_NS:
-        days = (end_ns - start_ns) / _DAY_NS
-        raise RecordingError(name, f"{days:.0f} days after start_ns: at most {_MAX_DAYS} days", column="end_ns")
+    days = (end_ns - start_ns) / _DAY_NS
+    check_limit(limits, "days", days, (name, "end_ns"), f"end_ns lies {days:.1f} days after start_ns")
     tick_seconds = values.get("tick_seconds", 1.0)
     if not _is_number(tick_seconds) or not 0.001 <= tick_seconds <= 3600:
         raise RecordingError(name, f"{tick_seconds!r}: must be a number from 0.001 to 3600", column="tick_seconds")
@@ -72,8 +75,12 @@ def manifest_object(manifest: Manifest) -> dict[str, Any]:
     return found
 
 
-def read_user_metrics(folder: Path) -> dict[str, dict[str, Any]]:
+def read_user_metrics(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> dict[str, dict[str, Any]]:
     """Read ``metrics.json``, {} where there is none.
+
+    Args:
+        folder: the recording.
+        limits: how many metrics may be declared.
 
     Raises:
         RecordingError: a declaration is wrong.
@@ -82,7 +89,9 @@ def read_user_metrics(folder: Path) -> dict[str, dict[str, Any]]:
     if not is_there(path):
         return {}
     found = {}
-    for metric, values in _read_object(path).items():
+    declared = _read_object(path)
+    check_limit(limits, "metrics", len(declared), (path.name, ""), f"{len(declared)} metrics")
+    for metric, values in declared.items():
         _name(path.name, metric, metric)
         if metric in METRIC_NAMES or metric in _TAKEN:
             raise RecordingError(path.name, "is a built-in column: choose another name", column=metric)
@@ -155,6 +164,7 @@ def is_there(path: Path) -> bool:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
+    check_json_size(path)
     try:
         value = json.loads(path.read_text("utf-8"))
     except (ValueError, OSError, RecursionError) as error:

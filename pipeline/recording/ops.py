@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tocsin.models.op_features import OpRows, Vocabulary
+from tocsin.pipeline.recording.limits import DEFAULT_LIMITS, ReadLimits, check_sizes
 from tocsin.pipeline.recording.manifest import is_there
 from tocsin.pipeline.recording.reader import read_recording, read_table
 from tocsin.pipeline.recording.tables import Columns, ColumnSpec, Recording, TableSpec, Text
@@ -60,15 +61,20 @@ class StepWindow(NamedTuple):
     rows: OpRows
 
 
-def read_with_ops(folder: Path) -> Recording:
+def read_with_ops(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> Recording:
     """Read a recording, with its operations as the table ``ops`` where it has some.
+
+    Args:
+        folder: the recording.
+        limits: how much is read, of the operations and of the rest.
 
     Raises:
         RecordingError: as ``read_recording`` and ``read_ops``.
     """
-    recording, path = read_recording(folder), folder / f"{TABLE}.parquet"
+    recording, path = read_recording(folder, limits), folder / f"{TABLE}.parquet"
     if not is_there(path):
         return recording
+    check_sizes([(path, OPS)], limits, 0)
     return replace(recording, tables={**recording.tables, TABLE: read_ops(path)})
 
 

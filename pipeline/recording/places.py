@@ -57,9 +57,12 @@ class Places:
                 cast(NDArray[Any], steps[name]) for name in ("attempt", "ts_ns", "duration_seconds")
             )
             begin_ns = ts_ns - (np.nan_to_num(seconds) * NS_PER_SECOND).astype(np.int64)
-            for attempt in np.unique(attempts[attempts >= 0]).tolist():
-                begin = int(begin_ns[attempts == attempt].min())
-                first[attempt] = min(first.get(attempt, begin), begin)
+            order = np.argsort(attempts, kind="stable")
+            cuts = np.flatnonzero(np.diff(attempts[order])) + 1
+            for rows in np.split(order, cuts) if order.size else ():
+                attempt, begin = int(attempts[rows[0]]), int(begin_ns[rows].min())
+                if attempt >= 0:
+                    first[attempt] = min(first.get(attempt, begin), begin)
         for row in announced:
             if row["attempt"] >= 0:
                 first.setdefault(row["attempt"], self._start_ns)

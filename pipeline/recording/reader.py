@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tocsin.pipeline.recording.dumps import read_dumps
+from tocsin.pipeline.recording.limits import DEFAULT_LIMITS, ReadLimits, check_attempts, check_sizes, unreadable
 from tocsin.pipeline.recording.manifest import is_there, read_manifest, read_truth, read_user_metrics
 from tocsin.pipeline.recording.tables import (
     NULL_MASKS,
@@ -26,8 +26,8 @@ from tocsin.pipeline.recording.tables import (
     TableSpec,
     Text,
 )
-from tocsin.schemas.errors import RecordingError
-from tocsin.schemas.validate import MAX_NAME_BYTES
+from tocsin.schemas.errors import RecordingError, SchemaError
+from tocsin.schemas.validate import MAX_NAME_BYTES, MAX_RANKS, load_json
 
 EXTRA_COLUMNS: Mapping[str, tuple[ColumnSpec, ...]] = {
     "steps": (ColumnSpec("batch_ns", "int64", required=False, nullable=True),),
@@ -35,7 +35,7 @@ EXTRA_COLUMNS: Mapping[str, tuple[ColumnSpec, ...]] = {
     "events": (ColumnSpec("attempt", "int32", required=False, nullable=True),),
     "groups": (ColumnSpec("host", "text", required=False, nullable=True),),
     "topology": (
-        ColumnSpec("world_size", "int32", required=False, nullable=True),
+        ColumnSpec("world_size", "int32", required=False, nullable=True, high=MAX_RANKS),
         ColumnSpec("pid", "int64", required=False, nullable=True),
     ),
 }
@@ -43,24 +43,31 @@ EXTRA_COLUMNS: Mapping[str, tuple[ColumnSpec, ...]] = {
 
 _TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _LONG_TEXTS = ("payload", "status")
+MAX_PAYLOAD_BYTES = 1 << 30
+"""Of one column of payloads, each row counted: every one is parsed."""
 _LIMITS = {kind: np.iinfo(kind) for kind in ("int8", "int16", "int32", "int64")}
 
 
-def read_recording(folder: Path) -> Recording:
+def read_recording(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> Recording:
     """Read everything that a recording folder holds.
+
+    Args:
+        folder: the recording.
+        limits: how much is read; what states more is refused before it is read.
 
     Raises:
         RecordingError: no such folder, no readable manifest, a file that is no parquet, a missing
             column, a wrong type, a value that may not be, a time that goes backwards. Names file,
             column and row.
     """
-    manifest = read_manifest(folder)
-    user_metrics = read_user_metrics(folder)
-    tables: dict[str, Columns] = {}
-    for spec in (*TABLES.values(), AGENT_STATUS):
-        path = folder / f"{spec.name}.parquet"
-        if is_there(path):
-            tables[spec.name] = read_table(path, _widened(spec, user_metrics))
+    manifest = read_manifest(folder, limits)
+    user_metrics = read_user_metrics(folder, limits)
+    specs = [_widened(spec, user_metrics) for spec in (*TABLES.values(), AGENT_STATUS)]
+    files = [(folder / f"{spec.name}.parquet", spec) for spec in specs]
+    there = [(path, spec) for path, spec in files if is_there(path)]
+    check_sizes(there, limits, len(user_metrics))
+    tables: dict[str, Columns] = {spec.name: read_table(path, spec) for path, spec in there}
+    check_attempts(tables, limits)
     dumps, notes = read_dumps(folder)
     notes = (*notes, *_undeclared(folder, user_metrics))
     return Recording(manifest, tables, user_metrics, read_truth(folder), dumps, notes)
@@ -125,7 +132,7 @@ def read_table(path: Path, spec: TableSpec) -> Columns:
 
 
 def _read_parquet(path: Path, spec: TableSpec) -> pa.Table:
-    texts = {column.name for column in spec.columns if column.kind == "text"}
+    texts = {column.name for column in spec.columns if column.kind in ("text", "binary")}
     known = {column.name for column in spec.columns}
     try:
         schema = pq.read_schema(path)
@@ -133,11 +140,16 @@ def _read_parquet(path: Path, spec: TableSpec) -> pa.Table:
         for name in wanted:
             if wanted.count(name) > 1:
                 raise RecordingError(path.name, "the column stands there twice", column=name)
-        encoded = [name for name in wanted if name in texts and pa.types.is_string(schema.field(name).type)]
+        # As dictionaries: a text that stands in a million rows takes its bytes once, as in the file.
+        encoded = [name for name in wanted if name in texts and _is_bytes(schema.field(name).type)]
         return pq.ParquetFile(path, read_dictionary=encoded).read(columns=wanted)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise RecordingError(path.name, f"cannot be read as parquet: {first}") from error
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        raise unreadable(path, error) from error
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    return any(is_kind(kind) for is_kind in kinds)
 
 
 def _decode(file: str, spec: ColumnSpec, data: pa.ChunkedArray) -> Column:
@@ -148,9 +160,7 @@ def _decode(file: str, spec: ColumnSpec, data: pa.ChunkedArray) -> Column:
     if spec.kind == "text":
         return _text(file, spec, array)
     if spec.kind == "binary":
-        if not (pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type)):
-            raise _wrong_type(file, spec, array.type)
-        return [value.as_py() for value in array]
+        return _binary(file, spec, array)
     if spec.kind.startswith("int"):
         return _integers(file, spec, array)
     return _floats(file, spec, array)
@@ -168,6 +178,26 @@ def _told(spec: ColumnSpec) -> str:
     return "string" if spec.kind == "text" else spec.kind
 
 
+def _binary(file: str, spec: ColumnSpec, array: pa.Array) -> list[bytes]:
+    """Rows that are equal share one object: no file gives more bytes than it holds."""
+    value_type = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
+    if not (pa.types.is_binary(value_type) or pa.types.is_large_binary(value_type)):
+        raise _wrong_type(file, spec, array.type)
+    encoded = array if pa.types.is_dictionary(array.type) else pc.dictionary_encode(array)
+    words = encoded.dictionary.to_pylist()
+    codes = np.asarray(encoded.indices.to_numpy(zero_copy_only=False))
+    _check_worked_off(file, spec, codes, [len(word) for word in words])
+    return [words[code] for code in codes.tolist()]
+
+
+def _check_worked_off(file: str, spec: ColumnSpec, codes: NDArray[Any], sizes: Sequence[int]) -> None:
+    """Refuse payloads that are small in the file and long to work off, because many rows share a large one."""
+    total_bytes = int(np.asarray(sizes, np.int64)[codes[codes >= 0]].sum()) if len(sizes) else 0
+    if total_bytes > MAX_PAYLOAD_BYTES:
+        text = f"{total_bytes} bytes in all rows together: at most {MAX_PAYLOAD_BYTES}"
+        raise RecordingError(file, text, column=spec.name)
+
+
 def _text(file: str, spec: ColumnSpec, array: pa.Array) -> Text:
     if pa.types.is_null(array.type):
         return Text(np.full(len(array), -1, np.int32), ())
@@ -177,6 +207,8 @@ def _text(file: str, spec: ColumnSpec, array: pa.Array) -> Text:
     encoded = array if pa.types.is_dictionary(array.type) else pc.dictionary_encode(array)
     codes = np.asarray(encoded.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)).astype(np.int32)
     found = encoded.dictionary.cast(pa.large_binary()).to_pylist()
+    if spec.name in _LONG_TEXTS:
+        _check_worked_off(file, spec, codes, [len(raw or b"") for raw in found])
     words: list[str] = []
     for code, raw in enumerate(found):
         word, must = _word(spec, raw or b"")
@@ -221,6 +253,9 @@ def _integers(file: str, spec: ColumnSpec, array: pa.Array) -> NDArray[Any]:
         row = int(np.flatnonzero(values < spec.low)[0])
         must = "must not be negative" if spec.low == 0 else f"must be at least {spec.low}"
         raise RecordingError(file, f"{values[row]}: {must}", column=spec.name, row=row)
+    if spec.high is not None and values.size and values.max() > spec.high:
+        row = int(np.flatnonzero(values > spec.high)[0])
+        raise RecordingError(file, f"{values[row]}: must be at most {spec.high}", column=spec.name, row=row)
     values = values.astype(spec.kind, copy=False)
     return values if nulls is None else np.where(nulls, np.array(-1, spec.kind), values)
 
@@ -238,6 +273,9 @@ def _floats(file: str, spec: ColumnSpec, array: pa.Array) -> NDArray[Any]:
             row = int(bad[0])
             must = "must be finite" if values[row] > 0 else "must not be negative"
             raise RecordingError(file, f"{values[row]}: {must}", column=spec.name, row=row)
+    if spec.high is not None and (above := np.flatnonzero(values > spec.high)).size:
+        row = int(above[0])
+        raise RecordingError(file, f"{values[row]}: must be at most {spec.high:g}", column=spec.name, row=row)
     with np.errstate(over="ignore"):  # beyond float32: infinite, which no sample is
         return values.astype(spec.kind, copy=False)
 
@@ -255,14 +293,14 @@ def json_payload(file: str, row: int, text: str, column: str = "payload") -> dic
     """Read the JSON text of an event's payload ("" = none).
 
     Raises:
-        RecordingError: no JSON, or no object.
+        RecordingError: no JSON, or no object, or an integer beyond 64 bit.
     """
     if not text:
         return {}
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise RecordingError(file, f"{text[:80]!r} is no JSON: {error}", column=column, row=row) from error
+        value = load_json(text.encode(), column)
+    except SchemaError as error:
+        raise RecordingError(file, f"{text[:80]!r}: {error}", column=column, row=row) from error
     if not isinstance(value, dict):
         raise RecordingError(file, f"{text[:80]!r}: must be a JSON object", column=column, row=row)
     return value

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,7 @@ from tocsin.pipeline.slices import Turn
 from tocsin.schemas._bodies import write_status
 from tocsin.schemas.errors import RecordingError, TocsinError
 from tocsin.schemas.metrics import BUILTIN_TABLE, BUILTIN_TABLE_ID, MetricTable
+from tocsin.schemas.private_files import private_file
 from tocsin.schemas.records import (
     IDLE_JOB_ID,
     NS_PER_SECOND,
@@ -66,6 +67,7 @@ class _TableFile:
         self._path = folder / f"{name}.parquet"
         self._name, self._time = name, time
         self._rows: list[Mapping[str, Any]] = []
+        self._file: BinaryIO | None = None
         self._writer: pq.ParquetWriter | None = None
         self._newest_ns = 0
         self._sorted = True
@@ -82,7 +84,8 @@ class _TableFile:
         self._sorted = self._sorted and times[0] >= self._newest_ns and bool((np.diff(times) >= 0).all())
         self._newest_ns = max(self._newest_ns, int(times.max()))
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self._path, table.schema, compression="zstd")
+            self._file = private_file(self._path, "w")
+            self._writer = pq.ParquetWriter(self._file, table.schema, compression="zstd")
         self._writer.write_table(table)
 
     def flush(self) -> None:
@@ -94,12 +97,14 @@ class _TableFile:
     def close(self) -> None:
         """Write the rest; put the rows in order."""
         self.flush()
-        if self._writer is None:
+        if self._writer is None or self._file is None:
             return
         self._writer.close()
+        self._file.close()
         if not self._sorted:
             table = pq.read_table(self._path).sort_by(self._time)
-            pq.write_table(table, self._path, compression="zstd")
+            with private_file(self._path, "w") as file:
+                pq.write_table(table, file, compression="zstd")
 
 
 def _columns_of(rows: list[Mapping[str, Any]], time: str) -> Columns:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig, played
 from tocsin.pipeline.recording.coverage import Coverage
 from tocsin.pipeline.recording.reader import read_recording
 from tocsin.pipeline.recording.span import in_span, judged_span_ns
@@ -71,10 +71,12 @@ class Replayed:
     Attributes:
         verdicts: all lines, in order.
         reason: why nothing of it could be judged, None: something was.
+        failures: seconds in which an operator raised and the job began anew: a sentence each, the last hundred.
     """
 
     verdicts: tuple[Verdict, ...]
     reason: Reason | None
+    failures: tuple[str, ...] = ()
 
 
 def replay_whole(
@@ -93,10 +95,14 @@ def replay_whole(
         refused: counts the records that the engine did not take.
         detector: whether this one could judge anything, be there verdicts or not; "" = whether anybody could.
     """
-    engine = EmbeddedEngine(config.engine)
+    engine = EmbeddedEngine(played(config.engine))
     coverage = Coverage(engine, config.engine.job.peers, detector)
     verdicts = tuple(drive(engine, recording, config, on_second, refused))
-    return Replayed(verdicts, None if verdicts and not detector else coverage.reason(recording))
+    failures = tuple(
+        f"second {(one.end_ns - recording.manifest.start_ns) // NS_PER_SECOND} of job {one.job.job_id}: {one.text}"
+        for one in engine.failures
+    )
+    return Replayed(verdicts, None if verdicts and not detector else coverage.reason(recording), failures)
 
 
 def replay(
@@ -106,7 +112,7 @@ def replay(
     refused: Counter[str] | None = None,
 ) -> Iterator[Verdict]:
     """Replay a recording that is in memory; verdict lines as they come. Arguments as for ``drive``."""
-    engine = EmbeddedEngine(config.engine)
+    engine = EmbeddedEngine(played(config.engine))
     yield from drive(engine, recording, config, on_second, refused)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tocsin.pipeline.recording.limits import DEFAULT_LIMITS, ReadLimits, check_sizes
 from tocsin.pipeline.recording.manifest import read_manifest, read_truth
 from tocsin.pipeline.recording.reader import read_table
 from tocsin.pipeline.recording.replay import VERDICTS_FILE
@@ -152,8 +153,12 @@ def _ratio(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-def score_folder(folder: Path) -> FolderScore:
+def score_folder(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> FolderScore:
     """Compare ``verdicts.jsonl`` of a folder with its ``truth.json``.
+
+    Args:
+        folder: the recording.
+        limits: how much of it is read.
 
     Raises:
         RecordingError: one of them is missing or not as the format says.
@@ -161,8 +166,9 @@ def score_folder(folder: Path) -> FolderScore:
     truth = read_truth(folder)
     if truth is None:
         raise RecordingError("truth.json", f"missing in {folder}: nothing to score against")
-    manifest = read_manifest(folder)
-    return score_lines(read_lines(folder / VERDICTS_FILE), truth["faults"], _days(manifest) * _host_count(folder))
+    manifest = read_manifest(folder, limits)
+    machine_days = _days(manifest) * _host_count(folder, limits)
+    return score_lines(read_lines(folder / VERDICTS_FILE), truth["faults"], machine_days)
 
 
 def machine_days_of(recording: Recording) -> float:
@@ -218,11 +224,14 @@ def _check_line(file: str, row: int, line: object) -> None:
         raise RecordingError(file, text, column="suspects", row=row)
 
 
-def _host_count(folder: Path) -> int:
+def _host_count(folder: Path, limits: ReadLimits) -> int:
     """As ``host_count_of``, of a folder: nothing but the names is read."""
     for name, spec in (("topology", TOPOLOGY), ("host_metrics", HOST_METRICS_TABLE)):
-        path = folder / f"{name}.parquet"
-        if path.is_file() and (count := _different(read_table(path, TableSpec(name, (spec.column("host"),)))["host"])):
+        path, names = folder / f"{name}.parquet", TableSpec(name, (spec.column("host"),))
+        if not path.is_file():
+            continue
+        check_sizes([(path, names)], limits, 0)
+        if count := _different(read_table(path, names)["host"]):
             return count
     return 1
 

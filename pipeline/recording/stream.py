@@ -38,7 +38,7 @@ from tocsin.schemas.records import (
     StepRecord,
     TableAnnouncement,
 )
-from tocsin.schemas.validate import ObjectReader
+from tocsin.schemas.validate import MAX_ATTEMPT, ObjectReader, check_int
 
 _Word = TypeVar("_Word", EventSource, Severity)
 _MS = NS_PER_SECOND // 1000
@@ -222,8 +222,10 @@ def _statuses(columns: Columns, places: Places) -> Iterator[HostStatus]:
     lists = [_plain_list(columns, name) for name in ("ts_ns", "host", "status")]
     for row, (ts_ns, host, text) in enumerate(zip(*lists, strict=True)):
         body = json_payload(file, row, text, "status")
-        job = places.job_at(ts_ns, body.pop("attempt", None))
+        attempt = body.pop("attempt", None)
         try:
+            known = None if attempt is None else check_int(attempt, "status.attempt", -1, MAX_ATTEMPT)
+            job = places.job_at(ts_ns, known)
             yield read_status(Header(Kind.HOST_STATUS, ts_ns, job, host), ObjectReader(body, "status"))
         except FieldError as error:
             raise RecordingError(file, str(error), column="status", row=row) from error

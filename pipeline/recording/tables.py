@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.schemas.metrics import GPU_METRICS, HOST_METRICS
+from tocsin.schemas.validate import MAX_RANKS, MAX_SECONDS, MAX_STEP
 
 FORMAT_VERSION = 1
 ColumnKind = Literal["int8", "int16", "int32", "int64", "float32", "float64", "text", "binary"]
@@ -76,6 +77,7 @@ class ColumnSpec:
         nullable: may hold null: NaN in float columns, -1 in int columns, "" in text columns.
         choices: the only words a text may be, () = any.
         low: numbers must not be below it (and durations must be finite), None: any.
+        high: numbers must not be above it, None: any that the type holds.
         filled: a text must not be empty.
     """
 
@@ -86,6 +88,7 @@ class ColumnSpec:
     choices: tuple[str, ...] = ()
     low: int | None = None
     filled: bool = False
+    high: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +110,22 @@ class TableSpec:
         return next(spec for spec in self.columns if spec.name == name)
 
 
-def _c(name: str, kind: ColumnKind, low: int | None = None, *, filled: bool = False) -> ColumnSpec:
-    return ColumnSpec(name, kind, low=low, filled=filled)
+def _c(
+    name: str, kind: ColumnKind, low: int | None = None, *, filled: bool = False, high: float | None = None
+) -> ColumnSpec:
+    return ColumnSpec(name, kind, low=low, filled=filled, high=high)
 
 
-def _optional(name: str, kind: ColumnKind) -> ColumnSpec:
-    return ColumnSpec(name, kind, required=False, nullable=True)
+def _rank(low: int | None = 0) -> ColumnSpec:
+    return ColumnSpec("rank", "int32", low=low, high=MAX_RANKS - 1)
 
 
-def _null(name: str, kind: ColumnKind, low: int | None = None) -> ColumnSpec:
-    return ColumnSpec(name, kind, required=False, nullable=True, low=low)
+def _optional(name: str, kind: ColumnKind, high: float | None = None) -> ColumnSpec:
+    return ColumnSpec(name, kind, required=False, nullable=True, high=high)
+
+
+def _null(name: str, kind: ColumnKind, low: int | None = None, high: float | None = None) -> ColumnSpec:
+    return ColumnSpec(name, kind, required=False, nullable=True, low=low, high=high)
 
 
 METRIC_NAMES = tuple(metric.name for metric in (*GPU_METRICS, *HOST_METRICS))
@@ -124,7 +133,7 @@ METRIC_NAMES = tuple(metric.name for metric in (*GPU_METRICS, *HOST_METRICS))
 TOPOLOGY = TableSpec(
     "topology",
     (
-        _c("rank", "int32", 0),
+        _rank(),
         _c("host", "text", filled=True),
         _optional("gpu", "int8"),
         _optional("gpu_uuid", "text"),
@@ -142,7 +151,7 @@ GROUPS = TableSpec(
     (
         _c("comm_id", "text", filled=True),
         _c("kind", "text"),
-        _c("rank", "int32", 0),
+        _rank(),
         _optional("from_ns", "int64"),
         _optional("attempt", "int32"),
     ),
@@ -161,11 +170,11 @@ STEPS = TableSpec(
     "steps",
     (
         _c("ts_ns", "int64", 0),
-        _c("rank", "int32", 0),
-        _c("step", "int64", 0),
-        ColumnSpec("duration_seconds", "float64", nullable=True, low=0),
+        _rank(),
+        _c("step", "int64", 0, high=MAX_STEP),
+        ColumnSpec("duration_seconds", "float64", nullable=True, low=0, high=MAX_SECONDS),
         *(
-            _null(f"{phase}_seconds", "float64", 0)
+            _null(f"{phase}_seconds", "float64", 0, MAX_SECONDS)
             for phase in ("data", "forward", "backward", "optimizer", "communication")
         ),
         _null("loss", "float64"),
@@ -179,7 +188,7 @@ COLLECTIVES = TableSpec(
     (
         _c("ts_ns", "int64", 0),
         ColumnSpec("record", "text", choices=("completion", "state")),
-        _c("rank", "int32", 0),
+        _rank(),
         _c("comm_id", "text", filled=True),
         _c("op_name", "text"),
         _c("op_seq", "int64", -1),
@@ -192,7 +201,7 @@ COLLECTIVES = TableSpec(
         _optional("rdma_transmitted", "int32"),
         _optional("rdma_done", "int32"),
         _optional("dtype", "text"),
-        _optional("peer", "int32"),
+        _optional("peer", "int32", MAX_RANKS - 1),
     ),
     time="ts_ns",
 )
@@ -201,7 +210,7 @@ EVENTS = TableSpec(
     (
         _c("ts_ns", "int64", 0),
         _c("host", "text"),
-        _c("rank", "int32"),
+        _rank(None),
         _c("source", "text"),
         _c("name", "text", filled=True),
         _c("severity", "text"),
@@ -214,7 +223,7 @@ PROBES = TableSpec(
     (
         _c("ts_ns", "int64", 0),
         _c("host", "text"),
-        _c("rank", "int32"),
+        _rank(None),
         _c("request_id", "text", filled=True),
         ColumnSpec("kind", "text", choices=("stacks", "flight_recorder", "ring", "fast_metrics")),
         _c("payload", "binary"),

@@ -16,6 +16,7 @@ from tocsin.pipeline.recording.ops import OPS
 from tocsin.pipeline.recording.reader import AGENT_STATUS, EXTRA_COLUMNS
 from tocsin.pipeline.recording.tables import NULL_MASKS, TABLES, Column, Columns, ColumnSpec, Recording, Text
 from tocsin.schemas.errors import RecordingError
+from tocsin.schemas.private_files import make_private_folder, private_file, write_private
 
 _ARROW = {
     "int8": pa.int8(),
@@ -55,7 +56,7 @@ def claim_folder(folder: Path) -> None:
         RecordingError: it cannot be made, or it holds something.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
     except OSError as error:
         raise RecordingError(str(folder), f"cannot be made: {error}") from error
     if any(folder.iterdir()):
@@ -64,13 +65,13 @@ def claim_folder(folder: Path) -> None:
 
 def write_dump(folder: Path, rank: int, data: bytes) -> None:
     """Write one rank's Flight Recorder dump; a later one replaces the earlier."""
-    (folder / DUMP_FOLDER).mkdir(exist_ok=True)
-    (folder / DUMP_FOLDER / f"rank_{rank}").write_bytes(data)
+    (folder / DUMP_FOLDER).mkdir(folder.stat().st_mode & 0o777, exist_ok=True)
+    write_private(folder / DUMP_FOLDER / f"rank_{rank}", data)
 
 
 def write_json(path: Path, value: object) -> None:
     """Write one JSON file."""
-    path.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
+    write_private(path, (json.dumps(value, indent=1) + "\n").encode())
 
 
 def write_table(path: Path, name: str, columns: Columns) -> None:
@@ -79,7 +80,8 @@ def write_table(path: Path, name: str, columns: Columns) -> None:
     Raises:
         RecordingError: a required column is missing.
     """
-    pq.write_table(arrow_table(name, columns), path, compression="zstd")
+    with private_file(path, "w") as file:
+        pq.write_table(arrow_table(name, columns), file, compression="zstd")
 
 
 def arrow_table(name: str, columns: Columns) -> pa.Table:

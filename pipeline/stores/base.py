@@ -14,6 +14,8 @@ from tocsin.schemas.verdicts import Action, Component, Verdict
 class ActionState(StrEnum):
     """What became of an action."""
 
+    WAITING = "waiting"
+    """Not proposed yet: ``detail`` says by a named reason what it waits for."""
     PROPOSED = "proposed"
     ACCEPTED = "accepted"
     DONE = "done"
@@ -126,15 +128,23 @@ class Store(Protocol):
         """Write the series behind verdicts."""
         ...
 
-    def expire_left_open(self, verdict_ids: Sequence[str] | None = None) -> None:
-        """Expire the verdicts that an engine before this one left open.
+    def expire_overdue(self, until_ns: int, verdict_ids: Sequence[str] | None = None) -> tuple[str, ...]:
+        """Expire open verdicts that nobody renewed in time, and what they still propose.
 
-        For an engine that starts afresh: nobody will ever update them, and an action that they propose
-        must not be executed after the fact.
+        An engine renews its own before they expire. What is left belongs to an engine that lost its state: nobody
+        will ever update it, and an action that it proposes must not be executed after the fact.
 
         Args:
-            verdict_ids: those that it left; None: all, for an engine that owns the whole database.
+            until_ns: those whose own ``expires`` is not later.
+            verdict_ids: among these; None: among all, for an engine that owns the whole database.
+
+        Returns:
+            Which ones.
         """
+        ...
+
+    def newest_updates(self, since_ns: int) -> dict[str, int]:
+        """Verdict id -> its newest update, of the verdicts that were updated since then (at most 100,000)."""
         ...
 
     def write_actions(self, changes: Sequence[ActionChange]) -> None:
@@ -152,11 +162,16 @@ class Store(Protocol):
     def query(self, sql: str, fmt: str) -> bytes:
         """Answer a user's query in one of ClickHouse's formats, without the right to change anything.
 
+        Each runs for itself, with limits on time, memory, threads and its answer (``user_queries.LIMITS``).
+        What a terminal would obey (controls, bidi marks) is escaped in every format that is text; JSON
+        keeps its values by that, formats such as Parquet and Native are exact.
+
         Args:
-            sql: one SELECT, SHOW, DESCRIBE or EXPLAIN.
+            sql: one SELECT, SHOW, DESCRIBE, EXISTS or EXPLAIN.
             fmt: e.g. ``Pretty``, ``JSON``, ``JSONEachRow``, ``CSV``.
 
         Raises:
+            QueryRefusedError: it does what a query may not do.
             StoreError: the database refuses the query; the message is its own, on one line.
         """
         ...

@@ -2,8 +2,9 @@
 
 The only module that knows chDB. What chDB asks of its users (seen with 4.4): one folder
 per process at a time, one process per folder, never fork while it is open (the child
-hangs), and a connection runs one query at a time; so verdicts are written on one
-connection while users' queries run on another, which is read-only.
+hangs), and a connection runs one query at a time, keeps what SET and USE said, and leaves the rows of a
+query that failed in the next answer. So verdicts are written on one connection, and each
+query of a user gets one of its own, which is read-only, has limits and ends with it.
 """
 
 from __future__ import annotations
@@ -17,23 +18,24 @@ import re
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 import chdb
 from chdb.session import Session
 
-from tocsin.pipeline.stores.messages import check_format, one_line_error
+from tocsin.pipeline.stores.messages import one_line_error
 from tocsin.pipeline.stores.rows import Cell, Row, TimeNs
+from tocsin.pipeline.stores.shown import encoded, is_by_cell, without_hidden
 from tocsin.pipeline.stores.sql_store import SqlStore
+from tocsin.pipeline.stores.user_queries import LIMITS, Lanes, UserQuery, understood
 from tocsin.schemas.errors import ConfigError, DatabaseLockedError, StoreError
 from tocsin.schemas.records import NS_PER_SECOND
 
-MAX_QUERY_SECONDS = 60
-"""A user's query is stopped after this time: the next user waits for it."""
-
 _OPEN_ATTEMPTS_COUNT = 2
+_IN_MEMORY = threading.Lock()
+"""chDB's engine without a folder runs one statement at a time."""
 
 
 class _Result(Protocol):
@@ -76,7 +78,7 @@ class ChdbStore(SqlStore):
 
 
 class ChdbBackend:
-    """Two connections to one folder: one that writes, one for users' queries.
+    """Connections to one folder: one that writes, and one for each query of a user while it runs.
 
     Args:
         folder: the database's folder.
@@ -91,20 +93,20 @@ class ChdbBackend:
         except OSError as error:
             raise StoreError(f"cannot make the database folder {self._folder}: {error.strerror}") from error
         self._writer: _Session | None = _open_session(self._folder)
-        self._reader: _Session | None = _open_reader(self._folder)
         self._pid = os.getpid()
         self._write_lock = threading.Lock()
-        self._read_lock = threading.Lock()
+        self._lanes = Lanes()
+        self.execute("CREATE DATABASE IF NOT EXISTS tocsin")  # a user's connection begins with USE
 
     def execute(self, statement: str) -> None:
         """See ``Backend.execute``."""
-        with self._write_lock, _explained():
-            self._opened(self._writer).query(statement)
+        with self._writing() as writer:
+            writer.query(statement)
 
     def select(self, statement: str) -> list[Mapping[str, Any]]:
         """See ``Backend.select``."""
-        with self._write_lock, _explained():
-            answer = self._opened(self._writer).query(statement, "JSONEachRow").bytes() or b""
+        with self._writing() as writer:
+            answer = writer.query(statement, "JSONEachRow").bytes() or b""
         return [json.loads(line) for line in answer.splitlines()]
 
     def insert(self, table: str, columns: Sequence[str], batch: Sequence[Row]) -> None:
@@ -113,11 +115,7 @@ class ChdbBackend:
         names = ", ".join(columns)
         statement = f"INSERT INTO {table} ({names}) SETTINGS input_format_skip_unknown_fields = 0"
         data = encode_rows(batch)
-        with (
-            self._write_lock,
-            _explained(),
-            self._opened(self._writer).send_insert(statement, "JSONEachRow") as stream,
-        ):
+        with self._writing() as writer, writer.send_insert(statement, "JSONEachRow") as stream:
             stream.append(data)
             written = stream.finish().rows_written
         if written != len(batch):
@@ -125,20 +123,67 @@ class ChdbBackend:
 
     def query(self, sql: str, fmt: str) -> bytes:
         """See ``Backend.query``."""
-        check_format(fmt)
-        with self._read_lock, _explained():
-            answer: bytes | None = self._opened(self._reader).query(sql, fmt).bytes()
-        return answer or b""
+        self._opened(self._writer)  # before the places: a forked child's never become free
+        with self._lanes.place(sql), self._connection() as session:
+            self._opened(self._writer)  # it may have been closed meanwhile
+            asked = understood(sql, fmt, lambda statement: _text(session, statement))
+            _restrict(session)
+            if is_by_cell(asked.fmt):
+                return self._by_cell(session, asked)
+            with _explained():
+                answer = session.query(asked.sql, asked.fmt).bytes() or b""
+        return without_hidden(answer, asked.fmt)
+
+    def _by_cell(self, session: _Session, asked: UserQuery) -> bytes:
+        """An answer in a format that does not escape line ends: each cell is cleaned before it is formatted."""
+        with _explained():
+            data = session.query(asked.sql, "Native").bytes() or b""
+            if not data:  # no rows: the format says what stands around them
+                return without_hidden(session.query(asked.sql, asked.fmt).bytes() or b"", asked.fmt)
+        found = encoded(data)
+        if found is None:
+            raise StoreError(f"a column's type cannot be shown as {asked.fmt}: ask for JSONEachRow or TSV")
+        with self._connection() as own:
+            return without_hidden(_formatted(found, asked.fmt, own.query), asked.fmt)
 
     def close(self) -> None:
-        """See ``Backend.close``: waits for what is running."""
-        with self._write_lock, self._read_lock:
-            if os.getpid() != self._pid:
-                return  # the parent's database: in a forked child even dropping a session hangs
-            sessions, self._reader, self._writer = (self._reader, self._writer), None, None
-            for session in sessions:
-                if session is not None:
-                    session.close()
+        """See ``Backend.close``: what users still ask is stopped."""
+        if os.getpid() != self._pid:
+            return  # the parent's database: in a forked child even dropping a session hangs
+        with self._write_lock:
+            writer, self._writer = self._writer, None
+        if writer is None:
+            return
+        # Not where nothing runs, nor without waiting: the engine ends with this connection, and what it still does in
+        # the background then ends the process (seen in tests as a lost worker).
+        if not self._lanes.is_idle():
+            with contextlib.suppress(RuntimeError):
+                writer.query("KILL QUERY WHERE 1 SYNC")
+        with self._lanes.all_places():
+            writer.close()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[_Session]:
+        """The connection that writes; after an error another one, for that one may answer with what was left."""
+        with self._write_lock:
+            writer = self._opened(self._writer)
+            try:
+                with _explained():
+                    yield writer
+            except StoreError:
+                with _explained():
+                    self._writer = _connect(self._folder)  # before the other goes: the folder stays ours
+                writer.close()
+                raise
+
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[_Session]:
+        with _explained():
+            session = _connect(self._folder)
+        try:
+            yield session
+        finally:
+            session.close()
 
     def _opened(self, session: _Session | None) -> _Session:
         if session is None:
@@ -157,13 +202,31 @@ def format_native(data: bytes, fmt: str) -> bytes:
     Raises:
         StoreError: there is no such format, or a database folder is open in this process.
     """
+    return _formatted(data, fmt, _in_memory)
+
+
+def parse_here(statement: str) -> str:
+    """The one text that a statement of ours answers, from an engine without a database.
+
+    Raises:
+        StoreError: it fails, or a database folder is open in this process.
+    """
+    with _explained():
+        return (_in_memory(statement, "TSVRaw").bytes() or b"").decode("utf-8", "replace")
+
+
+def _in_memory(sql: str, fmt: str) -> _Result:
+    with _IN_MEMORY:
+        return cast("_Result", chdb.query(sql, fmt))  # type: ignore[no-untyped-call]  # chDB has no types
+
+
+def _formatted(data: bytes, fmt: str, query: Callable[[str, str], _Result]) -> bytes:
     with tempfile.NamedTemporaryFile(prefix="tocsin-", suffix=".native") as file, _explained():
         file.write(data)
         file.flush()
         name = file.name.replace("\\", "\\\\").replace("'", "\\'")
         statement = f"SELECT * FROM file('{name}', 'Native')"  # noqa: S608  # a name of ours
-        answer: _Result = chdb.query(statement, fmt)  # type: ignore[no-untyped-call]  # chDB has no types
-        return answer.bytes() or b""
+        return query(statement, fmt).bytes() or b""
 
 
 def encode_rows(batch: Sequence[Row]) -> bytes:
@@ -190,15 +253,17 @@ def _connect(folder: Path) -> _Session:
     return cast("_Session", Session(str(folder)))  # type: ignore[no-untyped-call]
 
 
-def _open_reader(folder: Path) -> _Session:
+def _restrict(session: _Session) -> None:
+    """Make a connection one of a user: our database, limits, and no right to change anything."""
     with _explained():
-        reader = _connect(folder)
-        reader.query(f"SET max_execution_time = {MAX_QUERY_SECONDS}")
-        # `SELECT * FROM incidents` and `SHOW TABLES` mean ours.
-        reader.query("CREATE DATABASE IF NOT EXISTS tocsin")
-        reader.query("USE tocsin")
-        reader.query("SET readonly = 2")  # 2: a query may still choose its own settings
-    return reader
+        session.query("USE tocsin")  # `SELECT * FROM incidents` and `SHOW TABLES` mean ours
+        session.query("SET " + ", ".join(f"{name} = {value!r}" for name, value in LIMITS.items()))
+        session.query("SET readonly = 1")
+
+
+def _text(session: _Session, statement: str) -> str:
+    with _explained():
+        return (session.query(statement, "TSVRaw").bytes() or b"").decode("utf-8", "replace")
 
 
 def _open_session(folder: Path) -> _Session:

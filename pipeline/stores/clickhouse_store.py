@@ -1,8 +1,8 @@
 """The incident database on a ClickHouse server, over its native protocol.
 
-The only module that connects with clickhouse-driver. A connection runs one query at a time, so verdicts
-are written on one while users' queries run on another, which is read-only. Nothing here tries again: the
-errors say whether that would help (``StoreAwayError``) or not, and whoever holds the rows decides.
+The only module that connects with clickhouse-driver. Verdicts are written on one connection, and each query of
+a user gets one of its own, which is read-only and has limits. Nothing here tries again: the errors say whether that
+would help (``StoreAwayError``) or not, and whoever holds the rows decides.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,14 +18,14 @@ from typing import Any, TypeVar
 from clickhouse_driver import Client, errors
 
 from tocsin.pipeline.stores.clickhouse_address import DATABASE, ClickHouseAddress
-from tocsin.pipeline.stores.messages import check_format, one_line_error
-from tocsin.pipeline.stores.native_blocks import BlockReader, Columns, encode_native
+from tocsin.pipeline.stores.messages import one_line_error
+from tocsin.pipeline.stores.native_blocks import BlockReader, Columns
 from tocsin.pipeline.stores.rows import Cell, Row
+from tocsin.pipeline.stores.shown import encoded_columns, without_hidden
 from tocsin.pipeline.stores.sql_store import SqlStore
+from tocsin.pipeline.stores.user_queries import LIMITS, Lanes, understood
 from tocsin.schemas.errors import RowRefusedError, StoreAwayError, StoreError, StoreRefusedError
 
-MAX_QUERY_SECONDS = 60
-"""A user's query is stopped after this time: the next user waits for it."""
 CONNECT_TIMEOUT_SECONDS = 10
 ANSWER_TIMEOUT_SECONDS = 90
 """A server that says nothing for so long is away, whatever it is doing."""
@@ -35,7 +34,7 @@ OLDEST_SERVER = (22, 8)
 
 # A row that was acknowledged is in the table, whatever the server's profile says about asynchronous inserts.
 _INSERT_SETTINGS = {"async_insert": 0, "wait_for_async_insert": 1}
-_READ_SETTINGS: Mapping[str, int] = {"readonly": 2, "max_execution_time": MAX_QUERY_SECONDS}  # 2: own settings allowed
+_READ_SETTINGS: Mapping[str, int | str] = {**LIMITS, "readonly": 1}
 
 # Codes by what helps. Everything else is a StoreError: the statement or the tables are wrong.
 _AWAY_CODES = frozenset(
@@ -81,10 +80,8 @@ _ROW_CODES = frozenset(
 )
 _UNKNOWN_DATABASE = 81
 _READONLY = 164
+_READONLY_BUT_SETTINGS = 2
 _SETTING_IS_FIXED = 452
-
-# `SELECT 1 FORMAT CSV`: over the native protocol the client formats, so the clause is ours to read.
-_FORMAT_CLAUSE = re.compile(r"\s+FORMAT\s+(\w+)\s*;?\s*$", re.IGNORECASE)
 
 T = TypeVar("T")
 
@@ -104,7 +101,7 @@ class ClickHouseStore(SqlStore):
 
 
 class ClickHouseBackend:
-    """Two connections to one server: one that writes, one for users' queries.
+    """Connections to one server: one that writes, and one for each query of a user while it runs.
 
     Raises, from every method: ``StoreAwayError`` (try again), ``StoreRefusedError`` (credentials,
     rights, certificate, address), ``StoreError`` (anything else).
@@ -116,7 +113,7 @@ class ClickHouseBackend:
     def __init__(self, address: ClickHouseAddress) -> None:
         self._address = address
         self._writer = _Connection(address, "")
-        self._reader = _Connection(address, DATABASE)
+        self._lanes = Lanes()
 
     def execute(self, statement: str) -> None:
         """See ``Backend.execute``."""
@@ -144,54 +141,59 @@ class ClickHouseBackend:
 
     def query(self, sql: str, fmt: str) -> bytes:
         """See ``Backend.query``: formatted here, by the engine that formats an embedded database's answers."""
-        clause = _FORMAT_CLAUSE.search(sql)
-        if clause is not None:
-            sql, fmt = sql[: clause.start()], clause[1]
-        check_format(fmt)
-        columns, data = self._read_only(sql)
+        # chDB takes a moment to load: only who needs it pays.
+        from tocsin.pipeline.stores.chdb_store import format_native, parse_here
+
+        if self._writer.is_closed:
+            raise StoreError(f"the connection to {self._address} was closed")
+        asked = understood(sql, fmt, parse_here)
+        reader = _Connection(self._address, DATABASE)
+        try:
+            with self._lanes.place(sql):
+                columns, data = self._read_only(reader, asked.sql)
+        finally:
+            reader.close()
         if not columns:
             return b""
-        # chDB takes a moment to load: only who needs it pays.
-        from tocsin.pipeline.stores.chdb_store import format_native
-
-        return format_native(encode_native(_distinct(columns), data), fmt)
+        return without_hidden(format_native(encoded_columns(_distinct(columns), data, asked.fmt), asked.fmt), asked.fmt)
 
     def close(self) -> None:
         """See ``Backend.close``: waits for what is running."""
         self._writer.close()
-        self._reader.close()
+        with self._lanes.all_places():
+            pass
 
-    def _read_only(self, sql: str) -> tuple[Any, Any]:
+    def _read_only(self, reader: _Connection, sql: str) -> tuple[Any, Any]:
         """(columns, their data) of a user's query, which may change nothing."""
         try:
-            return self._select_columns(sql, _READ_SETTINGS)
+            return _select_columns(reader, sql, _READ_SETTINGS)
         except StoreError as error:
             cause = error.__cause__
             code = cause.code if isinstance(cause, errors.ServerException) else None
-            if code == _READONLY and self._is_frozen():
-                return self._select_columns(sql, {})
+            if code == _READONLY and (frozen := _readonly_of(reader)):
+                # 1: it may change nothing, not even a setting; 2: all but this one
+                return _select_columns(reader, sql, LIMITS if frozen == _READONLY_BUT_SETTINGS else {})
             if code == _SETTING_IS_FIXED:
-                return self._select_columns(sql, {"readonly": 2})
+                return _select_columns(reader, sql, {"readonly": 1})
             if code == _UNKNOWN_DATABASE and DATABASE in str(error):
                 raise StoreError(
                     f"{self._address} has no database {DATABASE}: tocsin migrate --clickhouse URL makes it"
                 ) from error
             raise
 
-    def _is_frozen(self) -> bool:
-        """Whether the user has readonly = 1: it may change nothing, not even a setting.
 
-        Asked of the server: a statement with ``SETTINGS readonly = 0`` fails with the same code.
-        """
-        _, data = self._select_columns("SELECT toUInt8(getSetting('readonly'))", {})
-        return bool(data) and data[0][0] == 1
+def _readonly_of(reader: _Connection) -> int:
+    """The user's own setting: a statement that would change something fails with the same code."""
+    _, data = _select_columns(reader, "SELECT toUInt8(getSetting('readonly'))", {})
+    return int(data[0][0]) if data else 0
 
-    def _select_columns(self, sql: str, settings: Mapping[str, int]) -> tuple[Any, Any]:
-        options = {**settings, "strings_as_bytes": True}
-        data, columns = self._reader.run(
-            lambda client: client.execute(sql, with_column_types=True, columnar=True, settings=options)
-        )
-        return columns, data
+
+def _select_columns(reader: _Connection, sql: str, settings: Mapping[str, int | str]) -> tuple[Any, Any]:
+    options = {**settings, "strings_as_bytes": True}
+    data, columns = reader.run(
+        lambda client: client.execute(sql, with_column_types=True, columnar=True, settings=options)
+    )
+    return columns, data
 
 
 def _distinct(columns: Columns) -> Columns:
@@ -221,6 +223,10 @@ class _Connection:
             except BaseException:  # whatever it was, half an answer may be on the wire
                 self._drop()
                 raise
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
 
     def close(self) -> None:
         with self._lock:

@@ -8,11 +8,12 @@ left to the driver's columns. ``tests/`` and ``tocsin cluster`` use the same cod
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from clickhouse_driver import defines
+from clickhouse_driver import defines, errors
 from clickhouse_driver.block import BlockInfo, ColumnOrientedBlock
 from clickhouse_driver.bufferedreader import BufferedSocketReader
 from clickhouse_driver.bufferedwriter import BufferedSocketWriter
@@ -32,6 +33,9 @@ _WIRE_TYPES = {"DateTime64": "Int64", "DateTime": "UInt32", "Date32": "Int32", "
 
 Columns = Sequence[tuple[str, str]]
 """(name, ClickHouse type) of each column."""
+
+UNREADABLE = (errors.Error, struct.error, TypeError, ValueError, KeyError, NotImplementedError)
+"""What the driver raises for a type that it does not know, or knows in part."""
 
 
 def wire_type(spec: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from tocsin.pipeline.operators.witnesses import HARD
 from tocsin.pipeline.stores.base import ActionChange, ActionState, EvidencePoint, HostHealth
 from tocsin.schemas.causes import CAUSES
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
@@ -25,6 +26,7 @@ from tocsin.schemas.verdicts import (
     Suspect,
     Verdict,
     VerdictState,
+    WitnessKind,
 )
 
 Cell = str | int | float | bool | Sequence[str] | Sequence[Sequence[int]]
@@ -35,6 +37,8 @@ Row = Mapping[str, Cell]
 
 MAX_NAMED_SUSPECTS = 8
 """A sentence names so many suspects and counts the others."""
+MAX_NAMED_WITNESSES = 3
+"""And so many of those who saw it."""
 MAX_TEXT_CHARACTERS = 1000
 """Longest sentence of evidence: a tail of stderr is no sentence."""
 
@@ -173,9 +177,22 @@ def summary_of(verdict: Verdict) -> str:
     text = f"{who_text(verdict)}: {cause_text(verdict)} since {clock_text(verdict.onset_ns)}"
     if verdict.evidence:
         text += f"; {evidence_text(verdict.evidence[0]).rstrip('.')}"
+    if verdict.action in HARD:
+        text += f" (seen by {witnesses_text(verdict)})"
     if verdict.state not in {VerdictState.OPEN, VerdictState.CONFIRMED}:
         text += f" ({verdict.state.value}: {words(verdict.reason)})"
     return text
+
+
+def witnesses_text(verdict: Verdict) -> str:
+    """Who saw it, as short as it can be said: ``its own driver, n01, n02 and 5 more``; ``nobody else``."""
+    accused = {suspect.component.name for suspect in verdict.suspects}
+    others = [one_line(one.host) for one in verdict.witnesses if one.host not in accused]
+    own = {one.kind for one in verdict.witnesses if one.host in accused}
+    names = [*(["its own driver"] if WitnessKind.HARDWARE_EVENT in own else []), *others[:MAX_NAMED_WITNESSES]]
+    if len(others) > MAX_NAMED_WITNESSES:
+        names[-1] += f" and {len(others) - MAX_NAMED_WITNESSES} more"
+    return ", ".join(names) or "nobody else"
 
 
 def cause_text(verdict: Verdict) -> str:

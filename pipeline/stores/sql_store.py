@@ -48,9 +48,18 @@ WHERE verdict_id IN ({wanted})
 ORDER BY verdict_id, update_number, kind, target_kind, target
 """
 
-# The condition stands in a subquery: beside REPLACE, ClickHouse would read ``state`` as the new one.
-# {those}: a condition of text_literal only.
-_EXPIRE_LEFT_OPEN = """
+# {until}: a whole number; {those}: a condition of text_literal only.
+_OVERDUE = """
+SELECT verdict_id
+FROM tocsin.incidents FINAL
+WHERE state IN ('open', 'confirmed') AND toUnixTimestamp64Nano(expires) <= {until} {those}
+ORDER BY verdict_id
+LIMIT 10000
+"""
+
+# The conditions stand in subqueries: beside REPLACE, ClickHouse would read ``state`` as the new one.
+# {wanted}: expressions of text_literal only.
+_EXPIRE = """
 INSERT INTO tocsin.incidents
 SELECT * REPLACE (
     update_number + 1 AS update_number,
@@ -62,7 +71,27 @@ SELECT * REPLACE (
     now64(3, 'UTC') AS updated,
     concat(summary, ' (expired: engine restarted)') AS summary
 )
-FROM (SELECT * FROM tocsin.incidents FINAL WHERE state IN ('open', 'confirmed') {those})
+FROM (SELECT * FROM tocsin.incidents FINAL WHERE verdict_id IN ({wanted}) AND state IN ('open', 'confirmed'))
+"""
+_EXPIRE_ACTIONS = """
+INSERT INTO tocsin.actions
+SELECT * REPLACE (
+    'expired' AS state,
+    now64(9, 'UTC') AS changed,
+    'engine_restarted' AS detail,
+    now('UTC') AS written
+)
+FROM (SELECT * FROM tocsin.actions FINAL WHERE verdict_id IN ({wanted}) AND state IN ('proposed', 'waiting'))
+"""
+
+# {since}: a whole number.
+_NEWEST_UPDATES = """
+SELECT verdict_id, max(update_number) AS newest
+FROM tocsin.incidents
+WHERE toUnixTimestamp64Nano(detected) >= {since}
+GROUP BY verdict_id
+ORDER BY max(detected) DESC
+LIMIT 100000
 """
 
 T = TypeVar("T")
@@ -153,14 +182,26 @@ class SqlStore:
         """See ``Store.write_host_health``."""
         self._insert_all("host_health", minutes, rows.host_health_row)
 
-    def expire_left_open(self, verdict_ids: Sequence[str] | None = None) -> None:
-        """See ``Store.expire_left_open``."""
+    def expire_overdue(self, until_ns: int, verdict_ids: Sequence[str] | None = None) -> tuple[str, ...]:
+        """See ``Store.expire_overdue``."""
         those = ""
         if verdict_ids is not None:
             if not verdict_ids:
-                return
+                return ()
             those = f"AND verdict_id IN ({', '.join(map(text_literal, verdict_ids))})"
-        self._backend.execute(_EXPIRE_LEFT_OPEN.format(those=those))
+        rows_found = self._backend.select(_OVERDUE.format(until=int(until_ns), those=those))
+        found = tuple(str(row["verdict_id"]) for row in rows_found)
+        if found:
+            wanted = ", ".join(map(text_literal, found))
+            # Actions first: were it the other way round, nobody would look for them after an end in between.
+            self._backend.execute(_EXPIRE_ACTIONS.format(wanted=wanted))
+            self._backend.execute(_EXPIRE.format(wanted=wanted))
+        return found
+
+    def newest_updates(self, since_ns: int) -> dict[str, int]:
+        """See ``Store.newest_updates``."""
+        found = self._backend.select(_NEWEST_UPDATES.format(since=int(since_ns)))
+        return {str(row["verdict_id"]): int(row["newest"]) for row in found}
 
     def query(self, sql: str, fmt: str) -> bytes:
         """See ``Store.query``."""

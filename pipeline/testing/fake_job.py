@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from tocsin.pipeline.testing.job_shape import JobShape
 from tocsin.schemas import events
+from tocsin.schemas.hardware import HARDWARE_EVENTS
 from tocsin.schemas.records import (
     NS_PER_SECOND,
     CollectiveBatch,
@@ -97,6 +98,7 @@ class FakeJob:
     def event(self, rank: int, name: str, severity: Severity = Severity.INFO, **payload: object) -> None:
         """The agent of a rank says something at once."""
         source = EventSource.JOB if name == events.PHASE else EventSource.PROCESS
+        source = EventSource.KERNEL if name in HARDWARE_EVENTS else source
         host = self.ranks[rank].host
         if self.ranks[rank].agent_alive:
             self._queue.append(Event(self.job, host, self.now_ns, rank, source, name, severity, payload))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth
+from tocsin.pipeline.stores.base import ActionChange, ActionState, EvidencePoint, HostHealth
 from tocsin.schemas.errors import StoreError
-from tocsin.schemas.verdicts import Verdict
+from tocsin.schemas.verdicts import Verdict, VerdictState
 
 
 class MemoryStore:
@@ -61,8 +62,28 @@ class MemoryStore:
         """Keep."""
         self.health.extend(minutes)
 
-    def expire_left_open(self, verdict_ids: Sequence[str] | None = None) -> None:
-        """Nobody left anything."""
+    def expire_overdue(self, until_ns: int, verdict_ids: Sequence[str] | None = None) -> tuple[str, ...]:
+        """Expire them in the lists."""
+        live = {VerdictState.OPEN, VerdictState.CONFIRMED}
+        found = [one for one in self.latest().values() if one.state in live and one.expires_ns <= until_ns]
+        found = [one for one in found if verdict_ids is None or one.verdict_id in verdict_ids]
+        self.verdicts += [replace(one, update=one.update + 1, state=VerdictState.EXPIRED) for one in found]
+        names = tuple(one.verdict_id for one in found)
+        standing = [one for one in self.actions_of(names) if one.state in {ActionState.PROPOSED, ActionState.WAITING}]
+        self.actions += [replace(one, state=ActionState.EXPIRED, changed_ns=until_ns) for one in standing]
+        return names
+
+    def latest(self) -> dict[str, Verdict]:
+        """Verdict id -> its newest update."""
+        found: dict[str, Verdict] = {}
+        for one in self.verdicts:
+            if one.verdict_id not in found or found[one.verdict_id].update <= one.update:
+                found[one.verdict_id] = one
+        return found
+
+    def newest_updates(self, since_ns: int) -> dict[str, int]:
+        """Verdict id -> number of its newest update."""
+        return {name: one.update for name, one in self.latest().items() if one.detected_ns >= since_ns}
 
     def query(self, sql: str, fmt: str) -> bytes:
         """No SQL here."""

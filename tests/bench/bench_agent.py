@@ -3,6 +3,7 @@
 The GPUs are the eight of a stub of the driver's library under the real nvidia-ml-py (without a C
 compiler: those of the fake NVML): their calls cost no driver time. The RDMA ports eight of a
 tree written here, the kernel log a file that gets lines, the exporter a page of this process.
+The agent proves who it is with a secret and seals each message, as it does over a network.
 ``python -m tests.bench.bench_agent 10`` measures ten seconds instead of a minute.
 """
 
@@ -19,6 +20,9 @@ from pathlib import Path
 
 from tests.collectors.nvml_stub import build
 from tests.collectors.peer import EnginePeer, FakeHook, wait_until
+from tocsin.pipeline.identity.gate import Gate, GateConfig
+from tocsin.schemas.credential_store import CredentialStore, write_credentials
+from tocsin.schemas.credentials import Role, new_credential
 
 SECONDS = 60.0
 RANKS = 8
@@ -31,7 +35,9 @@ GOAL_MEGABYTES = 60.0
 def main(seconds: float = SECONDS) -> None:
     """Run the agent with fake ranks; print share of a core and resident memory."""
     with tempfile.TemporaryDirectory() as folder, _exporter() as page:
-        peer = EnginePeer(Path(folder) / "engine")
+        token = new_credential(Role.AGENT, "bench", time.time_ns())
+        write_credentials(Path(folder) / "token.json", (token,))
+        peer = EnginePeer(Path(folder) / "engine", Gate(GateConfig(CredentialStore(Path(folder) / "token.json"))))
         _write_sys(Path(folder) / "sys")
         (Path(folder) / "kern.log").write_text("")
         stub = build(Path(folder))
@@ -68,6 +74,8 @@ def main(seconds: float = SECONDS) -> None:
 def _command(folder: str, peer: EnginePeer, page: str) -> list[str]:
     flags = {
         "--engine": f"unix:{peer.path}",
+        "--host": "bench",
+        "--token-file": f"{folder}/token.json",
         "--socket": f"{folder}/agent",
         "--spool-dir": f"{folder}/spool",
         "--sys-root": f"{folder}/sys",

@@ -1,7 +1,7 @@
 """``make chaos``: rounds of kills until each part was killed often enough; the incident tables must not show it.
 
 ``python -m tests.chaos.chaos [--kills 20] [--mode both] [--seed S] [--tally FILE]``: round after round, modes in turn.
-``--rounds N`` ends after so many; ``--tally`` adds to what earlier runs did.
+``--rounds N`` ends after so many; ``--tally`` adds to what earlier runs did. ``--mode embedded``: ``tocsin serve``.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from pathlib import Path
 
 from tests.chaos.agent_round import AGENT, AgentConfig, run_agent_round
 from tests.chaos.engine import servers
+from tests.chaos.live_round import LiveConfig, run_live_round
 from tests.chaos.outcome import table_text
 from tests.chaos.rounds import RoundConfig, Told, run_round
 from tests.chaos.up import COMPONENTS
 
 ALL = (*COMPONENTS, AGENT)
 MODES = {"at-least-once": (False,), "exactly-once": (True,), "both": (False, True)}
+EMBEDDED = "embedded"
 
 
 @dataclass
@@ -88,13 +90,15 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20, help="of each component, over all rounds")
     parser.add_argument("--kills-each-round", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=0, help="end after so many (default: when --kills is reached)")
-    parser.add_argument("--mode", choices=tuple(MODES), default="both")
+    parser.add_argument("--mode", choices=(*MODES, EMBEDDED), default="both")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000, help="of the first round")
     parser.add_argument("--seconds", type=float, default=1200.0, help="of recording a round")
     parser.add_argument("--agent", action="store_true", help="only rounds that kill an agent's sink")
     parser.add_argument("--tally", type=Path, help="a file that adds up runs")
     parser.add_argument("--folder", type=Path, help="keep all that is written there")
     args = parser.parse_args()
+    if args.mode == EMBEDDED:
+        return _embedded(args)
     tally, done = Tally.read(args.tally), 0
     modes = MODES[args.mode]
     while done < args.rounds if args.rounds else min(tally.kills[name] for name in ALL) < args.kills:
@@ -110,6 +114,22 @@ def main() -> int:
         done += 1
     print(tally.text())
     return 1 if tally.unequal.total() else 0
+
+
+def _embedded(args: argparse.Namespace) -> int:
+    """Rounds of ``tocsin serve`` and real agents, each with ``--kills`` kills."""
+    problems = 0
+    for number in range(max(1, args.rounds)):
+        folder = Path(tempfile.mkdtemp(prefix="tocsin-live-", dir=args.folder))
+        print(f"round with seed {args.seed + number}, {args.kills} kills", flush=True)
+        told = run_live_round(LiveConfig(args.seed + number, kills_count=args.kills), folder)
+        problems += len(told.problems)
+        print(told.text(), flush=True)
+        if told.problems or args.folder is not None:
+            print(f"  all that it wrote: {folder}", flush=True)
+        else:
+            shutil.rmtree(folder)
+    return 1 if problems else 0
 
 
 def _round(args: argparse.Namespace, seed: int, folder: Path, is_exactly_once: bool) -> Told:

@@ -10,7 +10,7 @@ from typing import Any
 from tocsin.cli.database import database
 from tocsin.cli.incidents import fetch
 from tocsin.cli.paths import database_folder
-from tocsin.pipeline.proposals import changes_of, proposals_of
+from tocsin.pipeline.proposals import changes_of, standing_after
 from tocsin.pipeline.stores.chdb_store import ChdbStore
 from tocsin.pipeline.stores.clickhouse_address import ClickHouseAddress
 from tocsin.schemas.verdicts import Action, Verdict
@@ -34,9 +34,10 @@ def write_embedded(data: Path, verdicts: Sequence[Verdict]) -> None:
         store.migrate()
         store.write_verdicts(verdicts)
         for verdict in verdicts:
-            if changes := list(changes_of(verdict, proposed.pop(verdict.verdict_id, ()))):
+            before = proposed.pop(verdict.verdict_id, ())
+            if changes := list(changes_of(verdict, before)):
                 store.write_actions(changes)
-            if actions := proposals_of(verdict):
+            if actions := standing_after(verdict, before):
                 proposed[verdict.verdict_id] = actions
     finally:
         store.close()
@@ -57,8 +58,7 @@ def read_tables(data: Path, address: ClickHouseAddress | None = None) -> dict[st
 def difference(wanted: Tables, found: Tables) -> str:
     """The first thing that differs, "" = nothing."""
     for table in (*_QUERIES, _SHOWN):
-        ours, theirs = ({row["verdict_id"] + str(row.get("target", "")): row for row in one.get(table, ())}
-                        for one in (wanted, found))  # fmt: skip
+        ours, theirs = ({_name_of(row): row for row in one.get(table, ())} for one in (wanted, found))
         for what, names in (("lacks", ours.keys() - theirs.keys()), ("has also", theirs.keys() - ours.keys())):
             if names:
                 return f"{table} {what} {len(names)} rows, first {min(names)}"
@@ -70,3 +70,9 @@ def difference(wanted: Tables, found: Tables) -> str:
         if len(wanted.get(table, ())) != len(found.get(table, ())):
             return f"{table}: {len(found.get(table, ()))} rows, must be {len(wanted.get(table, ()))}"
     return ""
+
+
+def _name_of(row: Rows) -> str:
+    """A verdict's, or an action's: of one verdict there may be several to one target, one after the other."""
+    action = f"{row['target']}{row.get('kind', '')}{row.get('update_number', '')}" if "target" in row else ""
+    return f"{row['verdict_id']}{action}"

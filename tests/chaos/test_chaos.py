@@ -22,7 +22,7 @@ from tests.kafka_fixtures import need_java
 )
 def test_each_part_killed_once_while_a_stream_is_played(tmp_path: Path, *, is_exactly_once: bool) -> None:
     need_java()
-    pytest.importorskip("pyflink", reason="no pyflink: pip install 'tocsin[flink]'")
+    pytest.importorskip("pyflink", reason="no pyflink: pip install '.[flink]'")
     config = RoundConfig(
         seed=1,
         is_exactly_once=is_exactly_once,

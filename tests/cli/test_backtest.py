@@ -135,7 +135,7 @@ def test_nothing_to_judge_is_no_error(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_a_model_from_a_file_judges_from_the_begin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "deaf.json").write_bytes(write_numbers(DEAF))
-    argv = ["backtest", str(busy(tmp_path / "busy")), "--detectors", "ours", "--json"]
+    argv = ["backtest", str(busy(tmp_path / "busy", 1.1, 0.93)), "--detectors", "ours", "--json"]
 
     assert main(argv) == 0
     assert said_of(capsys) == ["n2"]
@@ -166,7 +166,7 @@ def test_a_minder_model_of_another_window_is_named_and_not_the_recording(
 def test_a_model_out_of_the_registry_by_version_and_the_current_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recording, registry = busy(tmp_path / "busy"), Registry.open(str(tmp_path / "models"))
+    recording, registry = busy(tmp_path / "busy", 1.1, 0.93), Registry.open(str(tmp_path / "models"))
     added = registry.add(card("peers"), write_numbers(DEAF))
     argv = ["backtest", str(recording), "--detectors", "ours", "--json", "--registry", str(tmp_path / "models")]
 
@@ -181,11 +181,12 @@ def test_a_model_out_of_the_registry_by_version_and_the_current_one(
     assert said_of(capsys) == ["n2"]
 
 
-def busy(folder: Path) -> Path:
+def busy(folder: Path, cpu_factor: float = 1.9, link_factor: float = 0.5) -> Path:
     """Six machines, one of which has a busy CPU and a link that carries half from the second minute on."""
     noise = 1 + 0.01 * np.random.default_rng(1).standard_normal((300, 6))
     cpu, link = 0.5 * noise, 2e10 * noise
-    cpu[60:, 2], link[60:, 2] = 0.95, 1e10
+    cpu[60:, 2] *= cpu_factor
+    link[60:, 2] *= link_factor
     columns = {"cpu_util_ratio": cpu, "rdma_bytes_per_second": link}
     table = metric_table([f"n{index}" for index in range(6)], columns)
     write_recording(folder, Recording(kit.manifest(300), {"host_metrics": table}))

@@ -103,7 +103,10 @@ def test_a_missing_package_names_the_extra_that_brings_it(
 
     assert front.main(["fake"]) == 3
     package = module.split(".", maxsplit=1)[0]
-    assert capsys.readouterr().err == f"tocsin fake needs {package}: pip install 'tocsin[{extra}]'\n"
+    assert (
+        capsys.readouterr().err
+        == f"tocsin fake needs {package}: in a checkout of tocsin run pip install '.[{extra}]'\n"
+    )
 
 
 def test_a_package_missing_while_the_command_is_loaded_is_told_the_same_way(
@@ -113,7 +116,7 @@ def test_a_package_missing_while_the_command_is_loaded_is_told_the_same_way(
     monkeypatch.setitem(sys.modules, "chdb", None)
 
     assert front.main(["fake"]) == 3
-    assert "pip install 'tocsin[engine]'" in capsys.readouterr().err
+    assert "pip install '.[engine]'" in capsys.readouterr().err
 
 
 def test_a_module_that_no_extra_brings_is_a_bug_and_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

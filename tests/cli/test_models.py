@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from tests.kafka_kit import make_topics, read_until
 from tocsin.cli.cluster.broker import Broker
 from tocsin.cli.main import main
+from tocsin.pipeline.control import ControlServer
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
-from tocsin.pipeline.server import AgentServer
+from tocsin.pipeline.model_desk import model_handler
 from tocsin.schemas.codec import decode
 from tocsin.schemas.model_announcement import BOUNDARY_NS, DEFAULT_FORMAT, NOTICE_NS
 from tocsin.schemas.records import ModelAnnouncement
@@ -26,34 +28,40 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
+class Listening(NamedTuple):
+    """An engine, and its control socket."""
+
+    engine: EmbeddedEngine
+    control: Path
+
+
 @pytest.fixture
-def server() -> Iterator[AgentServer]:
-    """An engine that listens."""
-    server = AgentServer(EmbeddedEngine(EngineConfig()), "127.0.0.1:0", time.time_ns)
-    server.start()
-    yield server
-    server.close()
+def server(tmp_path: Path) -> Iterator[Listening]:
+    """An engine that can be asked."""
+    engine, path = EmbeddedEngine(EngineConfig()), tmp_path / "c.sock"
+    with ControlServer(path, {"model": model_handler(engine.take_record, time.time_ns)}):
+        yield Listening(engine, path)
 
 
 def test_an_embedded_engine_takes_it_and_says_what_is_refused(
-    server: AgentServer, model: Path, capsys: pytest.CaptureFixture[str]
+    server: Listening, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = ["models", "announce", str(model), "--detector=peers", "--version=v7", f"--to={server.address}"]
+    flags = ["models", "announce", str(model), "--detector=peers", "--version=v7", f"--to={server.control}"]
     assert main([*flags, "--effective-in=20"]) == 0
     assert "peers v7: used by slices from" in capsys.readouterr().out
-    [waiting] = server._engine.models.status(time.time_ns())
+    [waiting] = server.engine.models.status(time.time_ns())
 
     assert (waiting["version"], waiting["state"], waiting["effective_ns"] % BOUNDARY_NS) == ("v7", "waiting", 0)
-    server._engine.tick(time.time_ns() + 3600 * 10**9)  # the engine's time is beyond it
+    server.engine.tick(time.time_ns() + 3600 * 10**9)  # the engine's time is beyond it
     assert main(flags) == 2
     assert "refused (too_late): effective_ns" in capsys.readouterr().err
-    assert [letter.reason for letter in server.dead_letters] == ["too_late"]
+    assert server.engine.models.counters == {"accepted": 1, "too_late": 1}
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["announce", "FILE", "--to=127.0.0.1:1"], "--detector"),
+        (["announce", "FILE", "--to=local"], "--detector"),
         (["announce", "FILE", "--detector=peers"], "--kafka"),
         (["announce", "nowhere.json", "--detector=peers", "--dry-run"], "No such file"),
         (["announce", "/dev/null", "--detector=peers", "--dry-run"], "/dev/null, 0 bytes"),
@@ -64,8 +72,10 @@ def test_an_embedded_engine_takes_it_and_says_what_is_refused(
         (["announce", "FILE", "--detector=peers", "--effective-in=1e9", "--dry-run"], "--effective-in"),
         (["announce", "FILE", "--detector=peers", "--effective-in=nan", "--dry-run"], "--effective-in"),
         (["withdraw", "oracle", "--dry-run"], "unknown_detector"),
-        (["withdraw", "peers", "--to=127.0.0.1:1"], "no engine answers at 127.0.0.1:1"),
-        (["withdraw", "peers", "--to=nowhere"], "unix:PATH or HOST:PORT"),
+        (["withdraw", "peers", "--to=/nowhere/c.sock"], "no engine listens on /nowhere/c.sock"),
+        (["withdraw", "peers", "--to=unix:/nowhere/c.sock"], "no engine listens on /nowhere/c.sock"),
+        (["withdraw", "peers", "--to=127.0.0.1:1"], "models do not go to the agents' address"),
+        (["withdraw", "peers", "--to=nowhere"], "control socket"),
     ],
 )
 def test_what_is_wrong_is_said_and_nothing_is_sent(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -21,14 +21,15 @@ from tests.pipeline.registry.kit import card, minder_payload, payload_of
 from tocsin.cli.cluster.broker import Broker
 from tocsin.cli.main import main
 from tocsin.models.documents import write_numbers
+from tocsin.pipeline.control import ControlServer
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.model_desk import model_handler
 from tocsin.pipeline.recording.replay import ReplayConfig, drive
 from tocsin.pipeline.recording.score import score_lines
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.pipeline.recording.writer import write_recording
 from tocsin.pipeline.registry import Registry, comparison, fingerprint_of
 from tocsin.pipeline.registry.card import named, write_card
-from tocsin.pipeline.server import AgentServer
 from tocsin.pipeline.simulation.case import Case, draw_case
 from tocsin.schemas.codec import decode
 from tocsin.schemas.records import NS_PER_SECOND, ModelAnnouncement
@@ -40,7 +41,7 @@ SAME = payload_of(8.5)
 @cache
 def case() -> Case:
     """A machine whose power is capped: the peers detector finds it, and nobody else does."""
-    return draw_case(3, 4, "power_cap", duration_seconds=300.0)
+    return draw_case(9, 4, "power_cap", duration_seconds=180.0)
 
 
 @cache
@@ -78,13 +79,19 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "MIN_MACHINE_DAYS", 0.0)
 
 
+class Listening(NamedTuple):
+    """An engine, and its control socket."""
+
+    engine: EmbeddedEngine
+    control: Path
+
+
 @pytest.fixture
-def server() -> Iterator[AgentServer]:
-    """An engine that listens."""
-    server = AgentServer(EmbeddedEngine(EngineConfig(history=None)), "127.0.0.1:0", time.time_ns)
-    server.start()
-    yield server
-    server.close()
+def server(tmp_path: Path) -> Iterator[Listening]:
+    """An engine that can be asked."""
+    engine, path = EmbeddedEngine(EngineConfig(history=None)), tmp_path / "c.sock"
+    with ControlServer(path, {"model": model_handler(engine.take_record, time.time_ns)}):
+        yield Listening(engine, path)
 
 
 def add(registry: Registry, payload: bytes, detector: str = "peers") -> str:
@@ -186,10 +193,10 @@ def test_the_environment_names_the_registry(
         (["promote", "peers", "VERSION", "--force", "--jobs=0"], "--jobs"),
         (["promote", "peers", "VERSION", "--validate", "nowhere"], "nowhere: no such folder"),
         (["promote", "peers", "20260101-aaaaaaaa", "--force"], "no such model"),
-        (["promote", "peers", "VERSION", "--force", "--to=127.0.0.1:1", "--effective-in=1"], "--effective-in"),
+        (["promote", "peers", "VERSION", "--force", "--to=/nowhere/c.sock", "--effective-in=1"], "--effective-in"),
         (["announce", "peers", "--dry-run"], "nothing of peers is promoted"),
         (["announce", "minder", "--version=MINDER", "--dry-run"], "minder judges recordings only"),
-        (["promote", "minder", "MINDER", "--force", "--to=127.0.0.1:1"], "minder judges recordings only"),
+        (["promote", "minder", "MINDER", "--force", "--to=/nowhere/c.sock"], "minder judges recordings only"),
         (["list", "--registry", "ftp://host/models"], "--registry"),
     ],
 )
@@ -443,13 +450,13 @@ def found_in(engine: EmbeddedEngine, data: Recording) -> list[float | None]:
 
 
 def test_a_promoted_model_is_used_by_a_running_engine(
-    registry: Registry, place: str, server: AgentServer, capsys: pytest.CaptureFixture[str]
+    registry: Registry, place: str, server: Listening, capsys: pytest.CaptureFixture[str]
 ) -> None:
     version = add(registry, write_numbers(DEAF))
-    engine = server._engine
+    engine = server.engine
     [before] = found_in(engine, recording(time.time_ns() - 600 * NS_PER_SECOND))
     flags = ["models", "promote", "peers", version, "--force", "--registry", place, "--effective-in=10"]
-    assert main([*flags, f"--to={server.address}"]) == 0
+    assert main([*flags, f"--to={server.control}"]) == 0
     told = capsys.readouterr().out
     later = recording(time.time_ns() + 60 * NS_PER_SECOND)
     engine.tick(later.manifest.start_ns)
@@ -464,29 +471,30 @@ def test_a_promoted_model_is_used_by_a_running_engine(
 
 
 def test_a_version_of_the_registry_and_what_ships_can_be_announced(
-    registry: Registry, place: str, server: AgentServer, capsys: pytest.CaptureFixture[str]
+    registry: Registry, place: str, server: Listening, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = add(registry, payload_of(11.0)), add(registry, payload_of(12.0))
     registry.promote("peers", second, {})
-    flags = ["--registry", place, f"--to={server.address}"]
+    flags = ["--registry", place, f"--to={server.control}"]
     assert main(["models", "announce", "peers", "--version", first, *flags]) == 0
     assert main(["models", "announce", "peers", "--effective-in=60", *flags]) == 0
     assert main(["models", "announce", "peers", "--version=builtin", "--effective-in=120", *flags]) == 0
-    waiting = [model["version"] for model in server._engine.models.status(time.time_ns())]
+    waiting = [model["version"] for model in server.engine.models.status(time.time_ns())]
 
     assert waiting == [first, second, "default"]
 
 
 def test_status_shows_what_waits_also_where_no_job_is(
-    registry: Registry, place: str, server: AgentServer, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+    registry: Registry, place: str, server: Listening, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     version = add(registry, payload_of())
     assert (
-        main(["models", "announce", "peers", f"--version={version}", "--registry", place, f"--to={server.address}"])
+        main(["models", "announce", "peers", f"--version={version}", "--registry", place, f"--to={server.control}"])
         == 0
     )
-    answer = {"jobs": [], "connected_hosts": [], "dead_letters": [], **server._engine.status()}
-    monkeypatch.setattr("tocsin.cli.status.ControlClient", lambda _: SimpleNamespace(call=lambda *_, **__: answer))
+    told = {"tick_age_seconds": 0.5, "live": "ok", "is_ready": True, "pages": [], "events": [], "letters_dropped": {}}
+    answer = {"jobs": [], "connected_hosts": [], "dead_letters": [], **told, **server.engine.status()}
+    monkeypatch.setattr("tocsin.cli.status.ControlClient", lambda *_: SimpleNamespace(call=lambda *_, **__: answer))
     assert main(["status"]) == 0
     assert f"model     peers {version}: waiting" in capsys.readouterr().out
 
@@ -509,10 +517,10 @@ def test_an_engine_that_is_away_leaves_it_promoted_and_says_so(
     registry: Registry, place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     version = add(registry, payload_of())
-    assert main(["models", "promote", "peers", version, "--force", "--registry", place, "--to=127.0.0.1:1"]) == 2
+    assert main(["models", "promote", "peers", version, "--force", "--registry", place, "--to=/nowhere/c.sock"]) == 2
     told = capsys.readouterr().err
 
-    assert f"peers {version} is promoted, but not announced: no engine answers at 127.0.0.1:1" in told
+    assert f"peers {version} is promoted, but not announced: no engine listens on /nowhere/c.sock" in told
     assert f"tocsin models announce peers --version {version}" in told
     promotion = registry.promotion("peers")
     assert promotion is not None

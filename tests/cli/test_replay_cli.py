@@ -19,9 +19,11 @@ import pytest
 from tests.pipeline.backtest import kit
 from tests.pipeline.recording.kit import good_tables, manifest, write_folder
 from tocsin.cli.main import main
+from tocsin.pipeline.job import JobPipeline, TurnResult
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.pipeline.recording.writer import write_recording
 from tocsin.pipeline.simulation.case import draw_case
+from tocsin.pipeline.slices import Turn
 
 
 @cache
@@ -97,6 +99,30 @@ def test_a_terminal_gets_a_progress_bar(
 
     assert main(["replay", str(folder)]) == 0
     assert "good [##############################] 100%" in capsys.readouterr().err
+
+
+def test_an_operator_that_raises_is_reported_and_the_rest_is_judged(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As live: the job begins anew in that second. Status 2, in words, no traceback."""
+    real, seconds = JobPipeline.on_turn, []
+
+    def on_turn(self: JobPipeline, turn: Turn) -> TurnResult:
+        seconds.append(turn.end_ns)
+        if len(seconds) == 30:
+            raise OverflowError("int too large to convert to float")
+        return real(self, turn)
+
+    monkeypatch.setattr(JobPipeline, "on_turn", on_turn)
+    status = main(["replay", str(folder)])
+    told = capsys.readouterr()
+
+    assert status == 2
+    assert len(seconds) > 31
+    assert "operator_failed: second " in told.err
+    assert "OverflowError: int too large to convert to float; the job's state begins anew" in told.err
+    assert "Traceback" not in told.err
+    assert "verdict lines" in told.out
 
 
 def test_one_bad_folder_does_not_stop_the_others(

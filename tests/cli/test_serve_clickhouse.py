@@ -92,6 +92,7 @@ def test_an_engine_starts_without_its_server_and_goes_on_when_it_comes(
         assert engine.said("does not answer")
         assert engine.said("verdicts wait in memory until it does")
         endpoint.start()
+        # whose own time was over long ago; the engine that said it has no state here
         wait_until(lambda: b"expired" in store.query("SELECT state FROM incidents FINAL", "TSV"), 60)
         rows = store.query("SELECT verdict_id, state FROM incidents FINAL ORDER BY verdict_id", "CSV")
         assert rows == b'"mine","expired"\n"others","open"\n'

@@ -1,12 +1,14 @@
 """The agent's core on a fake clock, for its tests."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tests.collectors.peer import datagram
 from tocsin.collectors.clock import FakeClock, SteadyClock
 from tocsin.collectors.core import AgentCore, CoreConfig, Surroundings
 from tocsin.collectors.job_state import HostPlace
+from tocsin.collectors.owners import Life, Sender, Sight
 from tocsin.schemas.codec import decode, encode
 from tocsin.schemas.records import (
     Event,
@@ -17,11 +19,25 @@ from tocsin.schemas.records import (
 T0 = 1_700_000_000
 S = 1_000_000_000
 JOB = ("c", "j", 0)
+USER = 1000
 
 
 class FakeWatcher:
+    """Processes as a test says: all run, and are nobody's children."""
+
     def __init__(self) -> None:
         self.watched: dict[tuple[JobKey, int], int] = {}
+        self.starts: dict[int, int] = {}
+        self.parents: dict[int, int] = {}
+        self.gone: set[int] = set()
+        self.hidden: set[int] = set()
+
+    def look(self, pid: int) -> Sight:
+        if pid in self.gone:
+            return Sight(Life.GONE)
+        if not pid or pid in self.hidden:
+            return Sight(Life.HIDDEN)
+        return Sight(Life.RUNS, self.starts.get(pid, 10 * pid), self.parents.get(pid, 0))
 
     def watch(self, job: JobKey, rank: int, pid: int) -> None:
         self.watched[job, rank] = pid
@@ -43,6 +59,7 @@ class Bench:
         now, _ = self.clock.read()
         self.core = AgentCore(CoreConfig(HostPlace("h"), "c", pass_on_spread=False), self.watcher, now)
         self.records: list[Record] = []
+        self.sender = Sender(77, USER)
 
     @property
     def ts(self) -> int:
@@ -50,7 +67,14 @@ class Bench:
 
     def hook(self, kind: str, rank: int = 0, job: tuple[str, str, int] = JOB, **keys: Any) -> None:
         keys.setdefault("ts", self.ts)
-        self.core.on_datagram(datagram(kind, rank, job, **keys), 77, self.clock.read()[0])
+        self.core.on_datagram(datagram(kind, rank, job, **keys), self.sender, self.clock.read()[0])
+
+    @contextmanager
+    def spoken_by(self, pid: int, uid: int = USER) -> Iterator[None]:
+        """What hooks say meanwhile comes from this process."""
+        before, self.sender = self.sender, Sender(pid, uid)
+        yield
+        self.sender = before
 
     def hello(self, rank: int = 0, job: tuple[str, str, int] = JOB, **keys: Any) -> None:
         self.hook("hello", rank, job, **{"pid": 7, "world_size": 8, **keys})

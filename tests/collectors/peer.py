@@ -12,10 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tocsin.pipeline.identity.gate import Gate, SignIn
+from tocsin.pipeline.identity.peers import Peer
 from tocsin.schemas.codec import decode
 from tocsin.schemas.records import Record
 
 LENGTH = struct.Struct("<I")
+_BY_UID = {"t": "challenge", "v": 1, "by": "uid", "nonce": "00" * 32}
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
@@ -35,10 +38,13 @@ class EnginePeer:
         acks: whether records are acknowledged.
         offset_ns: how far this engine's clock is behind the host's.
         refuse: gives the refusal of a record's bytes, None = taken.
+        gate: asks for secrets, as the engine does; None: the agent is known by its user.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, gate: Gate | None = None) -> None:
         self.path = path
+        self.gate = gate
+        self._sign_in: SignIn | None = None
         self.frames: list[bytes] = []
         self.controls: list[dict[str, Any]] = []
         self.acks = True
@@ -69,6 +75,7 @@ class EnginePeer:
     def say(self, message: dict[str, Any]) -> None:
         """Send a control message."""
         data = json.dumps(message).encode()
+        data += b"" if self._sign_in is None else self._sign_in.tag(data)
         assert self.connection is not None
         self.connection.sendall(LENGTH.pack(len(data)) + data)
 
@@ -99,6 +106,8 @@ class EnginePeer:
             except OSError:
                 return
             self._taken = 0
+            self._sign_in = None if self.gate is None else self.gate.meet(Peer(is_own_machine=False))
+            self.say(_BY_UID if self._sign_in is None else self._sign_in.challenge)
             with contextlib.suppress(OSError):
                 self._serve(self.connection)
             self.connection.close()
@@ -116,6 +125,8 @@ class EnginePeer:
                 self.say({"t": "ack", "count": self._taken})
 
     def _take(self, data: bytes) -> None:
+        if self._sign_in is not None and self._sign_in.principal is not None:
+            data = self._sign_in.open(data)
         if data[:1] != b"{":
             refusal = self.refuse(data)
             if refusal is not None:
@@ -128,6 +139,8 @@ class EnginePeer:
         self.controls.append(message)
         engine_ns = time.time_ns() - self.offset_ns
         if message["t"] == "hello":
+            if self._sign_in is not None:
+                self._sign_in.hello(message, time.time_ns())
             self.say({"t": "welcome", "engine_ns": engine_ns})
         elif message["t"] == "clock":
             self.say({"t": "clock", "t0": message["t0"], "engine_ns": engine_ns})

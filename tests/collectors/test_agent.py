@@ -26,7 +26,7 @@ from tocsin.collectors.job_state import HostPlace
 from tocsin.collectors.process import ProcessWatcher
 from tocsin.collectors.sink import MemorySink
 from tocsin.schemas.codec import decode
-from tocsin.schemas.errors import ConfigError
+from tocsin.schemas.errors import ConfigError, TransportError
 from tocsin.schemas.records import (
     CollectiveBatch,
     Event,
@@ -146,6 +146,29 @@ def test_an_agent_that_was_killed_leaves_a_socket_that_the_next_one_replaces(sta
     assert [event.payload["edge"] for event in starts] == ["start", "start"]
 
 
+def test_what_the_socket_took_is_sent_once_over_restarts(start: Callable[..., Running]) -> None:
+    """SIGTERM in the middle of a slice: its steps left with nobody."""
+    agent = start()
+    taken: list[int] = []
+    hook = agent.hook()
+    for life in range(3):
+        hook.send("hello", pid=1, world_size=1)
+        for _ in range(12):
+            now = time.time_ns()
+            hook.send("step", step=len(taken), dur=0.001, coll=[["w", "all_reduce", len(taken), 8, now - 9, now]])
+            taken.append(len(taken))
+        agent.process.send_signal(signal.SIGTERM)
+        assert agent.process.wait(10) == 0
+        if life < 2:
+            agent = start()
+
+    rows = [row for batch in agent.peer.of(StepBatch) for row in batch.rows]
+    assert sorted(row.step for row in rows) == taken
+    assert all(row.ts_ns <= batch.ts_ns for batch in agent.peer.of(StepBatch) for row in batch.rows)
+    done = [row.op_seq for batch in agent.peer.of(CollectiveBatch) for row in batch.rows]
+    assert set(taken) == set(done)
+
+
 def test_a_frozen_child_and_a_killed_one_are_events(start: Callable[..., Running]) -> None:
     agent = start()
     code = "import sys; from pathlib import Path; from tests.collectors.peer import FakeHook; import time\n"
@@ -223,6 +246,35 @@ def test_probes_are_answered_and_other_users_files_are_not_read(start: Callable[
     assert found["stuck"].payload == b""
 
 
+def test_a_hooks_own_dump_is_read_below_the_folder_of_dumps(start: Callable[..., Running], tmp_path: Path) -> None:
+    agent = start(f"--dump-dir={tmp_path}/dumps")
+    hook = agent.hook(3)
+    hook.send("hello", pid=1, world_size=4)
+    for folder, text in (("kept", b"secret"), ("dumps/job", b"dump of rank 3")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "fr_3").write_bytes(text)
+        hook.send("dump", path=str(tmp_path / folder / "fr_3"), request_id="", why="stuck")
+    wait_until(lambda: len(agent.peer.of(ProbeAnswer)) == 2)
+
+    assert sorted(answer.payload for answer in agent.peer.of(ProbeAnswer)) == [b"", b"dump of rank 3"]
+    assert (tmp_path / "dumps").stat().st_mode & 0o7777 == 0o1733
+
+
+def test_a_launcher_reports_the_exit_of_its_rank_and_is_gone_at_once(start: Callable[..., Running]) -> None:
+    agent = start()
+    code = "import sys; from pathlib import Path; from tests.collectors.peer import FakeHook\n"
+    code += f"FakeHook(Path({str(agent.folder / 'agent')!r}), 4).send('hello', pid=1, world_size=8); sys.exit(3)"
+    words = ["exec", f"--agent-socket={agent.folder}/agent", "--", sys.executable, "-c", code]
+    identity = {"TOCSIN_CLUSTER": "c", "TOCSIN_JOB_ID": "j", "TOCSIN_RANK": "4"}
+    env = {**os.environ, **identity, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    found = subprocess.run([sys.executable, "-m", "tocsin", *words], env=env, cwd=ROOT, check=False)
+    wait_until(lambda: agent.peer.events("exit"))
+
+    assert found.returncode == 3
+    assert [(event.rank, event.payload["code"]) for event in agent.peer.events("exit")] == [(4, 3)]
+    assert "hello" in agent.names()
+
+
 class Stubborn:
     """A collector that raises, or that does not come back."""
 
@@ -256,6 +308,7 @@ def test_collectors_that_raise_or_hang_are_seen_and_the_rest_goes_on(tmp_path: P
     FakeHook(tmp_path / "a").send("hello", pid=1, world_size=1)
     wait_until(lambda: any(getattr(record, "name", "") == "hello" for record in sink.records))
     assert agent.health() == (True, "ok")
+    assert agent.ready() == (False, "collectors fail: hangs, raises")
     agent.stop()
     thread.join(5)
     gate.set()
@@ -266,13 +319,33 @@ def test_collectors_that_raise_or_hang_are_seen_and_the_rest_goes_on(tmp_path: P
     assert (last.name, last.payload) == ("agent", {"edge": "stop"})
 
 
+class DeadSink(MemorySink):
+    """A sink whose thread died."""
+
+    def is_alive(self) -> bool:
+        return False
+
+
+def test_an_agent_whose_sink_died_ends_with_an_error(tmp_path: Path) -> None:
+    """Whoever started it starts it anew: it would take records and send none."""
+    system = SystemClock()
+    watcher = ProcessWatcher(system)
+    config = AgentConfig(CoreConfig(HostPlace("h")), str(tmp_path / "a"))
+    agent = Agent(config, Parts(DeadSink(), watcher, ()), SteadyClock(system), Wakeup())
+
+    assert agent.ready() == (False, "no engine is connected, 0 records wait in the spool")
+    with pytest.raises(TransportError, match="the thread that sends has died"):
+        agent.run()
+
+
 def test_wrong_settings_are_said_in_one_line(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "TOCSIN_SPOOL_DIR": str(tmp_path / "s")}
     command = [sys.executable, "-m", "tocsin", "agent", "--engine=nowhere", f"--socket={tmp_path}/a"]
     found = subprocess.run(command, env=env, capture_output=True, text=True, timeout=20, check=False)
 
     assert found.returncode == 2
-    assert found.stderr == "tocsin agent: engine = 'nowhere': must be unix:PATH or HOST:PORT\n"
+    must = "unix:PATH or HOST:PORT ([ADDRESS]:PORT for IPv6)"
+    assert found.stderr == f"tocsin agent: engine = 'nowhere': must be {must}\n"
 
 
 @pytest.mark.parametrize(

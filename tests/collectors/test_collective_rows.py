@@ -152,3 +152,8 @@ def test_the_ring_outlives_the_rank(bench: Bench) -> None:
     batch = bench.core.jobs[JOB[0], JOB[1]].ring_batch(-1, bench.clock.read()[0])
 
     assert [row.op_seq for row in batch.rows] == [1]
+
+
+def test_a_rank_beyond_the_announced_size_is_no_error() -> None:
+    for epoch in range(20):
+        assert sampled_ranks(11, [], epoch, [5, 100, 999_999]) <= {5, 100, 999_999}

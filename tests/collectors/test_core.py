@@ -2,9 +2,10 @@
 
 import pytest
 
-from tests.collectors.core_bench import JOB, T0, Bench, S, events, names, of
+from tests.collectors.core_bench import JOB, T0, USER, Bench, S, events, names, of
 from tests.collectors.peer import datagram
 from tocsin.collectors.api import Reading
+from tocsin.collectors.owners import Sender
 from tocsin.schemas.records import (
     CollectiveBatch,
     Event,
@@ -40,7 +41,8 @@ def test_the_first_hello_is_an_event_the_next_ones_are_not(bench: Bench) -> None
 
 def test_the_pid_of_the_kernel_goes_before_the_hooks_own(bench: Bench) -> None:
     bench.hello(rank=0, pid=7)
-    bench.core.on_datagram(datagram("hello", 1, JOB, pid=8, world_size=8, ts=bench.ts), 0, bench.clock.read()[0])
+    with bench.spoken_by(0):
+        bench.hello(rank=1, pid=8)
     places = {place.rank: place.pid for place in of(bench.runs(1), Topology)[0].places}
 
     assert places == {0: 77, 1: 8}
@@ -69,7 +71,9 @@ def test_a_new_attempt_forgets_the_old_one_and_its_late_words(bench: Bench) -> N
 
 def test_a_process_that_was_replaced_within_the_attempt_says_hello_again(bench: Bench) -> None:
     bench.hello()
-    bench.core.on_datagram(datagram("hello", 0, JOB, pid=9, world_size=8, ts=bench.ts), 78, bench.clock.read()[0])
+    bench.watcher.gone.add(77)
+    with bench.spoken_by(78):
+        bench.hello(pid=9)
     bench.take()
 
     assert names(bench.records).count("hello") == 2
@@ -97,7 +101,7 @@ def test_a_job_is_forgotten_a_minute_after_all_ranks_ended(bench: Bench) -> None
     bench.runs(2)
 
     assert not bench.core.jobs
-    assert [event.severity for event in events(bench.records, "exit")] == [Severity.INFO]
+    assert [e.severity for e in events(bench.records, "exit") if "ended_ns" not in e.payload] == [Severity.INFO]
 
 
 # --- steps ---------------------------------------------------------------------------------------
@@ -196,8 +200,8 @@ def test_stamps_are_corrected_once_the_engine_refused_them(bench: Bench) -> None
 def test_bad_datagrams_are_counted_by_reason_and_logged_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         bench.step(1, dur=-5)
-        bench.core.on_datagram(b"nonsense", 1, bench.clock.read()[0])
-        bench.core.on_datagram(datagram("song"), 1, bench.clock.read()[0])
+        bench.core.on_datagram(b"nonsense", bench.sender, bench.clock.read()[0])
+        bench.core.on_datagram(datagram("song"), bench.sender, bench.clock.read()[0])
     bench.hello()
 
     assert dict(bench.core.tally.dead_letters) == {"bad_field": 3, "undecodable": 3, "unknown_kind": 3}
@@ -218,7 +222,9 @@ def test_containers_where_numbers_belong_are_dead_letters_and_the_core_lives(ben
 
 def test_a_broken_hook_cannot_fill_the_memory(bench: Bench) -> None:
     for number in range(100):
-        bench.hello(job=("c", f"j{number}", 0))
+        with bench.spoken_by(1000 + number // 8):
+            bench.hello(job=("c", f"j{number}", 0))
+    bench.sender = Sender(1000, USER)
     for rank in range(300):
         bench.hook("bye", rank, ("c", "j0", 0))
 

@@ -65,6 +65,12 @@ def test_a_launcher_may_report_an_exit_that_is_no_ranks() -> None:
         ("step", {"step": True}),
         ("step", {"step": 1.5}),
         ("step", {"step": 2**63}),
+        ("step", {"step": 10**15 + 1}),
+        ("dur", {"dur": 10_000_001.0}),
+        ("dur", {"dur": 10**400}),
+        ("loss", {"loss": 10**400}),
+        ("rank", {"rank": 1_000_000}),
+        ("rank", {"rank": 10**400}),
         ("loss", {"loss": "big"}),
         ("loss", {"loss": []}),
         ("gn", {"gn": {}}),
@@ -93,6 +99,36 @@ def test_a_wrong_value_is_named(field: str, keys: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "field", "keys"),
+    [
+        ("hello", "world_size", {"pid": 1, "world_size": 2**31 - 1}),
+        ("hello", "world_size", {"pid": 1, "world_size": 1_000_001}),
+        ("hello", "rank", {"pid": 1, "rank": 2**31 - 1}),
+        ("hello", "local_rank", {"pid": 1, "local_rank": 2**31 - 1}),
+        ("hello", "gpu", {"pid": 1, "gpu": 128}),
+        ("hello", "pp", {"pid": 1, "pp": 32_768}),
+        ("nan", "step", {"step": 2**62, "what": "loss", "value": "nan"}),
+        ("groups", "groups[0].ranks", {"groups": [{"comm_id": "w", "kind": "dp", "ranks": [1_000_000]}]}),
+        ("groups", "groups[0].ranks", {"groups": [{"comm_id": "w", "kind": "dp", "ranks": [3, 3]}]}),
+        ("exit", "code", {"pid": 1, "code": 10**400}),
+    ],
+)
+def test_what_the_codec_would_refuse_is_refused_here(kind: str, field: str, keys: dict[str, Any]) -> None:
+    whole = {"v": 1, "t": kind, "job": ["c", "j", 0], "rank": 0, "ts": NOW, **keys}
+    with pytest.raises(FieldError) as caught:
+        parse_datagram(json.dumps(whole).encode(), NOW)
+
+    assert caught.value.field == field
+    assert len(str(caught.value)) < 500
+
+
+def test_the_largest_job_is_believed() -> None:
+    hello = parse("hello", rank=999_999, pid=1, world_size=1_000_000, gpu=127, dp=32_767)
+
+    assert hello.world_size == 1_000_000
+
+
+@pytest.mark.parametrize(
     "job", [None, [], ["c", "j"], ["c", "", 0], ["", "j", 0], ["c", "j", -1], ["c", "j", "0"], [1, "j", 0]]
 )
 def test_a_wrong_job_is_named(job: Any) -> None:
@@ -116,6 +152,10 @@ def test_what_is_no_datagram_says_so() -> None:
         parse_datagram(b"[" * 100_000, NOW)
     with pytest.raises(VersionError):
         parse_datagram(b'{"v": 2}', NOW)
+    with pytest.raises(VersionError, match="version a list"):
+        parse_datagram(b'{"v": ' + b"[" * 900 + b"]" * 900 + b"}", NOW)
+    with pytest.raises(VersionError, match="version a int"):
+        parse_datagram(b'{"v": 1' + b"0" * 400 + b"}", NOW)
     with pytest.raises(UnknownKindError):
         parse_datagram(datagram("song"), NOW)
 

@@ -20,12 +20,16 @@ from tocsin.cli.cluster.broker import Broker
 from tocsin.collectors.clock import SteadyClock, SystemClock
 from tocsin.collectors.kafka_client import KafkaSinkConfig
 from tocsin.collectors.kafka_sink import KafkaSink
+from tocsin.collectors.sign_in import TokenSearch
 from tocsin.collectors.sink import Probe, Refused
 from tocsin.collectors.spool import DiskSpool, MemorySpool
 from tocsin.schemas.codec import decode, encode
+from tocsin.schemas.credential_store import write_credentials
+from tocsin.schemas.credentials import Role, new_credential
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.kafka_settings import kafka_settings
 from tocsin.schemas.records import Event, EventSource, JobKey, ModelAnnouncement, Record, Severity, Tick
+from tocsin.schemas.signatures import is_signed_by
 from tocsin.schemas.topics import key_of, topic_of
 
 AHEAD_NS = 600_000_000_000
@@ -104,6 +108,22 @@ def test_each_kind_goes_to_its_topic_with_key_headers_and_event_time(
     assert (status.is_connected, status.spooled_count, status.refused_count) == (True, 0, 0)
     assert status.offset.is_known
     assert abs(status.offset.offset_ns) < status.offset.error_ns + 2_000_000
+
+
+def test_each_record_is_signed_with_the_credential_that_the_file_holds_now(
+    kafka_broker: Broker, topic_prefix: str, start: Start, tmp_path: Path
+) -> None:
+    make_topics(kafka_broker, topic_prefix)
+    key, path = new_credential(Role.AGENT, "h", time.time_ns()), tmp_path / "keys" / "token.json"
+    write_credentials(path, (key,))
+    one = start(kafka_broker.address, tokens=TokenSearch(str(path)))
+    for number in range(5):
+        one.put(event(number))
+    wait_until(lambda: one.status().acked_count == 5, 30)
+    found = read_count(kafka_broker.address, [f"{topic_prefix}.events"], 5)
+
+    assert [is_signed_by(record.value, key) for record in found] == [True] * 5
+    assert numbers(kafka_broker.address, topic_prefix, 5) == list(range(5))
 
 
 def test_what_came_while_the_broker_was_away_comes_first_and_in_order(

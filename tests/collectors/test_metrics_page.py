@@ -1,11 +1,12 @@
 import socket
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
 import pytest
 
-from tocsin.collectors.metrics_page import MetricsPage
+from tocsin.collectors.metrics_page import MAX_CLIENTS, MetricsPage, Pages
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.prometheus_text import Family, Sample
 
@@ -65,3 +66,78 @@ def test_a_client_that_hangs_up_or_talks_nonsense_does_not_end_it(page: MetricsP
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="metrics-listen"):
         MetricsPage(address, list, lambda: (True, "ok"))
+
+
+def test_silent_clients_delay_nobody_and_are_bounded(page: MetricsPage) -> None:
+    """As many as there may be, and more: the probe is answered, and who came first and says nothing goes."""
+    silent = [socket.create_connection(("127.0.0.1", page.port)) for _ in range(MAX_CLIENTS + 20)]
+    for client in silent[::2]:
+        client.sendall(b"GET /metr")  # and nothing more
+    assert get(page, "/healthz") == (200, "ok\n")
+    gone = 0
+    for client in silent:
+        client.setblocking(False)
+        try:
+            gone += not client.recv(1)
+        except BlockingIOError:
+            continue
+        except ConnectionError:
+            gone += 1
+
+    assert 20 <= gone < len(silent), "only who came first had to go"
+    for client in silent:
+        client.close()
+
+
+def test_metrics_that_take_long_do_not_hold_up_the_probes() -> None:
+    """They wait for a lock that a long tick holds; /healthz needs none."""
+    go = threading.Event()
+
+    def families() -> list[Family]:
+        go.wait(10)
+        return [FAMILY]
+
+    page = MetricsPage("127.0.0.1:0", families, lambda: (True, "ok"), lambda: (False, "the database is away"))
+    page.start()
+    asking = [socket.create_connection(("127.0.0.1", page.port)) for _ in range(3)]
+    for client in asking:
+        client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+    assert get(page, "/healthz") == (200, "ok\n")
+    assert get(page, "/readyz") == (503, "the database is away\n")
+    go.set()
+    for client in asking:
+        client.settimeout(5)
+        assert client.recv(1 << 16).startswith(b"HTTP/1.1 200 OK")
+        client.close()
+    page.close()
+
+
+def test_metrics_or_health_that_raise_are_an_answer() -> None:
+    def broken() -> list[Family]:
+        raise RuntimeError("unforeseen")
+
+    page = MetricsPage("127.0.0.1:0", broken, lambda: (True, "ok"))
+    page.start()
+    assert get(page, "/metrics")[0] == 500
+    assert get(page, "/healthz")[0] == 200
+    page.close()
+
+
+def test_a_request_that_never_ends_is_cut(page: MetricsPage) -> None:
+    with socket.create_connection(("127.0.0.1", page.port)) as client:
+        client.settimeout(5)
+        with pytest.raises(ConnectionError):
+            client.sendall(b"X" * 50_000_000)
+    assert get(page, "/healthz")[0] == 200
+
+
+def test_several_addresses_and_one_that_is_taken() -> None:
+    first = MetricsPage("127.0.0.1:0", list, lambda: (True, "ok"))
+    addresses = f"127.0.0.1:{first.port}, 127.0.0.1:0"
+    pages = Pages(addresses, list, lambda: (True, "ok"), lambda: (True, "ok"))
+    pages.start()
+
+    assert pages.words[0].startswith("none: metrics-listen")
+    assert urllib.request.urlopen(f"http://{pages.words[1]}/healthz", timeout=5).status == 200
+    pages.close()
+    first.close()

@@ -150,6 +150,33 @@ def test_refusals_and_probes_reach_the_agent(engine: Callable[[], EnginePeer], s
     assert [control["t"] for control in peer.controls].count("clock") == 2
 
 
+def test_it_says_once_a_connection_that_what_was_kept_is_sent(engine: Callable[[], EnginePeer], sink: Start) -> None:
+    one = sink()
+    for number in range(40):
+        one.put(event(number))
+    wait_until(lambda: one.status().spooled_count == 40)
+    peer = engine()
+    taken: list[int] = []
+    peer.controls = _Watched(lambda control: taken.append(len(peer.records)) if control["t"] == "live" else None)
+    wait_until(lambda: bool(taken))
+    one.put(event(40))
+    wait_until(lambda: len(numbers(peer)) == 41)
+
+    assert taken == [40], "all that it kept came before, nothing is said twice"
+
+
+class _Watched(list[dict[str, object]]):
+    """A list that says what is added."""
+
+    def __init__(self, told: Callable[[dict[str, object]], None]) -> None:
+        super().__init__()
+        self._told = told
+
+    def append(self, control: dict[str, object]) -> None:
+        self._told(control)
+        super().append(control)
+
+
 @pytest.mark.parametrize(
     "nonsense",
     [b"\xff\xff\xff\xff", b"\x02\x00\x00\x00{]", b'\x0a\x00\x00\x00{"t":"ack"', b"\x02\x00\x00\x00{}"],

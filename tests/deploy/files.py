@@ -164,7 +164,7 @@ def flink_job(kind: str) -> dict[str, Any]:
     if kind == "compose":
         text = compose()["services"]["jobmanager"]["environment"]["TOCSIN_FLINK_JOB"]
     else:
-        text = config("tocsin-settings", "tocsin")["job.json"]
+        text = config("tocsin-settings", "tocsin-flink")["job.json"]
     return dict(json.loads(text))
 
 

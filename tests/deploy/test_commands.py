@@ -42,7 +42,9 @@ def test_the_command_line_takes_each_call(command: Command, monkeypatch: pytest.
     if hasattr(args, "kafka"):
         assert kafka_settings(args.kafka).servers, command.where
         assert args.topic_prefix == DEFAULT_PREFIX
-    if address := getattr(args, "metrics_listen", ""):
+    for address in (getattr(args, "metrics_listen", "") or "").split(","):
+        if not address:
+            continue
         host, _, port = address.rpartition(":")
         assert host in {"0.0.0.0", "127.0.0.1"}, command.where
         assert 9400 < int(port) < 9500, command.where

@@ -109,9 +109,9 @@ def test_the_classes_that_the_settings_name_are_in_the_jars(tmp_path: Path) -> N
     assert {name for name in wanted if name.replace(".", "/") + ".class" not in known} == set()
 
 
-def test_the_job_s_jar_is_the_one_that_the_image_links() -> None:
+def test_the_job_s_jar_is_the_one_that_the_image_makes() -> None:
     text = (files.DEPLOY / "Dockerfile").read_text("utf-8")
-    linked = re.findall(r"ln -s (\S+) (\S+)", text)
+    linked = re.findall(r"cluster.beam_loopback \\\n\s+(\S+) (\S+)", text)
     jar = files.named("FlinkDeployment", "tocsin")["spec"]["job"]["jarURI"]
 
     assert [f"local://{target}" for _, target in linked] == [jar]

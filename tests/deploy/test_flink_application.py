@@ -21,6 +21,7 @@ from tests.collectors.peer import wait_until
 from tests.deploy import files
 from tests.deploy.test_prometheus import FLINK, OUR_FLINK
 from tests.kafka_kit import headers, make_certificates, make_topics, read_until
+from tocsin.cli.cluster.beam_loopback import write_jar
 from tocsin.cli.cluster.broker import Broker
 from tocsin.cli.cluster.jars import fetch_jars
 from tocsin.cli.cluster.process import Child, Program, free_port
@@ -62,7 +63,7 @@ def wheel() -> Path:
     """The folder of pyflink, which holds a whole Flink."""
     spec = importlib.util.find_spec("pyflink")
     if spec is None or spec.origin is None:
-        pytest.skip("pip install 'tocsin[flink]'")
+        pytest.skip("pip install '.[flink]'")
     return Path(spec.origin).parent
 
 
@@ -77,7 +78,7 @@ def home(tmp_path: Path) -> Path:
         (folder / "lib" / needed.name).symlink_to(needed)
     jar = files.named("FlinkDeployment", "tocsin")["spec"]["job"]["jarURI"].removeprefix("local:///opt/flink/")
     (folder / jar).parent.mkdir()
-    (folder / jar).symlink_to(next((wheel() / "opt").glob("flink-python-*.jar")))
+    write_jar(next((wheel() / "opt").glob("flink-python-*.jar")), folder / jar)
     return folder
 
 

@@ -56,7 +56,7 @@ def test_each_object_has_its_kind_s_form(one: dict[str, Any]) -> None:
 def test_each_object_says_where_it_belongs(one: dict[str, Any]) -> None:
     assert one["metadata"]["labels"]["app.kubernetes.io/part-of"] == "tocsin"
     if one["kind"] != "Namespace":
-        assert one["metadata"]["namespace"] in {"tocsin", "tocsin-agents"}
+        assert one["metadata"]["namespace"] in {"tocsin", "tocsin-flink", "tocsin-agents"}
 
 
 @pytest.mark.parametrize(("one", "template"), list(files.pods()), ids=lambda one: one.get("kind", ""))
@@ -135,11 +135,28 @@ def test_only_what_speaks_to_the_cluster_s_api_may(container: Container) -> None
         assert "serviceAccountName" not in container.pod
 
 
+def test_who_makes_pods_lives_where_no_other_secret_is() -> None:
+    """A role that makes pods mounts every Secret of its namespace."""
+    makers = {
+        one["metadata"]["namespace"]
+        for one in files.objects()
+        if one["kind"] in {"Role", "ClusterRole"}
+        for rule in one["rules"]
+        if {"pods", "deployments", "jobs", "*"} & set(rule["resources"]) and {"create", "*"} & set(rule["verbs"])
+    }
+    assert makers == {"tocsin-flink"}
+    assert {c.owner for c in CONTAINERS if c.namespace == "tocsin-flink"} == {"FlinkDeployment/tocsin"}
+    documented = files.DOCS.read_text("utf-8")
+    assert re.findall(r"-n tocsin-flink create secret generic (\S+)", documented) == ["tocsin-kafka"]
+    assert not [one for one in files.objects() if one["kind"].startswith("Cluster")]
+
+
 def test_pods_of_the_restricted_namespace_keep_its_standard() -> None:
-    labels = files.named("Namespace", "tocsin")["metadata"]["labels"]
-    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
+    for name in ("tocsin", "tocsin-flink"):
+        labels = files.named("Namespace", name)["metadata"]["labels"]
+        assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
     for container in CONTAINERS:
-        if container.namespace == "tocsin":
+        if container.namespace != "tocsin-agents":
             assert not {"hostPID", "hostNetwork", "hostIPC"} & set(container.pod)
             kinds = {kind for volume in container.pod.get("volumes", ()) for kind in volume if kind != "name"}
             assert kinds <= RESTRICTED_VOLUMES
@@ -179,7 +196,8 @@ def test_a_process_that_stands_is_started_again(container: Container) -> None:
     probe = container.spec["livenessProbe"]["httpGet"]
     ports = {port["name"]: port["containerPort"] for port in container.spec["ports"]}
 
-    assert probe == {"path": "/healthz", "port": "metrics"}
+    on_the_node = {"host": "127.0.0.1"} if "hostPort" in container.spec["ports"][0] else {}
+    assert probe == {"path": "/healthz", "port": "metrics", **on_the_node}
     assert any(str(argument).endswith(f":{ports['metrics']}") for argument in container.spec["args"])
 
 
@@ -202,11 +220,13 @@ def test_the_network_lets_through_what_is_configured_and_nothing_else() -> None:
     kafka_port = int(environment["TOCSIN_KAFKA"].rpartition(":")[2])
     clickhouse_port = int(re.findall(r":(\d+)\?", environment["TOCSIN_CLICKHOUSE"])[0])
 
-    assert found["default-deny"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
-    assert open_ports(found["kafka"], "egress") == {kafka_port}
+    nothing = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    assert found["default-deny"] == found["flink-default-deny"] == nothing
+    assert open_ports(found["kafka"], "egress") == open_ports(found["flink-kafka"], "egress") == {kafka_port}
     assert open_ports(found["clickhouse"], "egress") == {clickhouse_port}
-    pages = {p["containerPort"] for c in CONTAINERS if c.namespace == "tocsin" for p in c.spec.get("ports", ())}
-    assert open_ports(found["metrics"], "ingress") == pages
+    for namespace, name in (("tocsin", "metrics"), ("tocsin-flink", "flink-metrics")):
+        pages = {p["containerPort"] for c in CONTAINERS if c.namespace == namespace for p in c.spec.get("ports", ())}
+        assert open_ports(found[name], "ingress") == pages
     mounts = {
         folder: {
             template["metadata"]["labels"]["app.kubernetes.io/name"]
@@ -216,7 +236,7 @@ def test_the_network_lets_through_what_is_configured_and_nothing_else() -> None:
         }
         for folder in ("kafka", "clickhouse")
     }
-    assert chosen(found["kafka"]) == mounts["kafka"] - {"tocsin-agent"}
+    assert chosen(found["kafka"]) == mounts["kafka"] - {"tocsin-agent", "tocsin-flink"}
     assert chosen(found["clickhouse"]) == mounts["clickhouse"]
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.model_announcements import announced, with_payload
+from tests.model_announcements import DEAF, announced, with_payload
 from tocsin.models import documents
 from tocsin.models.documents import FORMATS, accept
 from tocsin.pipeline.operators.peers import PeersConfig
@@ -43,7 +43,7 @@ def refusal(announcement: ModelAnnouncement) -> tuple[str, str]:
 def test_a_model_is_its_numbers_and_its_name() -> None:
     model = accept(GOOD)
 
-    assert (model.version, model.fitted) == ("deaf", {"working": {"alarm_sum": 1000}, "standing": {"alarm_sum": 1000}})
+    assert (model.version, model.fitted) == ("deaf", DEAF)
 
 
 def test_a_withdrawal_is_the_detectors_own_settings() -> None:
@@ -87,12 +87,26 @@ def test_what_is_said_of_a_model_must_be_right(changes: dict[str, Any], reason: 
         (b'{"wroking": {}}', "model_undecodable", "one of comparison floors lines standing working"),
         (b'{"working": {"alarm": 1}}', "model_undecodable", "field = 'working.alarm': must be one of alarm_sum"),
         (b'{"floors": {"gpu_fan": 1}}', "model_undecodable", "floors.gpu_fan"),
-        (b'{"working": {"alarm_sum": "10"}}', "model_undecodable", "working.alarm_sum = '10': must be a number from 1"),
+        (b'{"working": {"alarm_sum": "10"}}', "model_undecodable", "working.alarm_sum = '10': must be a number from 5"),
         (b'{"working": {"alarm_sum": true}}', "model_undecodable", "working.alarm_sum = True"),
         (b'{"working": {"alarm_sum": NaN}}', "model_undecodable", "no JSON"),
-        (b'{"working": {"alarm_sum": 0}}', "out_of_range", "working.alarm_sum = 0: must be a number from 1 to 1000"),
-        (b'{"working": {"alarm_sum": 1' + b"0" * 400 + b"}}", "out_of_range", "from 1 to 1000"),
-        (b'{"standing": {"drift_sigmas": 9.5}}', "out_of_range", "standing.drift_sigmas = 9.5: must be below"),
+        (b'{"working": {"alarm_sum": 0}}', "out_of_range", "working.alarm_sum = 0: must be a number from 5 to 20"),
+        (b'{"working": {"alarm_sum": 1' + b"0" * 400 + b"}}", "model_undecodable", "64 bit"),
+        (
+            b'{"standing": {"drift_sigmas": 9.5}}',
+            "out_of_range",
+            "standing.drift_sigmas = 9.5: must be a number from 2 to",
+        ),
+        (
+            b'{"standing": {"max_sigmas": 4.5, "drift_sigmas": 4.5}}',
+            "out_of_range",
+            "drift_sigmas = 4.5: must be below",
+        ),
+        (
+            b'{"working": {"max_sigmas": 4.5, "drift_sigmas": 4.4}}',
+            "out_of_range",
+            "working.alarm_sum = 10.0: must be reached",
+        ),
     ],
 )
 def test_a_payload_is_read_strictly(payload: bytes, reason: str, words: str) -> None:

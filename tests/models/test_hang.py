@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.models import hang_cases as cases
 from tocsin.models import hang
 from tocsin.models.hang import GroupInfo, HangInput, OpState, RankState, analyse
-from tocsin.models.hang_waits import base_name
+from tocsin.models.hang_waits import MAX_LISTED_RANKS, base_name, unheard_ranks
 
 WORLD = GroupInfo("w", "world", (0, 1, 2, 3))
 SURE_KINDS = ("cpu_stall", "stopped", "no_dump", "skip", "wrong_op", "gpu_error", "gpu_stall_timed")
@@ -293,3 +293,25 @@ def test_whoever_brings_another_size_is_named_though_nobody_tells_of_half_of_the
     found = analyse(HangInput((group,), tuple(states), world_size=16))
 
     assert (found.culprits, found.reason) == ((3,), "entered_other_collective")
+
+
+def test_an_announced_size_is_counted_not_built() -> None:
+    """Two ranks of a job that is said to have 10^15: whoever was never heard of is listed up to a bound."""
+    data = replace(world_of(waiting(), waiting()), world_size=10**15)
+    finding = analyse(data)
+
+    assert len(finding.missing_ranks) == 2 + MAX_LISTED_RANKS  # the group's own two, and those that nobody knows
+    assert finding.missing_ranks[:2] == (2, 3)
+
+
+def test_more_silent_ranks_than_are_listed_are_not_accused() -> None:
+    silent = frozenset(range(2, 4))
+    data = replace(world_of(waiting(), waiting()), silent=silent, world_size=200_000)
+
+    assert analyse(data).culprits == (2, 3)
+    assert analyse(replace(data, unlisted_count=100_000)).culprits == ()
+
+
+@given(world=st.integers(0, 300), heard=st.frozensets(st.integers(0, 400), max_size=300))
+def test_unheard_ranks_are_those_of_the_range(world: int, heard: frozenset[int]) -> None:
+    assert unheard_ranks(world, heard) == sorted(set(range(world)) - heard)

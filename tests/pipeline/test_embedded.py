@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,9 @@ from hypothesis import strategies as st
 
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.operators.base import STATE_VERSION
+from tocsin.pipeline.operators.diagnose.operator import Diagnose
+from tocsin.pipeline.operators.speakers import Refused
+from tocsin.pipeline.slices import Turn
 from tocsin.pipeline.testing import FakeJob, JobShape
 from tocsin.schemas.codec import encode
 from tocsin.schemas.errors import ClockAheadError, DecodeError, SchemaError, SnapshotError
@@ -152,6 +156,7 @@ def test_a_nan_that_comes_again_at_the_same_step_on_another_machine_names_nobody
     """The machine was replaced, the data was not: the second attempt knows what happened in the first."""
     first = FakeJob(JobShape(), JobKey("c", "j", 0))
     second = FakeJob(JobShape(start_ns=first.shape.start_ns + 40 * NS_PER_SECOND), JobKey("c", "j", 1))
+    second.ranks[3].host = "spare"
     engine = EmbeddedEngine(EngineConfig())
     verdicts: list[Verdict] = []
     lost_step = -1
@@ -161,7 +166,6 @@ def test_a_nan_that_comes_again_at_the_same_step_on_another_machine_names_nobody
             lost_step = first.step
             first.nan(3)
         if at > 40 and second.step == lost_step:
-            second.ranks[3].host = "spare"
             second.nan(3)
             lost_step = -1
         for record in job.second():
@@ -257,3 +261,125 @@ def test_frames_of_another_size_than_their_table_says_are_left_out_by_name() -> 
     for second in range(12):
         engine.tick(start_ns + second * NS_PER_SECOND)
     assert engine.status()["jobs"][0]["abstained"] == {"misfit_frame": 1, "too_few_peers": 1}
+
+
+class TestAttempts:
+    """No quorum: who spoke in a later attempt left the older one, which is judged for the others."""
+
+    def _restart(self, moves_at: Callable[[int], float], seconds: int = 90) -> tuple[EmbeddedEngine, list[Verdict]]:
+        """A job that is started again after 40 s; each host's first word in the new attempt comes at its own time."""
+        first = FakeJob(JobShape(), JobKey("c", "j", 0))
+        second = FakeJob(JobShape(start_ns=first.shape.start_ns + 40 * NS_PER_SECOND), JobKey("c", "j", 1))
+        engine = EmbeddedEngine(EngineConfig())
+        verdicts: list[Verdict] = []
+        for at in range(seconds):
+            for record in first.second() if at < 40 else second.second():
+                host = record.host
+                if record.job.attempt == 0 or at >= moves_at(int(host[1:])):
+                    engine.take(encode(record))
+            verdicts += engine.tick(first.shape.start_ns + (at + 1) * NS_PER_SECOND).verdicts
+        return engine, verdicts
+
+    def test_hosts_that_move_one_after_the_other_are_neither_silent_nor_waited_for(self) -> None:
+        engine, verdicts = self._restart(lambda number: 42 + number)
+        old = engine.pipeline(JobKey("c", "j", 0))
+
+        assert [v for v in verdicts if v.suspects] == []
+        assert old is not None
+        assert old.rests
+
+    def test_the_old_attempt_is_over_once_nobody_speaks_there(self) -> None:
+        engine, _ = self._restart(lambda number: 41 if number else 1000)
+        old, new = engine.pipeline(JobKey("c", "j", 0)), engine.pipeline(JobKey("c", "j", 1))
+
+        assert old is not None
+        assert new is not None
+        assert old.rests
+        assert sorted(old.graph.moved_ns) == [f"n{number:02d}" for number in range(1, 8)]
+        assert not new.rests
+
+    def test_one_that_lies_takes_itself_away_and_may_come_back(self) -> None:
+        job = FakeJob(JobShape(), JobKey("c", "j", 0))
+        engine = EmbeddedEngine(EngineConfig())
+        for at in range(50):
+            for record in job.second():
+                engine.take(encode(record))
+            if at == 20:
+                forged = replace(job.job, attempt=2**31 - 1)
+                engine.take(encode(Event(forged, "n06", job.now_ns - 1, -1, EventSource.JOB, "agent", Severity.INFO)))
+            engine.tick(job.now_ns)
+            pipeline = engine.pipeline(job.job)
+            assert pipeline is None or not pipeline.rests
+            if at == 25:
+                assert pipeline is not None
+                assert list(pipeline.graph.moved_ns) == ["n06"]
+        engine.take(encode(Event(forged, "n05", job.now_ns - 1, -1, EventSource.JOB, "agent", Severity.INFO)))
+        for record in job.second():
+            engine.take(encode(record))
+        engine.tick(job.now_ns + NS_PER_SECOND)
+        assert pipeline is not None
+        assert list(pipeline.graph.moved_ns) == ["n05"]
+
+
+def test_what_is_refused_is_told_and_reaches_no_recorder() -> None:
+    job = FakeJob(JobShape(), JobKey("c", "j", 0))
+    engine = EmbeddedEngine(EngineConfig())
+    heard: list[Turn] = []
+    engine.taps.append(heard.append)
+    refused: list[tuple[JobKey, Refused]] = []
+    for at in range(15):
+        for record in job.second():
+            engine.take(encode(record))
+        if at == 10:
+            event = Event(
+                job.job, "laptop", job.now_ns - 1, 5, EventSource.PROCESS, "exit", Severity.FATAL, {"code": 1}
+            )
+            engine.take(encode(event))
+        refused += engine.tick(job.now_ns).refused
+
+    assert [(key, entry.host, entry.rank, entry.reason.value) for key, entry in refused] == [
+        (job.job, "laptop", 5, "rank_of_other_host")
+    ]
+    assert refused[0][1].data == encode(event)
+    assert "laptop" not in {record.host for turn in heard for record in turn.fast.records}
+    status = engine.status()["jobs"][0]
+    assert status["abstained"]["rank_of_other_host"] == 1
+    assert engine.counters["refused_rank_of_other_host"] == 1
+
+
+def _judged(engine: EmbeddedEngine, job: FakeJob) -> tuple[int, list[str]]:
+    for record in job.second():
+        engine.take(encode(record))
+    output = engine.tick(job.now_ns)
+    return output.turn_count, [failure.text for failure in output.failures]
+
+
+def test_a_cleared_engine_knows_no_attempt_of_before() -> None:
+    engine, job = EmbeddedEngine(EngineConfig()), FakeJob(JobShape())
+    for _ in range(8):
+        _judged(engine, job)
+    parts = engine.snapshot()
+    engine.restore(parts)
+    engine.clear()
+    later = FakeJob(JobShape(start_ns=job.now_ns), JobKey(job.job.cluster, job.job.job_id, 1))
+    found = [_judged(engine, later) for _ in range(8)]
+
+    assert sum(turns for turns, _ in found) > 0
+    assert [text for _, texts in found for text in texts] == []
+
+
+def test_a_job_that_cannot_begin_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, job = EmbeddedEngine(EngineConfig()), FakeJob(JobShape())
+    for _ in range(8):
+        _judged(engine, job)
+    later = FakeJob(JobShape(start_ns=job.now_ns), JobKey(job.job.cluster, job.job.job_id, 1))
+    with monkeypatch.context() as patch:
+        patch.setattr(Diagnose, "follow", lambda *_: 1 / 0)
+        broken = [_judged(engine, later) for _ in range(6)]
+        assert any(texts for _, texts in broken)
+        assert later.job not in engine._pipelines
+        assert engine._attempts[job.job.cluster, job.job.job_id] == [job.job]
+    found = [_judged(engine, later) for _ in range(6)]
+
+    assert [text for _, texts in found for text in texts] == []
+    assert later.job in engine._pipelines

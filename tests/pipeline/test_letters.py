@@ -34,3 +34,20 @@ def test_the_files_are_bounded_and_the_newest_stay(tmp_path: Path) -> None:
 
     assert numbers == list(range(200 - len(numbers), 200))
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 5_000
+
+
+def test_no_file_exceeds_its_bound_even_by_one_large_letter(tmp_path: Path) -> None:
+    file = LetterFile(tmp_path, "late", max_bytes=10_000)
+    for number in range(20):
+        file.write(Letter(number, "n0", "late", "", b"x" * 4_000))
+
+    assert max(path.stat().st_size for path in tmp_path.iterdir()) <= 10_000
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_letters_are_their_owners_alone(tmp_path: Path) -> None:
+    file = LetterFile(tmp_path / "data", "late")
+    file.write(Letter(1, "n0", "late", "", b"what a program printed"))
+
+    assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "data" / "late.jsonl").stat().st_mode & 0o777 == 0o600

@@ -6,6 +6,7 @@ import pytest
 
 from tocsin.pipeline.testing import FakeJob, JobShape, Scenario, between
 from tocsin.schemas import events
+from tocsin.schemas.kinds import Severity
 
 EXCEPTION = 'Traceback (most recent call last):\n  File "train.py", line 3\nValueError: bad batch'
 WATCHDOG = (
@@ -19,6 +20,16 @@ def _scenario(**shape: float) -> tuple[Scenario, FakeJob]:
     return scenario, scenario.job
 
 
+def _say_again(job: FakeJob, rank: int, seconds_ago: int) -> None:
+    ended_ns = job.now_ns - seconds_ago * 1_000_000_000
+    job.event(rank, events.EXIT, Severity.ERROR, code=-9, signal=9, stderr_tail="", ended_ns=ended_ns)
+
+
+def _die_unheard(job: FakeJob, rank: int) -> None:
+    job.ranks[rank].exited = True
+    job.standing = True
+
+
 class TestStop:
     def test_a_killed_rank_is_named_and_its_victims_are_not(self) -> None:
         scenario, job = _scenario()
@@ -26,6 +37,28 @@ class TestStop:
         scenario.want(between(20, 23), fault="fail_stop", cause="process_exit", suspects=["n03"], action="restart")
         scenario.run(60).check()
         assert len({verdict.verdict_id for verdict in scenario.verdicts}) == 1
+
+    def test_an_end_that_is_said_again_changes_no_verdict(self) -> None:
+        """Agents repeat what ended: an engine that knows it learns nothing, also after the job was told to restart."""
+        told: list[list[object]] = []
+        for says_again in (False, True):
+            scenario, job = _scenario()
+            scenario.at(20).inject(job.kill, 3)
+            for second in (35, 50) if says_again else ():
+                scenario.at(second).inject(_say_again, job, 3, second - 20)
+            scenario.run(60)
+            told.append([(v.verdict_id, v.update, v.state, v.suspects, v.cause, v.onset_ns) for v in scenario.verdicts])
+
+        assert told[0] == told[1] != []
+
+    def test_an_engine_that_hears_of_an_end_only_later_names_it(self) -> None:
+        scenario, job = _scenario()
+        scenario.at(20).inject(_die_unheard, job, 3)
+        scenario.at(40).inject(_say_again, job, 3, 20)
+        scenario.run(50)
+        last = scenario.verdicts[-1]
+
+        assert (last.cause, [s.component.name for s in last.suspects]) == ("process_exit", ["n03"])
 
     def test_an_exception_is_told_from_the_lost_connections_that_follow(self) -> None:
         scenario, job = _scenario()
@@ -38,7 +71,8 @@ class TestStop:
         ("words", "cause", "action"),
         [
             ("RuntimeError: CUDA error: an illegal memory access was encountered", "cuda_execution_error", "restart"),
-            ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "ecc_error", "evict"),
+            # It is what a program prints: the machine is told, and kept.
+            ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "ecc_error", "restart"),
             ("OSError: HDFS: could not connect to the name node", "hdfs_error", "restart"),
             (WATCHDOG, "cuda_execution_error", "restart"),
         ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +13,10 @@ from typing import Any
 import pytest
 
 from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.identity.gate import GateConfig
 from tocsin.pipeline.letters import Letter
 from tocsin.pipeline.server import AgentServer, parse_address
+from tocsin.pipeline.server_config import ServerConfig
 from tocsin.schemas.codec import encode
 from tocsin.schemas.errors import ConfigError, EngineError
 from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource, JobKey, Severity
@@ -28,10 +31,15 @@ def _event(ts_ns: int = NOW, host: str = "n0") -> bytes:
 class Peer:
     """An agent's side of the connection."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, host: str = "n0") -> None:
+        """Connect, and sign in as a process of the engine's user; as nobody where there is no host."""
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(5.0)
         self.socket.connect(parse_address(address)[1])
+        assert self.hear()["t"] == "challenge"
+        if host:
+            self.say(t="hello", host=host, agent_version="1")
+            assert self.hear() == {"t": "welcome", "engine_ns": NOW}
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(len(data).to_bytes(4, "little") + data)
@@ -68,9 +76,6 @@ def test_records_are_acknowledged_and_reach_the_engine(tmp_path: Path) -> None:
     server = AgentServer(engine, f"unix:{tmp_path}/e.sock", lambda: NOW)
     server.start()
     peer = Peer(server.address)
-    peer.say(t="hello", host="n0", agent_version="1")
-
-    assert peer.hear() == {"t": "welcome", "engine_ns": NOW}
     for index in range(3):
         peer.send(_event(NOW + index))
     while peer.hear() != {"t": "ack", "count": 3}:
@@ -115,9 +120,7 @@ def test_a_clock_ahead_is_refused_with_how_far(server: AgentServer) -> None:
 )
 def test_what_is_no_record_becomes_a_dead_letter_with_a_reason(server: AgentServer, data: bytes, reason: str) -> None:
     """And the next record is taken."""
-    peer = Peer(server.address)
-    peer.say(t="hello", host="bad")
-    peer.hear()
+    peer = Peer(server.address, "bad")
     peer.send(data)
     refused = peer.hear()
 
@@ -125,7 +128,7 @@ def test_what_is_no_record_becomes_a_dead_letter_with_a_reason(server: AgentServ
     assert server.dead_letters[-1].reason == reason
     assert server.dead_letters[-1].host == "bad"
     peer.hear()
-    peer.send(_event())
+    peer.send(_event(host="bad"))
     assert peer.hear() == {"t": "ack", "count": 2}
 
 
@@ -154,10 +157,7 @@ def test_bad_control_messages_are_dead_letters(server: AgentServer) -> None:
 
 def test_a_probe_reaches_the_agent_of_its_host(server: AgentServer) -> None:
     """And nobody else."""
-    peers = {host: Peer(server.address) for host in ("a", "b")}
-    for host, peer in peers.items():
-        peer.say(t="hello", host=host)
-        peer.hear()
+    peers = {host: Peer(server.address, host) for host in ("a", "b")}
     server.probe("b", {"request_id": "r1", "probe": "ring", "rank": 3})
 
     assert peers["b"].hear() == {"t": "probe", "request_id": "r1", "probe": "ring", "rank": 3}
@@ -206,3 +206,14 @@ def test_it_may_be_closed_twice_and_after_its_thread_has_ended(tmp_path: Path) -
 
     assert not listening.is_alive
     assert not (tmp_path / "e.sock").exists()
+
+
+@pytest.mark.parametrize(("gate", "mode"), [(GateConfig(), 0o600), (GateConfig(uids=frozenset({4242})), 0o666)])
+def test_the_socket_is_closed_to_others_unless_some_are_trusted(tmp_path: Path, gate: GateConfig, mode: int) -> None:
+    """Whatever the umask; who may connect is asked who it is all the same."""
+    path = tmp_path / "e.sock"
+    engine = EmbeddedEngine(EngineConfig())
+    listening = AgentServer(engine, f"unix:{path}", lambda: NOW, config=ServerConfig(gate=gate))
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+    listening.start()
+    listening.close()

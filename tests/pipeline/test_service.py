@@ -11,6 +11,7 @@ import pytest
 
 from tests.model_announcements import announced
 from tocsin.pipeline.control import ControlClient
+from tocsin.pipeline.proposals import HoldRules
 from tocsin.pipeline.service import EngineService, ServiceConfig
 from tocsin.pipeline.store_writer import StoreWriter
 from tocsin.pipeline.stores.base import ActionState
@@ -21,16 +22,18 @@ from tocsin.schemas.errors import EngineError, ModelRefusedError
 from tocsin.schemas.model_announcement import BOUNDARY_NS
 from tocsin.schemas.prometheus_text import render
 from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.verdicts import ActionKind
 
 
 class Bench:
     """A service without a clock of its own, and a fake job."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, hold: HoldRules | None = None) -> None:
         self.store = MemoryStore()
         self.job = FakeJob(JobShape())
         self.control = folder / "c.sock"
-        config = ServiceConfig(f"unix:{folder}/e.sock", self.control, letter_folder=folder)
+        hold = hold or HoldRules(0, 0)  # a bench runs for a minute
+        config = ServiceConfig(f"unix:{folder}/e.sock", self.control, letter_folder=folder, hold=hold)
         writer = StoreWriter(self.store, config=PatienceConfig(first_seconds=0.01, longest_seconds=0.02))
         self.service = EngineService(config, self.store, lambda: self.job.now_ns, writer)
         self.service.start(ticking=False)
@@ -85,8 +88,27 @@ def test_a_verdict_that_closes_takes_its_action_back(bench: Bench) -> None:
     bench.wait(lambda: bool(bench.store.actions) and bench.store.actions[-1].state is ActionState.CANCELLED)
     kinds = [(change.action.kind.value, change.state.value) for change in bench.store.actions]
 
-    assert kinds == [("probe", "proposed"), ("probe", "proposed"), ("drain", "proposed"), ("drain", "cancelled")]
+    drained = [("probe", "proposed"), ("probe", "proposed"), ("probe", "cancelled"), ("drain", "proposed")]
+    assert kinds == [*drained, ("drain", "cancelled")]
+    assert len(bench.store.actions_of([bench.store.verdicts[0].verdict_id])) == 2  # each action is one row
     assert bench.store.actions[-1].detail == "recovered"
+
+
+def test_a_hard_action_of_a_young_engine_waits_and_its_verdict_does_not(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, HoldRules(90, 600))
+    try:
+        bench.run(20)
+        bench.job.slow(3, "forward", 4.0)
+        bench.run(80)
+        bench.wait(lambda: any(change.action.kind is ActionKind.DRAIN for change in bench.store.actions[-1:]))
+        drains = [change for change in bench.store.actions if change.action.kind is ActionKind.DRAIN]
+        drained = next(one for one in bench.store.verdicts if one.action is ActionKind.DRAIN)
+
+        assert [(one.state.value, one.detail) for one in drains] == [("waiting", "engine_young"), ("proposed", "")]
+        assert drains[0].action == drains[1].action
+        assert drained.detected_ns + drained.update == drains[0].changed_ns < drains[1].changed_ns
+    finally:
+        bench.service.stop()
 
 
 def test_a_database_that_is_away_loses_nothing(bench: Bench) -> None:

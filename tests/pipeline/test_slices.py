@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.pipeline.slices import SliceBuffer, SliceConfig, Taken, Turn
 from tocsin.pipeline.testing import FakeJob, JobShape
 from tocsin.schemas.codec import encode
+from tocsin.schemas.errors import FieldError, TooManyError
 from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource, Frame, JobKey, JobRecord, Severity
 
 START = 1_700_000_000 * NS_PER_SECOND
@@ -128,3 +131,54 @@ def test_equal_content_is_a_duplicate_whatever_its_object() -> None:
 
     assert buffer.add(_event(0.5), data) is Taken.OK
     assert buffer.add(_event(0.5), bytes(bytearray(data))) is Taken.DUPLICATE
+
+
+def _frame(host: str, number: int, byte_count: int, tick_ns: int = NS_PER_SECOND) -> Frame:
+    return Frame(JOB, host, START + number, 1, START, tick_ns, 5, (), b"", bytes(byte_count))
+
+
+def test_what_is_held_of_a_host_is_bounded_and_others_go_on() -> None:
+    """Frames of hours would be held for hours; when they are handed on there is room again."""
+    buffer = SliceBuffer(SliceConfig(host_held_bytes=10_000, held_bytes=25_000))
+    buffer.advance(START)
+    for number in range(9):
+        buffer.add(_frame("greedy", number, 0), b"%d" % number + bytes(1_000))
+    with pytest.raises(TooManyError, match="more than 10000 bytes held") as refused:
+        buffer.add(_frame("greedy", 10, 0), bytes(2_000))
+    assert refused.value.reason == "too_many_bytes_held"
+    assert buffer.add(_frame("modest", 0, 0), bytes(9_000)) is Taken.OK
+    assert buffer.held_bytes == 9 * 1_001 + 9_000
+    buffer.advance(START + 10 * NS_PER_SECOND)
+    assert buffer.held_bytes == 0
+    buffer.add(_frame("greedy", 7 * NS_PER_SECOND * 2, 0), bytes(9_000))
+    buffer.forget(JOB)
+    assert buffer.held_bytes == 0
+
+
+def test_when_all_is_full_hosts_that_hold_little_are_heard() -> None:
+    buffer = SliceBuffer(SliceConfig(held_bytes=4_100_000))
+    buffer.advance(START)
+    for host in ("a", "b"):
+        buffer.add(_frame(host, 0, 0), host.encode() + bytes(2_000_000))
+    with pytest.raises(TooManyError):
+        buffer.add(_frame("c", 0, 0), bytes(2_000_000))
+    assert buffer.add(_frame("d", 0, 0), bytes(900_000)) is Taken.OK
+
+
+def test_a_slice_of_days_is_refused_by_name() -> None:
+    buffer = SliceBuffer(SliceConfig())
+    with pytest.raises(FieldError, match=r"frame\.tick_ns"):
+        buffer.add(_frame("a", 0, 8, 86_400 * NS_PER_SECOND), b"days")
+    assert buffer.add(_frame("a", 0, 8, 3600 * NS_PER_SECOND), b"hours") is Taken.OK
+
+
+def test_time_may_begin_anew_before_where_it_stood() -> None:
+    buffer = SliceBuffer(SliceConfig())
+    buffer.add(_event(0.5))
+    buffer.advance(START + 10 * NS_PER_SECOND)
+    buffer.begin_anew(START - 60 * NS_PER_SECOND)
+    early = replace(_event(0.5), ts_ns=START - 60 * NS_PER_SECOND + 1)
+
+    assert buffer.add(early) is Taken.OK
+    turns = buffer.advance(START - 55 * NS_PER_SECOND)
+    assert [turn.end_ns for turn in turns] == [START - second * NS_PER_SECOND for second in (60, 59, 58, 57, 56)]

@@ -15,7 +15,7 @@ from tocsin.pipeline.operators.base import STATE_VERSION
 from tocsin.pipeline.testing import JobShape, MetricsScenario
 from tocsin.schemas.errors import SnapshotError
 
-SHAPE_OF_VERSION = (13, "321a9a17ae2bd7d1")
+SHAPE_OF_VERSION = (16, "73ce01ce37ada654")
 _JOB = re.compile(r"^pipeline/[^/]*/[^/]*/[^/]*/")
 
 
@@ -50,7 +50,7 @@ def test_whoever_changes_the_state_raises_its_version(parts: dict[str, bytes]) -
 
 
 def test_a_state_of_the_version_before_is_refused_by_name(parts: dict[str, bytes]) -> None:
-    before = {name: data.replace(b'"version":%d' % STATE_VERSION, b'"version":12') for name, data in parts.items()}
+    before = {name: data.replace(b'"version":%d' % STATE_VERSION, b'"version":15') for name, data in parts.items()}
 
-    with pytest.raises(SnapshotError, match=r"has version 12, this program reads version 13"):
+    with pytest.raises(SnapshotError, match=r"has version 15, this program reads version 16"):
         EmbeddedEngine(EngineConfig()).restore(before)

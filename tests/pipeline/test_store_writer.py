@@ -1,4 +1,4 @@
-"""The embedded engine's database thread: away, back, stopped; and only its own verdicts expire on a shared server."""
+"""The embedded engine's database thread: away, back, stopped; on a shared server only its own verdicts expire."""
 
 import logging
 import time
@@ -10,7 +10,7 @@ import pytest
 from tests.pipeline.stores.samples import JOB, ONSET, verdict
 from tocsin.pipeline import store_writer
 from tocsin.pipeline.open_verdicts import OpenVerdicts
-from tocsin.pipeline.store_writer import StoreWriter, Write, prepare
+from tocsin.pipeline.store_writer import StoreWriter, Write
 from tocsin.pipeline.stores.base import HostHealth
 from tocsin.pipeline.stores.patience import Patience, PatienceConfig
 from tocsin.pipeline.testing.store import MemoryStore
@@ -28,18 +28,20 @@ class Shared(MemoryStore):
         self.asked: list[str] = []
         self.is_away = False
         self.refused = ""
+        self.refusal: Exception = RowRefusedError("too large")
 
     def migrate(self) -> int:
         self._ask("migrate")
         return 6
 
-    def expire_left_open(self, verdict_ids: Sequence[str] | None = None) -> None:
+    def expire_overdue(self, until_ns: int, verdict_ids: Sequence[str] | None = None) -> tuple[str, ...]:
         self._ask(f"expire {'all' if verdict_ids is None else ' '.join(verdict_ids)}")
+        return super().expire_overdue(until_ns, verdict_ids)
 
     def write_verdicts(self, verdicts: Sequence[Verdict]) -> None:
         self._ask(f"verdicts {' '.join(v.verdict_id for v in verdicts)}")
         if self.refused in {v.verdict_id for v in verdicts}:
-            raise RowRefusedError("too large")
+            raise self.refusal
         super().write_verdicts(verdicts)
 
     def _ask(self, what: str) -> None:
@@ -66,7 +68,7 @@ def test_what_queued_up_while_the_database_was_away_goes_in_together_and_in_orde
     until(lambda: writer.error_count > 3)
     store.is_away = False
     writer.stop()
-    assert store.asked == ["migrate", "expire all", "verdicts v0 v900 v1800 v2700"]
+    assert store.asked == ["migrate", "verdicts v0 v900 v1800 v2700"]
     assert [minute.sample_count for minute in store.health] == list(range(3600))
     assert not writer.is_alive()
 
@@ -85,9 +87,13 @@ def test_what_is_lost_at_the_end_is_said(caplog: pytest.LogCaptureFixture, monke
     assert [vars(record)["verdicts"] for record in lost] == [3]
 
 
-def test_a_row_that_cannot_be_stored_does_not_hold_up_the_others(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("refusal", [RowRefusedError("too large"), OverflowError("int too large"), TypeError("None")])
+def test_a_row_that_cannot_be_stored_does_not_hold_up_the_others(
+    refusal: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever it raises: the thread goes on."""
     store = Shared()
-    store.refused = "bad"
+    store.refused, store.refusal = "bad", refusal
     writer = StoreWriter(store, config=QUICK)
     writer.start()
     writer.put(Write(verdicts=(verdict("a"), verdict("bad"), verdict("b"))))
@@ -106,19 +112,25 @@ def test_on_a_shared_server_only_what_this_engine_left_expires(tmp_path: Path) -
     first.stop()
 
     again = OpenVerdicts(file)
-    assert again.left() == ("left",)
-    prepare(store, again)
-    assert store.asked[-2:] == ["migrate", "expire left"]
-    assert OpenVerdicts(file).left() == ()
+    assert again.ids() == ("left",)
+    second = StoreWriter(store, again, is_prepared=False, config=QUICK)
+    second.start()
+    second.put(Write(overdue_ns=verdict("left").expires_ns - 1))
+    until(lambda: "expire left" in store.asked)
+    assert again.ids() == ("left",)  # its time is not over: it stays open
+    second.put(Write(overdue_ns=verdict("left").expires_ns))
+    second.stop()
+    assert OpenVerdicts(file).ids() == ()
+    assert store.latest()["left"].state is VerdictState.EXPIRED
 
 
 def test_an_opening_is_remembered_before_its_row_and_forgotten_after_the_last(tmp_path: Path) -> None:
-    """Killed in between, the next engine expires one too many rather than one too few."""
+    """Killed in between, the next engine knows one too many rather than one too few."""
     file = tmp_path / "open-verdicts.json"
     store = Shared()
     seen: list[tuple[str, ...]] = []
     write = store.write_verdicts
-    store.write_verdicts = lambda rows: (seen.append(OpenVerdicts(file).left()), write(rows))[1]  # type: ignore[assignment,method-assign,func-returns-value]
+    store.write_verdicts = lambda rows: (seen.append(OpenVerdicts(file).ids()), write(rows))[1]  # type: ignore[assignment,method-assign,func-returns-value]
     writer = StoreWriter(store, OpenVerdicts(file), config=QUICK)
     writer.start()
     writer.put(Write(verdicts=(verdict("a"),)))
@@ -126,7 +138,7 @@ def test_an_opening_is_remembered_before_its_row_and_forgotten_after_the_last(tm
     writer.put(Write(verdicts=(verdict("a", 1, state=VerdictState.CANCELLED),)))
     writer.stop()
     assert seen == [("a",), ("a",)]
-    assert OpenVerdicts(file).left() == ()
+    assert OpenVerdicts(file).ids() == ()
 
 
 def test_a_file_that_is_broken_is_named(tmp_path: Path) -> None:

@@ -144,6 +144,12 @@ def test_unknown_attributes_and_keys_are_ignored() -> None:
     assert decode_verdict(json.dumps(event).encode()) == VERDICT
 
 
+def test_a_verdict_of_a_program_that_told_no_witnesses_is_read() -> None:
+    nothing: tuple[dict[str, Any], ...] = ({}, {"witnesses": None}, {"witnesses": []})
+    for missing in nothing:
+        assert decode_verdict(changed(encode_verdict(VERDICT), **missing)).witnesses == ()
+
+
 @pytest.mark.parametrize(
     ("data", "field"),
     [
@@ -156,6 +162,10 @@ def test_unknown_attributes_and_keys_are_ignored() -> None:
         ({"suspects": [{"kind": "host", "name": "x", "ranks": [-1]}]}, "verdict.data.suspects[0].ranks[0]"),
         ({"evidence": [{"start_ns": 5, "end_ns": 9, "detector": ""}]}, "verdict.data.evidence[0].detector"),
         ({"common": 3}, "verdict.data.common"),
+        ({"witnesses": "n1"}, "verdict.data.witnesses"),
+        ({"witnesses": [{"host": "n1", "kind": "rumour"}]}, "verdict.data.witnesses[0].kind"),
+        ({"witnesses": [{"host": "", "kind": "steps"}]}, "verdict.data.witnesses[0].host"),
+        ({"witnesses": [{"host": "n1", "kind": "steps"}] * 17}, "verdict.data.witnesses"),
         ({"cluster": ""}, "verdict.data.cluster"),
         ({"update": 5}, "id"),
         ({"cluster": "us"}, "source"),

@@ -18,6 +18,8 @@ from tocsin.schemas.verdicts import (
     Suspect,
     Verdict,
     VerdictState,
+    Witness,
+    WitnessKind,
     verdict_id_of,
 )
 
@@ -59,14 +61,23 @@ def test_every_line_has_the_contracts_keys_in_order_and_is_json(verdict: Verdict
     line = verdict.to_line()
 
     assert list(line)[:13] == list(json.loads(CONTRACT_LINE))
-    assert list(line)[13:] == (["common"] if verdict.common else [])
+    optional = {"common": verdict.common, "witnesses": verdict.witnesses}
+    assert list(line)[13:] == [name for name, value in optional.items() if value]
     assert json.loads(json.dumps(line, allow_nan=False)) == line
 
 
 def test_the_words_are_those_of_the_recording_format() -> None:
     assert " ".join(FaultKind) == "fail_stop hang fail_slow silent_corruption degraded"
     assert " ".join(ActionKind) == "none notify probe restart drain evict replay rollback"
+    assert "|".join(WitnessKind) == "hardware_event|peers_wait|connection_lost|check|steps"
     assert " ".join(VerdictState) == "open confirmed cancelled expired resolved"
+
+
+def test_witnesses_are_listed_and_a_missing_key_is_nobody() -> None:
+    verdict = dataclasses.replace(VERDICT, witnesses=(Witness("n07", WitnessKind.PEERS_WAIT),))
+
+    assert verdict.to_line()["witnesses"] == [{"host": "n07", "kind": "peers_wait"}]
+    assert "witnesses" not in VERDICT.to_line()
 
 
 def test_ranks_stand_beside_the_host_where_singled_out() -> None:

@@ -25,6 +25,8 @@ from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, CollectiveRecord, ProbeAnswer
 
 DETECTOR = "flight_recorder"
+_KEPT_UNFINISHED_COUNT = 4_096
+"""Of one rank, the oldest: where it stands is told by the first of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class DumpConfig:
         settle_ns: so long after the newest answer the missing ones are not waited for any more (an agent gives a
             hook 10 s).
         forget_after_ns: dumps this much older than the newest one belong to another standstill.
-        kept_entry_count: finished operations that all dumps together keep; the unfinished are always kept.
+        kept_entry_count: finished operations that all dumps together keep; of the unfinished each keeps its oldest.
         direct_ns: dumps that the watchdog left need no more patience than this (or three steps, if longer).
         step_factor: see ``direct_ns``.
     """
@@ -149,7 +151,9 @@ class DumpTracker:
         """Whether ranks that live have not answered yet."""
         ranks = self._graph.ranks
         gone = {rank for rank, facts in ranks.items() if facts.exit is not None or facts.bye_ns}
-        return bool(set(range(self._graph.world_size)) - gone - set(self._answers))
+        world = self._graph.world_size
+        known = sum(1 for rank in gone.union(self._answers) if rank < world)
+        return known < world
 
     def _finding(self, now_ns: int) -> tuple[HangFinding | None, int]:
         """What the analysis says of the dumps, and since when the ranks wait."""
@@ -216,8 +220,12 @@ def _stands_since_ns(dump: FlightDump) -> int:
 
 
 def _shortened(dump: FlightDump, kept_count: int) -> FlightDump:
-    """A dump without its oldest finished operations."""
+    """A dump without its oldest finished operations, and without the newest of more unfinished ones than are asked."""
     done = [entry.record_id for entry in dump.entries if entry.is_done]
+    if len(dump.entries) - len(done) > _KEPT_UNFINISHED_COUNT:
+        unfinished = [entry for entry in dump.entries if not entry.is_done][:_KEPT_UNFINISHED_COUNT]
+        whole = [*unfinished, *(entry for entry in dump.entries if entry.is_done)]
+        dump = replace(dump, entries=tuple(sorted(whole, key=lambda entry: entry.record_id)))
     if len(done) <= kept_count:
         return dump
     first = done[-kept_count] if kept_count else done[-1] + 1

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from tocsin.pipeline.operators.diagnose.belied import went_on
 from tocsin.pipeline.operators.diagnose.common import can_be_twins, common_component, few_hosts, is_whole
 from tocsin.pipeline.operators.diagnose.hardware_facts import (
     WEAK_CAUSES,
@@ -29,7 +30,7 @@ from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas.events import IB_PORT
 from tocsin.schemas.hardware import HardwareMeaning, cause_of_event
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import NS_PER_SECOND, Event
+from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource
 from tocsin.schemas.verdicts import Component, ComponentKind, FaultKind, Suspect
 
 _KEPT_PER_HOST = 32
@@ -128,6 +129,7 @@ class HardwareTracker:
             part,
             best,
             *outage,
+            is_of_driver=event.source is EventSource.KERNEL,
         )
         oldest_ns = event.ts_ns - self.config.keep_ns
         self.facts[event.host] = [*(f for f in known if f.ts_ns >= oldest_ns), fact][-_KEPT_PER_HOST:]
@@ -160,6 +162,7 @@ class HardwareTracker:
             # What was carried away from a broken machine does not suffer from it any more.
             spare = graph.spare_hosts()
             accusing = [fact for fact in accusing if fact.host not in spare]
+        accusing = self._believed(graph, accusing, pace) or accusing
         if not accusing:
             return [], []
         first = min(accusing, key=lambda fact: (fact.ts_ns, fact.fault != "fail_stop", fact.host))
@@ -176,6 +179,15 @@ class HardwareTracker:
         if switch:
             return [_of_all(graph, finding, same) for finding in found], reasons
         return [self._with_twin(graph, finding) for finding in found], reasons
+
+    @staticmethod
+    def _believed(graph: JobGraph, accusing: Sequence[HardwareFact], pace: Pace) -> list[HardwareFact]:
+        """Those after which the job did not go on as ever; what a host tells again and again is as old as the first."""
+        first_ns: dict[str, int] = {}
+        for fact in accusing:
+            first_ns[fact.host] = min(fact.ts_ns, first_ns.get(fact.host, fact.ts_ns))
+        belied = {host for host, ts_ns in first_ns.items() if went_on(graph, {host}, ts_ns, pace.median_step_ns)}
+        return [fact for fact in accusing if fact.host not in belied]
 
     def _judge(
         self, graph: JobGraph, now_ns: int, fact: HardwareFact, pace: Pace
@@ -344,6 +356,24 @@ class HardwareTracker:
             or sum(fact.cause == "ecc_error" for fact in facts) >= self.config.ailing_count
         )
 
+    def accusing_hosts(self, hosts: Collection[str], onset_ns: int, cause: str = "") -> frozenset[str]:
+        """Of these, whose own driver or kernel said that a part of it is broken, as something began or since.
+
+        Args:
+            hosts: who is asked.
+            onset_ns: when it began.
+            cause: only events that tell this cause count; "": all do.
+        """
+        oldest_ns = onset_ns - self.config.before_ns
+        return frozenset(
+            host
+            for host in hosts
+            if any(
+                fact.accuses and fact.is_of_driver and fact.ts_ns >= oldest_ns and cause in ("", fact.cause)
+                for fact in self.facts.get(host, ())
+            )
+        )
+
     def explain(self, findings: Sequence[Finding]) -> list[Finding]:
         """Name the cause where an event on the same machine tells it."""
         return [self._explained(finding) for finding in findings]
@@ -368,6 +398,7 @@ class HardwareTracker:
         return replace(
             finding,
             cause=best.cause,
+            is_by_words=False,
             confidence=min(0.98, finding.confidence + 0.1),
             evidence=(best.evidence(), *finding.evidence),
             # Metrics alone let a hang wait for its restart; a part that says itself that it is broken does not.
@@ -387,6 +418,37 @@ class HardwareTracker:
     def load_state(self, state: list[Any]) -> None:
         """Take back what ``to_state`` gave."""
         self.facts = {host: [HardwareFact(**fact) for fact in facts] for host, facts in state}
+
+
+def beside_harm(
+    graph: JobGraph,
+    findings: Sequence[Finding],
+    broken: Sequence[Finding],
+    median_step_ns: int,
+    doubted: Collection[str] = (),
+) -> list[Finding]:
+    """What machines report, less what the job belies, where it shows that another one is at fault.
+
+    Args:
+        graph: what is known of the job.
+        findings: what the job shows.
+        broken: what machines report of themselves.
+        median_step_ns: the job's step time, 0: not known.
+        doubted: machines of which other words were belied.
+    """
+    named = {s.component.name for f in findings if f.fault is not FaultKind.DEGRADED for s in f.suspects}
+
+    def is_belied(report: Finding) -> bool:
+        hosts = {suspect.component.name for suspect in report.suspects}
+        return hosts <= set(doubted) or went_on(graph, hosts, report.onset_ns, median_step_ns)
+
+    return [
+        report
+        for report in broken
+        if report.fault is FaultKind.DEGRADED
+        or not named - {suspect.component.name for suspect in report.suspects}
+        or not is_belied(report)
+    ]
 
 
 def add_broken(findings: Sequence[Finding], broken: Sequence[Finding]) -> list[Finding]:

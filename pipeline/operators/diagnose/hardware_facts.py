@@ -37,6 +37,8 @@ class HardwareFact:
     down_ns: int = 0
     flaps_since_ns: int = 0
     lost_ns: int = 0
+    is_of_driver: bool = False
+    """Whether the driver or the kernel said so: no program's own word."""
 
     def evidence(self) -> Evidence:
         """For a verdict."""

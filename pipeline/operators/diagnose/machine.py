@@ -229,7 +229,7 @@ def explain_by_metrics(findings: Sequence[Finding], anomalies: Sequence[Anomaly]
     lost = {anomaly.component.name for anomaly in anomalies if anomaly.detector == DETECTOR and lost_gpu(anomaly)}
     seen = ("process_exit", *VAGUE_CAUSES)
     return [
-        replace(finding, cause="gpu_card_drop")
+        replace(finding, cause="gpu_card_drop", is_by_words=False)
         if finding.cause in seen and lost & {suspect.component.name for suspect in finding.suspects}
         else finding
         for finding in findings

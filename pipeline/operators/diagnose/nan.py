@@ -4,6 +4,9 @@ After one all-reduce everybody has it, so the order is told by (step, loss befor
 gradient norm), which needs no clock. Clocks are asked only among hosts whose error
 is known to be smaller than the gap.
 
+Nobody is the first where nobody else was seen with numbers before: who hears of it in its midst (an engine that
+started then, or of a rank that joined late) hears of the ranks in the order in which they happen to speak.
+
 A step that has no number again after a restart has the same data and nearly the
 same weights: those are to blame, whatever machine it is on by then.
 """
@@ -15,7 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tocsin.pipeline.operators.diagnose.belied import stays_alone
 from tocsin.pipeline.operators.diagnose.common import names_of, suspects_of
+from tocsin.pipeline.operators.facts import RankFacts
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas import events
@@ -76,7 +81,7 @@ class NanTracker:
     Attributes:
         config: settings.
         graph: who runs where.
-        first: rank -> [step, stage, ts_ns, value, host], of this episode.
+        first: rank -> [step, stage, ts_ns, value, host, told by an event], of this episode.
         newest_ns: its newest report.
         past: earlier episodes, the oldest first.
         began_step: the step from which the job goes on since it (re)started, -1: not heard.
@@ -96,7 +101,7 @@ class NanTracker:
         what = str(event.payload.get("what", event.payload.get("where", "")))
         stage = _LOCAL_STAGE if "local" in what else _STAGE.get(what, 1)
         step, value = int(number(event.payload, "step", -1)), str(event.payload.get("value", "nan"))
-        self._report(event.rank, [step, stage, event.ts_ns, value])
+        self._report(event.rank, [step, stage, event.ts_ns, value], by_event=True)
 
     def take_steps(self, rows: Sequence[StepRecord]) -> None:
         """Step records show it too, where nobody sends events of it."""
@@ -109,9 +114,9 @@ class NanTracker:
                 continue
             for stage, told in enumerate((row.loss, row.grad_norm)):
                 if told is not None and not math.isfinite(told):
-                    self._report(row.rank, [row.step, stage, row.ts_ns, str(told)])
+                    self._report(row.rank, [row.step, stage, row.ts_ns, str(told)], by_event=False)
 
-    def _report(self, rank: int, report: list[Any]) -> None:
+    def _report(self, rank: int, report: list[Any], *, by_event: bool) -> None:
         ts_ns = int(report[2])
         if ts_ns < self.since_ns:
             return
@@ -120,7 +125,8 @@ class NanTracker:
         self.newest_ns = max(self.newest_ns, ts_ns)
         known = self.first.get(rank)
         if known is None or report[:2] < known[:2]:
-            self.first[rank] = [*report, self.graph.host_of(rank)]
+            known = self.first[rank] = [*report, self.graph.host_of(rank), known is not None and known[5]]
+        known[5] = known[5] or by_event
 
     def _see_way_back(self, row: StepRecord) -> None:
         """Who makes an earlier step after its NaN was rolled back, without a new attempt: the episode is over."""
@@ -186,7 +192,13 @@ class NanTracker:
             reason,
             evidence,
             certain=True,
+            is_lone=single and len({report[4] for report in self.first.values()}) == 1,
         )
+
+    @property
+    def stays_alone(self) -> bool:
+        """Whether the lost number spread to nobody: everybody else has numbers of many later steps."""
+        return bool(self.first) and stays_alone(self.first, self.graph)
 
     def _before(self, step: int, hosts: set[str]) -> tuple[Reason, Episode] | None:
         """What came before that shows that a NaN is not of the machine that alone has it, and why it does."""
@@ -214,13 +226,24 @@ class NanTracker:
         for rank, facts in graph.ranks.items():
             if graph.host_of(rank) in hosts:
                 continue
-            later = rank in self.first  # the earliest ones are all in ``ranks``
-            peers += int(later or max(facts.number_steps) >= 0)
+            lost = rank in self.first  # later: the earliest ones are all in ``ranks``
+            later = lost and self._had_numbers(rank, facts)
+            peers += int(lost or max(facts.number_steps) >= 0)
             cleared += int(later or facts.number_steps[max(stage, 0)] >= step)
         return peers, cleared
 
+    def _had_numbers(self, rank: int, facts: RankFacts) -> bool:
+        """Whether a rank was seen with numbers before it lost them.
+
+        Where steps tell none an event does: a hook sends it when a number is lost, so the steps before had theirs.
+        """
+        if max(facts.number_steps) >= 0:
+            return True
+        _, _, ts_ns, _, _, by_event = self.first[rank]
+        return bool(by_event) and facts.first_seen_ns < ts_ns - NS_PER_SECOND
+
     def _evidence(self, graph: JobGraph, rank: int) -> Evidence:
-        step, stage, ts_ns, value, _ = self.first[rank]
+        step, stage, ts_ns, value, *_ = self.first[rank]
         what = {0: "loss", _LOCAL_STAGE: "its own gradient"}.get(stage, "gradient norm")
         text = f"{names_of(graph, [rank])}: {what} is {value} at step {step}"
         others = [report[0] for other, report in self.first.items() if other != rank]

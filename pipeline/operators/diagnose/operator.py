@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 
 from tocsin.pipeline.operators.base import pack_state, unpack_state
 from tocsin.pipeline.operators.diagnose.backlog import BacklogRules, BacklogTracker
+from tocsin.pipeline.operators.diagnose.belied import Belied, came_late
 from tocsin.pipeline.operators.diagnose.cleared import Cleared
 from tocsin.pipeline.operators.diagnose.deviations import MachineRules, beside_reports
 from tocsin.pipeline.operators.diagnose.dumps import DumpConfig, DumpTracker
 from tocsin.pipeline.operators.diagnose.flows import FlowRules, FlowTracker
-from tocsin.pipeline.operators.diagnose.hardware import HardwareRules, HardwareTracker, add_broken
+from tocsin.pipeline.operators.diagnose.hardware import HardwareRules, HardwareTracker, add_broken, beside_harm
 from tocsin.pipeline.operators.diagnose.join import join
 from tocsin.pipeline.operators.diagnose.loaders import LoaderConfig, LoaderTracker
 from tocsin.pipeline.operators.diagnose.losses import LossConfig, LossTracker
@@ -31,8 +32,15 @@ from tocsin.pipeline.operators.diagnose.slow import (
     tells_later,
 )
 from tocsin.pipeline.operators.diagnose.standing import elsewhere, idle_since, still_standing, told_as_unexplained
-from tocsin.pipeline.operators.diagnose.stop import StopConfig, find_gone_first, find_stop, stood_before_deaths_ns
+from tocsin.pipeline.operators.diagnose.stop import (
+    StopConfig,
+    dies_in_vain,
+    find_gone_first,
+    find_stop,
+    stood_before_deaths_ns,
+)
 from tocsin.pipeline.operators.diagnose.switches import SwitchRules, beside_switch, find_switch
+from tocsin.pipeline.operators.diagnose.testimony import Testimony
 from tocsin.pipeline.operators.diagnose.timing import began_later
 from tocsin.pipeline.operators.diagnose.waits import WaitConfig, WaitTracker
 from tocsin.pipeline.operators.findings import Finding
@@ -102,6 +110,8 @@ class Diagnose:
         self._exonerated = Exonerated()
         self._network = NetworkTracker(config.network, graph)
         self._backlog = BacklogTracker(config.backlog, graph)
+        self._belied = Belied()
+        self._dies_in_vain = False
 
     def follow(self, older: Diagnose) -> None:
         """Know of the attempt before this one what this one may meet again."""
@@ -128,13 +138,10 @@ class Diagnose:
         anomalies = [a for a in anomalies if a.detector not in (EXITS, SWITCHES) and not a.detail.get(ODD)]
         if stop_reason is not None:
             reasons.append(stop_reason)
-        nan = self._nan.find(now_ns)
-        findings = [finding for finding in (stop, nan) if finding is not None]
         broken, broken_reasons = self._hardware.find(self._graph, now_ns, pace)
         reasons.extend(broken_reasons)
-        if stop is None:
-            told = [*exits, *anomalies]
-            findings.extend(self._standing(now_ns, pace, reasons, told, all_live=stop_reason is None))
+        told = [*exits, *anomalies]
+        findings, aside, stop_reason, has_nan = self._stops(now_ns, pace, reasons, told, (stop, stop_reason))
         if stop_reason is not Reason.WITHIN_PATIENCE:
             findings = _beside_dumps(findings, dumped)
         if dump_reason is not None:
@@ -151,11 +158,60 @@ class Diagnose:
         if stop_reason in (None, Reason.VICTIM) and not any(finding.suspects for finding in findings):
             findings = self._beside_odd(now_ns, findings, odd, anomalies, pace)
         findings = self._hardware.explain(explain_by_metrics(findings, anomalies))
+        broken = beside_harm(self._graph, findings, broken, pace.median_step_ns, self._doubted(aside))
         later = tells_later(anomalies, self._config.slow)
         findings = add_broken(*self._hardware.beside_steps(findings, broken, steps_will_tell=later))
         findings = self._loaders.explain(findings, now_ns)
-        findings = [*findings, *self._again_and_again(now_ns, findings, has_nan=nan is not None)]
-        return Diagnosis(tuple(findings), tuple(reasons))
+        findings = [*findings, *self._again_and_again(now_ns, findings, has_nan=has_nan)]
+        told_aside = [] if any(finding.suspects for finding in findings) else aside
+        findings = [*told_aside, *findings]
+        return Diagnosis(tuple(self._testimony(now_ns, pace).of(findings)), tuple(reasons))
+
+    def _testimony(self, now_ns: int, pace: Pace) -> Testimony:
+        silent = silent_hosts(self._graph, now_ns, self._config.silence)
+        return Testimony(self._graph, now_ns, self._waits, self._hardware, pace, silent)
+
+    def _stops(
+        self,
+        now_ns: int,
+        pace: Pace,
+        reasons: list[Reason],
+        anomalies: Sequence[Anomaly],
+        died: tuple[Finding | None, Reason | None],
+    ) -> tuple[list[Finding], list[Finding], Reason | None, bool]:
+        """What stops the job or its numbers.
+
+        Args:
+            now_ns: the slice's end.
+            pace: the job's pace.
+            reasons: why something is no finding; more are added.
+            anomalies: of machines.
+            died: who died first, or why nobody is named.
+
+        Returns:
+            Findings; those that the job belies, to be told where nothing else is; the reason why no death counts; and
+            whether numbers were lost.
+        """
+        (stop, stop_reason), aside = died, []
+        if self._dies_in_vain:
+            aside, stop, stop_reason = _of(stop), None, None
+        nan = self._nan.find(now_ns)
+        has_nan = nan is not None
+        if nan is not None and self._nan.stays_alone:
+            aside, nan = [*aside, nan], None
+        standing: list[Finding] = []
+        if stop is None:
+            standing = self._standing(now_ns, pace, reasons, anomalies, all_live=stop_reason is None)
+        elif came_late(self._graph, stop.onset_ns, self._stood_since_ns(pace), pace.median_step_ns):
+            standing = _elsewhere_than(stop, self._standing(now_ns, pace, reasons, anomalies, all_live=True))
+            if standing:
+                aside, stop, stop_reason = [*aside, stop], None, None
+        return [*_of(stop), *_of(nan), *standing], aside, stop_reason, has_nan
+
+    def _doubted(self, aside: Sequence[Finding]) -> frozenset[str]:
+        """Hosts of which words were belied."""
+        hosts = {self._graph.host_of(rank) for rank in self._graph.disbelieved}
+        return frozenset(hosts.union(suspect.component.name for finding in aside for suspect in finding.suspects))
 
     def _again_and_again(self, now_ns: int, findings: Sequence[Finding], *, has_nan: bool) -> list[Finding]:
         """What no single moment shows, beside the others: losses that jump, phases that one machine holds up."""
@@ -187,7 +243,10 @@ class Diagnose:
     def _stopped(self, now_ns: int, pace: Pace, exits: Sequence[Anomaly]) -> tuple[Finding | None, Reason | None]:
         """Who died first: by what is reported, or else by whose memory was free first."""
         stood_since_ns = self._stood_since_ns(pace)
-        stop, reason = find_stop(self._graph, now_ns, self._config.stop, stood_since_ns)
+        belied = self._belied.deaths(self._graph, pace.median_step_ns)
+        self._graph.disbelieved = belied
+        self._dies_in_vain = dies_in_vain(self._graph, belied)
+        stop, reason = find_stop(self._graph, now_ns, self._config.stop, stood_since_ns, belied)
         if stop is None and reason is Reason.VICTIM and exits:
             stop = find_gone_first(self._graph, exits[0], self._config.stop, stood_since_ns)
         return stop, reason
@@ -199,7 +258,8 @@ class Diagnose:
         silent = silent_hosts(self._graph, now_ns, self._config.silence)
         findings: list[Finding] = []
         if all_live:
-            hang, hang_reasons = self._waits.find(now_ns, pace.median_step_ns, silent)
+            gone = [*silent, *self._graph.moved_ns]  # who is in a later attempt keeps nobody waiting in this one
+            hang, hang_reasons = self._waits.find(now_ns, pace.median_step_ns, gone)
             if not any(finding.suspects for finding in hang):
                 stuck = self._flows.find(now_ns, elsewhere(anomalies))
                 hang = hang if stuck is None else [stuck]
@@ -313,11 +373,13 @@ class Diagnose:
             "flows": pack_state(self._flows.to_state()),
             "dumps": pack_state(self._dumps.to_state()),
             "network": pack_state(self._network.to_state()),
+            "belied": pack_state(self._belied.to_state()),
             "backlog": pack_state(self._backlog.to_state()),
         }
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
         """Take back what ``snapshot`` gave."""
+        self._belied.load_state(unpack_state(parts, "belied"))
         self._cleared = Cleared(dict(map(tuple, unpack_state(parts, "cleared"))))
         self._exonerated.load_state(unpack_state(parts, "exonerated"))
         self._hardware.load_state(unpack_state(parts, "hardware"))
@@ -330,6 +392,16 @@ class Diagnose:
         self._dumps.load_state(unpack_state(parts, "dumps"))
         self._network.load_state(unpack_state(parts, "network"))
         self._backlog.load_state(unpack_state(parts, "backlog"))
+
+
+def _of(finding: Finding | None) -> list[Finding]:
+    return [] if finding is None else [finding]
+
+
+def _elsewhere_than(stop: Finding, findings: Sequence[Finding]) -> list[Finding]:
+    """What names other hosts than a death does."""
+    dead = {suspect.component for suspect in stop.suspects}
+    return [f for f in findings if f.suspects and dead.isdisjoint(suspect.component for suspect in f.suspects)]
 
 
 def _beside_dumps(findings: list[Finding], dumped: Finding | None) -> list[Finding]:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from tocsin.models.pace import Slowdown
 from tocsin.pipeline.operators.peer_load import Load
+from tocsin.schemas.verdicts import WitnessKind
 
 
 class Pace(Protocol):
@@ -27,6 +28,10 @@ class Pace(Protocol):
 
     def grown_excess_seconds(self, host: str, onset_ns: int) -> float:
         """By how much more than before an onset a host computes longer than its peers, beyond all others; 0: not."""
+        ...
+
+    def harmed_since(self, onset_ns: int, now_ns: int) -> Mapping[str, WitnessKind]:
+        """Hosts whose own steps (without steps: whose own machine) show that they are held up since then, and how."""
         ...
 
     @property

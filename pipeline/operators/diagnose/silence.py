@@ -65,20 +65,25 @@ class SilenceConfig:
     max_suspect_ratio: float = 0.25
 
 
-def _monitoring_ended(graph: JobGraph, host: str) -> bool:
+def monitoring_ended(graph: JobGraph, host: str) -> bool:
     """Whether the host's agent said good-bye and nothing after it."""
     facts = graph.hosts[host]
     return facts.agent_stopped_ns >= facts.last_seen_ns
 
 
 def silent_hosts(graph: JobGraph, now_ns: int, config: SilenceConfig) -> list[str]:
-    """Hosts that have said nothing for too long (an agent that said good-bye is not silent)."""
+    """Hosts that have said nothing for too long; not those whose agent said good-bye, nor those in a later attempt.
+
+    Time in which nobody listened does not count: the engine's own absence shows nothing of a host.
+    """
     return sorted(
         host
         for host, facts in graph.hosts.items()
         if facts.beat_ns
-        and now_ns - facts.last_seen_ns >= config.missed_count * facts.beat_ns + config.silent_after_ns
-        and not _monitoring_ended(graph, host)
+        and now_ns - max(facts.last_seen_ns, facts.unheard_until_ns)
+        >= config.missed_count * facts.beat_ns + config.silent_after_ns
+        and host not in graph.moved_ns
+        and not monitoring_ended(graph, host)
     )
 
 
@@ -109,10 +114,10 @@ def find_silence(
     speaking = {
         host
         for host, facts in graph.hosts.items()
-        if host not in mute and facts.beat_ns and not _monitoring_ended(graph, host)
+        if host not in mute and host not in graph.moved_ns and facts.beat_ns and not monitoring_ended(graph, host)
     }
     if not speaking:
-        if any(_monitoring_ended(graph, host) for host in graph.hosts):
+        if any(monitoring_ended(graph, host) for host in graph.hosts):
             # Agents that said good-bye: the monitoring was taken down, the last ones without a word.
             return [], dict.fromkeys(silent, Reason.MONITORING_LOST)
         return [_job_silent(graph, silent)], {}

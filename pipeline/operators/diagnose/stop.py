@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tocsin.pipeline.operators.diagnose.common import names_of, suspects_of
@@ -20,7 +20,7 @@ from tocsin.schemas import events
 from tocsin.schemas.last_words import cause_of_words
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
-from tocsin.schemas.verdicts import Anomaly, Evidence, FaultKind, Suspect
+from tocsin.schemas.verdicts import Anomaly, Evidence, FaultKind, Suspect, WitnessKind
 
 _ASKED_FOR = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 _LOST_PEER = re.compile(
@@ -135,7 +135,7 @@ def error_line(fact: ExitFact) -> str:
 
 
 def find_stop(
-    graph: JobGraph, now_ns: int, config: StopConfig, stood_since_ns: int = 0
+    graph: JobGraph, now_ns: int, config: StopConfig, stood_since_ns: int = 0, belied: Collection[int] = ()
 ) -> tuple[Finding | None, Reason | None]:
     """The root of the deaths seen so far, or the reason why there is none (yet).
 
@@ -144,10 +144,12 @@ def find_stop(
         now_ns: the slice's end.
         config: settings.
         stood_since_ns: since when the job made no progress when its processes still lived; 0: not known.
+        belied: ranks without which the job went on: they count where nobody else died.
     """
     if not graph.leaving:  # nobody ended: nearly always so, and asked every second
         return None, None
     dead = _dead(graph)
+    dead = {rank: fact for rank, fact in dead.items() if rank not in belied} or dead
     if not dead:
         return None, None
     first_ns = _first_ns(graph, dead)
@@ -209,6 +211,11 @@ def find_gone_first(graph: JobGraph, anomaly: Anomaly, config: StopConfig, stood
     )
 
 
+def dies_in_vain(graph: JobGraph, belied: Collection[int]) -> bool:
+    """Whether ranks died, and the job went on without each of them."""
+    return bool(belied) and not _dead(graph).keys() - set(belied)
+
+
 def stood_before_deaths_ns(graph: JobGraph, standing_since_ns: int, config: StopConfig) -> int:
     """When the first rank died of a job that had stood for a while; 0: it had not, or nobody died."""
     dead = _dead(graph)
@@ -229,6 +236,28 @@ def gave_up_waiting_ns(graph: JobGraph) -> int | None:
         return None
     waited = [graph.corrected_ns(rank, fact.ts_ns) for rank, fact in dead.items() if _speaks_of_timeout(fact)]
     return min(waited, default=None if dead else 0)
+
+
+def who_lost_peers(graph: JobGraph, accused: Collection[str], since_ns: int) -> dict[str, WitnessKind]:
+    """Other hosts whose processes ended since then and tell that they lost their peers, or waited too long for them.
+
+    None where somebody else died of its own before the accused did: then that is whom they lost.
+    """
+    own: dict[bool, list[int]] = {True: [], False: []}
+    for rank, death in _dead(graph).items():
+        if not is_victim(death):
+            own[graph.host_of(rank) in accused].append(graph.corrected_ns(rank, death.ts_ns))
+    if own[False] and (not own[True] or min(own[False]) < min(own[True])):
+        return {}
+    found: dict[str, WitnessKind] = {}
+    for rank in sorted(graph.leaving):
+        fact, host = graph.ranks[rank].exit, graph.host_of(rank)
+        if fact is None or not fact.reported or host in accused or graph.corrected_ns(rank, fact.ts_ns) < since_ns:
+            continue
+        if is_victim(fact) and not _asked_for(fact):
+            lost = not _speaks_of_timeout(fact)
+            found[host] = WitnessKind.CONNECTION_LOST if lost else found.get(host, WitnessKind.PEERS_WAIT)
+    return found
 
 
 def _dead(graph: JobGraph) -> dict[int, ExitFact]:
@@ -287,15 +316,17 @@ def _finding(graph: JobGraph, dead: dict[int, ExitFact], roots: Sequence[int], o
         text = f"{len(victims)} other ranks exited afterwards, their last words name a lost peer"
         evidence.append(Evidence("stop", events.EXIT, 1.0, first, max(dead[r].ts_ns for r in victims), text))
     told = {cause_of_words(_last_words(dead[rank].stderr_tail)) for rank in roots} - {""}
+    by_words = len(told) == 1
     return Finding(
         FaultKind.FAIL_STOP,
-        told.pop() if len(told) == 1 else "process_exit",
+        told.pop() if by_words else "process_exit",
         suspects_of(graph, roots),
         onset_ns,
         0.99 if all(dead[rank].reported for rank in roots) else 0.9,
         Reason.FIRST_FATAL_EXIT,
         tuple(evidence),
         certain=True,
+        is_by_words=by_words,
     )
 
 

@@ -9,7 +9,7 @@ a rank that is merely late may be writing a checkpoint that nobody announced.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -209,6 +209,57 @@ class WaitTracker:
             not suspect.ranks or self._blamed & set(suspect.ranks) for suspect in suspects
         )
 
+    @property
+    def tells(self) -> bool:
+        """Whether anybody tells who waits for whom."""
+        return bool(self._graph.groups and self._places)
+
+    def waiting_for(
+        self, ranks: Collection[int], now_ns: int, median_step_ns: int, silent: Collection[str]
+    ) -> set[int]:
+        """The other ranks that have waited for exactly these for longer than a step explains, as they say themselves.
+
+        All that lack in what they stand in are among these; who waits for somebody who waits is no witness: the one
+        between may be at fault.
+        """
+        accused, mute = frozenset(ranks), frozenset(silent)
+        patience_ns = max(self._config.direct_ns, self._config.step_factor * median_step_ns)
+        asked: dict[tuple[str, int, str], list[int]] = {}
+        found: set[int] = set()
+        for rank, place in self._places.items():
+            facts = self._graph.ranks.get(rank)
+            if rank in accused or not place.pending or (facts is not None and facts.exit is not None):
+                continue
+            for op in _front(place.pending):
+                if now_ns - op["start_ns"] < patience_ns:
+                    continue
+                if not op["is_p2p"]:
+                    asked.setdefault(_key_of(op), []).append(rank)
+                elif op["peer"] in accused and not self._is_with(op["peer"], rank):
+                    found.add(rank)
+        for key, waiting in asked.items():
+            group = self._graph.groups.get(key[0])
+            if group is None or accused.isdisjoint(group.ranks):
+                continue
+            lacking = {rank for rank in group.ranks if not self._is_in(rank, key, mute)}
+            if lacking and lacking <= accused:
+                found.update(waiting)
+        return found
+
+    def _is_in(self, rank: int, key: tuple[str, int, str], mute: Collection[str]) -> bool:
+        """Whether a rank has reached an operation; of one whose host is silent only what it finished counts."""
+        place = self._places.get(rank)
+        if place is None:
+            return False
+        if place.done.get(key[0], (-1,))[0] >= key[1]:
+            return True
+        return self._graph.host_of(rank) not in mute and any(_key_of(op) == key for op in _front(place.pending))
+
+    def _is_with(self, rank: int, other: int) -> bool:
+        """Whether a rank stands in an operation between these two."""
+        place = self._places.get(rank)
+        return place is not None and any(op["is_p2p"] and op["peer"] == other for op in _front(place.pending))
+
     def _all_elsewhere(self, now_ns: int, median_step_ns: int) -> list[Finding]:
         """Nobody waits for anybody, and yet nobody makes a step: all stand in their own code."""
         start_ns = self._graph.progress_ns
@@ -260,7 +311,7 @@ class WaitTracker:
         facts = {}
         frozen = graph.killed_last()
         for rank, known in graph.ranks.items():
-            if known.exit is not None or known.bye_ns:
+            if (known.exit is not None or known.bye_ns) and rank not in graph.disbelieved:
                 facts[rank] = FACT_STOPPED if rank in frozen else FACT_GONE
             elif known.stopped_since_ns:
                 facts[rank] = FACT_STOPPED
@@ -301,6 +352,16 @@ class WaitTracker:
         self._last_culprits = state["last_culprits"]
         self._stable_count = state["stable_count"]
         self._direct = state["direct"]
+
+
+def _front(pending: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """Where a rank stands: in its oldest operation, and where that is no collective in all before the first one."""
+    count = next((index for index, op in enumerate(pending) if not op["is_p2p"]), len(pending))
+    return pending[: max(1, count)]
+
+
+def _key_of(op: Mapping[str, Any]) -> tuple[str, int, str]:
+    return op["comm_id"], op["seq"], op["op_name"]
 
 
 def _places_state(places: Mapping[int, _Place]) -> dict[str, Any]:

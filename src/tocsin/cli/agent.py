@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tocsin import __version__
+from tocsin.cli.identity import add_token_arguments, agent_tls_of, kafka_tokens_of, tokens_of
 from tocsin.cli.kafka import add_kafka_arguments, settings_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
 
@@ -18,16 +19,19 @@ if TYPE_CHECKING:
     from tocsin.collectors.agent import Wakeup
     from tocsin.collectors.api import Collector
     from tocsin.collectors.clock import SteadyClock
+    from tocsin.collectors.outbox import SinkConfig
     from tocsin.collectors.sink import Sink
 
 DEFAULT_ENGINE = "127.0.0.1:4440"
 DEFAULT_SOCKET = "/run/tocsin/agent.sock"
+DEFAULT_METRICS_LISTEN = "127.0.0.1:9441"
 DEFAULT_SPOOL_BYTES = 64 * 1024 * 1024
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     _add_peers(parser)
+    add_token_arguments(lambda *said: _flag(parser, *said), parser)
     _add_kafka(parser)
     _add_spool(parser)
     _add_sources(parser)
@@ -38,12 +42,14 @@ def _add_peers(parser: argparse.ArgumentParser) -> None:
     """Declare who this agent is, and whom it speaks to."""
     _flag(parser, "--engine", "TOCSIN_ENGINE", DEFAULT_ENGINE, "where the engine is: unix:PATH or HOST:PORT")
     _flag(parser, "--socket", "TOCSIN_AGENT_SOCKET", DEFAULT_SOCKET, "unix datagram socket of the hooks")
+    text = "flight-recorder dumps of hooks are read below this folder only; '': none but those asked for"
+    _flag(parser, "--dump-dir", "TOCSIN_DUMP_DIR", default_dump_folder(), text)
     _flag(parser, "--host", "TOCSIN_HOST", socket.gethostname(), "this machine's name")
     _flag(parser, "--cluster", "TOCSIN_CLUSTER", "default", "cluster of an idle host's records")
     _flag(parser, "--leaf", "TOCSIN_LEAF", "", "leaf switch that this machine hangs on")
     _flag(parser, "--minipod", "TOCSIN_MINIPOD", "", "minipod that this machine stands in")
-    text = "HOST:PORT for /metrics and /healthz; '': none"
-    _flag(parser, "--metrics-listen", "TOCSIN_METRICS_LISTEN", "", text)
+    text = "HOST:PORT for /metrics, /healthz and /readyz, several separated by commas; '': none"
+    _flag(parser, "--metrics-listen", "TOCSIN_METRICS_LISTEN", DEFAULT_METRICS_LISTEN, text)
 
 
 def _add_kafka(parser: argparse.ArgumentParser) -> None:
@@ -105,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
     clock, wake = SteadyClock(system), Wakeup()
     core = CoreConfig(HostPlace(args.host, args.leaf, args.minipod), args.cluster, args.period_seconds)
     sink = _sink(args, clock, wake)
-    config = AgentConfig(core, args.socket, args.metrics_listen)
+    config = AgentConfig(core, args.socket, args.dump_dir, args.metrics_listen)
     collectors = (*metric_collectors(args), *hardware_collectors(args), watcher)
     agent = Agent(config, Parts(sink, watcher, collectors), clock, wake)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -122,17 +128,24 @@ def _sink(args: argparse.Namespace, clock: SteadyClock, wake: Wakeup) -> Sink:
         return DiskSpool(args.spool_dir, args.spool_bytes) if args.spool_dir else MemorySpool(args.spool_bytes)
 
     if not args.kafka:
-        from tocsin.collectors.outbox import SinkConfig
         from tocsin.collectors.socket_sink import SocketSink
 
-        return SocketSink(SinkConfig(args.engine, args.host, __version__), spool(), clock, wake)
+        return SocketSink(config_of(args), spool(), clock, wake)
     from tocsin.collectors.kafka_client import KafkaSinkConfig
     from tocsin.collectors.kafka_sink import KafkaSink
 
     settings, split = settings_of(args), args.split_frames_above
-    config = KafkaSinkConfig(settings, args.host, args.topic_prefix, args.kafka_compression, split)
+    tokens = kafka_tokens_of(args)
+    config = KafkaSinkConfig(settings, args.host, args.topic_prefix, args.kafka_compression, split, tokens)
     config.check()
     return KafkaSink(config, spool(), clock, wake)
+
+
+def config_of(args: argparse.Namespace) -> SinkConfig:
+    """Return where the engine is, and how this agent proves who it is."""
+    from tocsin.collectors.outbox import SinkConfig
+
+    return SinkConfig(args.engine, args.host, __version__, tokens_of(args), agent_tls_of(args))
 
 
 def metric_collectors(args: argparse.Namespace) -> list[Collector]:
@@ -227,6 +240,11 @@ def _seconds(text: str) -> float:
     if not 0.1 <= seconds <= 3600:
         raise argparse.ArgumentTypeError(f"{text}: must be 0.1 to 3600 seconds")
     return seconds
+
+
+def default_dump_folder() -> str:
+    """Return where hooks write dumps when nobody names a folder (``TOCSIN_DUMP_DIR``)."""
+    return str(Path(os.environ.get("TMPDIR") or "/tmp") / "tocsin-dumps")  # noqa: S108  # as the hook's, without tempfile
 
 
 def default_spool_folder() -> str:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import socket
+import base64
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tocsin.cli.identity import add_signer_argument, signer_of
 from tocsin.cli.kafka import add_kafka_arguments, settings_of
+from tocsin.cli.paths import control_socket, data_folder
+from tocsin.schemas.credentials import Role
 from tocsin.schemas.errors import ConfigError, EngineError, ModelRefusedError
 from tocsin.schemas.model_announcement import (
     MAX_AHEAD_NS,
@@ -18,6 +22,7 @@ from tocsin.schemas.model_announcement import (
     boundary_after,
     withdrawal,
 )
+from tocsin.schemas.printable import plain
 from tocsin.schemas.records import NS_PER_SECOND
 
 if TYPE_CHECKING:
@@ -28,14 +33,17 @@ Announce = Callable[[int, int], ModelAnnouncement]
 _NOTICE_SECONDS: Final = NOTICE_NS / NS_PER_SECOND
 _MAX_SECONDS: Final = MAX_AHEAD_NS / NS_PER_SECOND - 5
 _ANSWER_SECONDS: Final = 10.0
+_LOCAL: Final = "local"
 
 
 def add_announcing_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare to whom a model is announced, and from when on it is used."""
     text = f"used from the first slice on that begins so much later, at least {_NOTICE_SECONDS:g} (default: 30)"
     parser.add_argument("--effective-in", type=float, default=30.0, metavar="SECONDS", help=text)
-    parser.add_argument("--to", metavar="ADDRESS", help="an embedded engine: unix:PATH or HOST:PORT (serve --listen)")
+    text = f"an embedded engine: its control socket (serve --control), or {_LOCAL}: of this user's data folder"
+    parser.add_argument("--to", metavar="SOCKET", help=text)
     add_kafka_arguments(parser, text="brokers of the Flink jobs")
+    add_signer_argument(parser, Role.TRAINER.value)
 
 
 def is_addressed(args: argparse.Namespace) -> bool:
@@ -93,44 +101,40 @@ def send(args: argparse.Namespace, announce: Announce) -> None:
         else:
             from tocsin.pipeline.bus.announce import announce as to_kafka
 
-            to_kafka(settings_of(args), args.topic_prefix, announcement)
+            to_kafka(settings_of(args), args.topic_prefix, announcement, signer_of(args, Role.TRAINER))
     except ModelRefusedError as error:
         raise _refused(announcement, error) from error
     since = datetime.fromtimestamp(announcement.effective_ns / NS_PER_SECOND, UTC)
-    print(f"{announcement.name} {announcement.version}: used by slices from {since:%Y-%m-%d %H:%M:%S} UTC on")
+    print(plain(f"{announcement.name} {announcement.version}: used by slices from {since:%Y-%m-%d %H:%M:%S} UTC on"))
 
 
 def _refused(announcement: ModelAnnouncement, error: ModelRefusedError) -> EngineError:
     return EngineError(f"{announcement.name} {announcement.version} is refused ({error.reason}): {error}")
 
 
-def _tell_engine(address: str, announcement: ModelAnnouncement) -> None:
-    """Hand it to an embedded engine as a record, and wait for the answer.
+def _tell_engine(place: str, announcement: ModelAnnouncement) -> None:
+    """Hand it to an embedded engine over its control socket.
 
     Raises:
+        ConfigError: an agents' address: an engine takes no models there.
         EngineError: it cannot be reached, or does not answer.
         ModelRefusedError: it does not take the model.
     """
-    from tocsin.collectors.link import LENGTH, FrameReader, parse_control
-    from tocsin.pipeline.server import parse_address
+    from tocsin.pipeline.control import ControlClient, EngineRefusedError
     from tocsin.schemas.codec import encode
 
-    kind, where = parse_address(address)
-    data = encode(announcement)
-    reader = FrameReader()
+    record = base64.b64encode(encode(announcement)).decode()
     try:
-        with socket.socket(socket.AF_UNIX if kind == "unix" else socket.AF_INET, socket.SOCK_STREAM) as peer:
-            peer.settimeout(_ANSWER_SECONDS)
-            peer.connect(where)
-            peer.sendall(LENGTH.pack(len(data)) + data)
-            while True:
-                chunk = peer.recv(1 << 16)
-                if not chunk:
-                    raise EngineError(f"the engine at {address} closed the connection without an answer")
-                for answer in map(parse_control, reader.feed(chunk)):
-                    if answer["t"] == "refused":
-                        raise ModelRefusedError(str(answer.get("reason")), str(answer.get("message")))
-                    if answer["t"] == "ack":
-                        return
-    except OSError as error:
-        raise EngineError(f"no engine answers at {address}: {error}") from error
+        ControlClient(_control_of(place), _ANSWER_SECONDS).call("model", record=record)
+    except EngineRefusedError as error:
+        raise ModelRefusedError(error.reason, str(error)) from error
+
+
+def _control_of(place: str) -> Path:
+    if place == _LOCAL:
+        return control_socket(data_folder())
+    path = Path(place.removeprefix("unix:"))
+    if ":" in place.removeprefix("unix:") or not path.is_absolute():
+        must = f"{_LOCAL}, or the path of an engine's control socket (models do not go to the agents' address any more)"
+        raise ConfigError("--to", place, must)
+    return path

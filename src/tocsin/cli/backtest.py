@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import os
 import re
 import signal
@@ -14,15 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tocsin.cli.limits import add_limit_arguments, read_limits_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
 from tocsin.cli.main import EXIT_ERROR
 from tocsin.cli.registry import add_registry_argument, registry_of
 from tocsin.cli.score import rows_of
 from tocsin.cli.workers import Work, bar_of, in_turn, interrupt, side_by_side
 from tocsin.schemas.errors import ConfigError, ModelRefusedError, TocsinError
+from tocsin.schemas.printable import json_text
 
 if TYPE_CHECKING:
     from tocsin.pipeline.backtest.summary import Case
+    from tocsin.pipeline.recording.limits import ReadLimits
 
 RESULT_NAME = "backtest.json"
 INDEX_NAME = "index.html"
@@ -48,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     text += "one of this command"
     parser.add_argument("--out", metavar="DIR", type=Path, help=text)
+    add_limit_arguments(parser)
     parser.add_argument("--kinds", action="store_true", help="also by kind and by cause")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     add_log_arguments(parser, default_level="warning")
@@ -62,12 +65,14 @@ class BacktestJob:
         sets: the detector sets.
         models: detector -> payload.
         page: file for its page, None: none is wanted.
+        limits: how much of it is read, None: the default.
     """
 
     folder: Path
     sets: tuple[str, ...]
     models: Mapping[str, bytes]
     page: Path | None
+    limits: ReadLimits | None = None
 
 
 def run(args: argparse.Namespace) -> int:
@@ -89,12 +94,16 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         _claim(args.out)
     folders, failed = _folders(args.recordings)
-    jobs = [BacktestJob(folder, sets, models, _page(args.out, number, folder)) for number, folder in enumerate(folders)]
+    limits = read_limits_of(args)
+    jobs = [
+        BacktestJob(folder, sets, models, _page(args.out, number, folder), limits)
+        for number, folder in enumerate(folders)
+    ]
     cases = [*_judged(jobs, args.jobs), *failed]
     for case in cases:
         if case.trial is None:
             print(f"tocsin backtest: {case.folder}: {case.error}", file=sys.stderr)
-    result = json.dumps(to_object(cases))
+    result = json_text(to_object(cases))
     if args.out is not None:
         (args.out / RESULT_NAME).write_text(result + "\n", "utf-8", errors="replace")
         (args.out / INDEX_NAME).write_text(index_page(cases), "utf-8")
@@ -194,11 +203,12 @@ def backtest_one(job: BacktestJob) -> Case:
     from tocsin.pipeline.backtest.summary import Case
     from tocsin.pipeline.backtest.trial import judge
     from tocsin.pipeline.garbage import GARBAGE_THRESHOLDS
+    from tocsin.pipeline.recording.limits import DEFAULT_LIMITS
     from tocsin.pipeline.recording.ops import read_with_ops
 
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     try:
-        recording = read_with_ops(job.folder)
+        recording = read_with_ops(job.folder, job.limits or DEFAULT_LIMITS)
         trial = judge(recording, [runner_of(name, job.models) for name in job.sets])
         if job.page is not None:
             job.page.write_text(case_page(str(job.folder), recording, trial), "utf-8")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 from tocsin.schemas.causes import CAUSES
+from tocsin.schemas.printable import json_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def run(args: argparse.Namespace) -> int:
         {"cause": c.name, "blames": c.blames, "action": c.action.value, "meaning": c.meaning} for c in CAUSES.values()
     ]
     if args.json:
-        print(json.dumps(rows, indent=2))
+        print(json_text(rows, indent=2))
         return 0
     header = {"cause": "CAUSE", "blames": "BLAMES", "action": "ACTION", "meaning": "MEANING"}
     widths = {key: max(len(row[key]) for row in [header, *rows]) for key in header}

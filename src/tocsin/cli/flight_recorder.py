@@ -1,11 +1,11 @@
 """``tocsin flight-recorder DIR``: who stands behind, by PyTorch Flight Recorder dumps."""
 
 import argparse
-import json
 from pathlib import Path
 
 from tocsin.models.hang import HangFinding
 from tocsin.pipeline.flight_recorder import analyse_folder, report
+from tocsin.schemas.printable import json_text, plain
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     """Judge the folder and print the finding."""
     finding = analyse_folder(args.folder, args.world_size)
     if args.json:
-        print(json.dumps(report(finding)))
+        print(json_text(report(finding)))
     else:
         print(text_of(finding))
     return 0
@@ -45,7 +45,7 @@ def text_of(finding: HangFinding) -> str:
         head = f"{who} up the job ({finding.reason})"
     else:
         head = f"the dumps do not show a culprit ({finding.reason})"
-    lines = [head, *(f"  - {line}" for line in finding.evidence)]
+    lines = [head, *(f"  - {plain(line)}" for line in finding.evidence)]
     if finding.victims:
         lines.append(f"  {len(finding.victims)} ranks wait because of others")
     return "\n".join(lines)

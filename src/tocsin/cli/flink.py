@@ -29,6 +29,7 @@ from tocsin.pipeline.flink.options import JobOptions
 from tocsin.pipeline.flink.rest import FlinkRest, Job
 from tocsin.schemas.errors import ConfigError, EngineError, TocsinError
 from tocsin.schemas.kafka_settings import KafkaSettings
+from tocsin.schemas.printable import json_text, plain
 
 if TYPE_CHECKING:
     from tocsin.cli.cluster.submit import Origin, Submission
@@ -266,6 +267,6 @@ def _status(rest: FlinkRest, args: argparse.Namespace) -> int:
         if not all(job.partition("/")):
             raise ConfigError("--job", job, "CLUSTER/JOB")
     found = facts(rest, args.name, args.job)
-    print(json.dumps(found, indent=2) if args.json else "\n".join(describe(found)))
+    print(json_text(found, indent=2) if args.json else "\n".join(map(plain, describe(found))))
     known: dict[str, Any] | None = found["job"]
     return 0 if known is not None and known["is_running"] else 1

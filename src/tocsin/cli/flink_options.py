@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from dataclasses import asdict, fields, replace
 from typing import Any, Final
@@ -11,6 +12,7 @@ from typing import Any, Final
 from tocsin.cli.kafka import add_kafka_arguments
 from tocsin.pipeline.flink.options import LONGEST_INTERVAL_SECONDS, OPTIONS_VARIABLE, JobOptions
 from tocsin.pipeline.flink.sql import STARTS, StreamOptions
+from tocsin.pipeline.identity.signed import SignatureConfig
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.kafka_settings import KafkaSettings
 
@@ -24,8 +26,14 @@ _FLAGS: Final = {
     "slot_count": "parallelism",
     "snapshot_seconds": "snapshot_seconds",
     "canary_seconds": "canary_seconds",
+    "credentials": "credentials",
+    "allow_player": "allow_player",
+    "signing_key": "signing_key",
 }
 """Fields of the options, those of the stream too, and the flags that say them."""
+
+
+_PLAYER: Final = "recordings are played to it: a player speaks for any host (with --credentials: one of that role)"
 
 
 def add_job_arguments(parser: argparse.ArgumentParser, *, is_kept: bool = False) -> None:
@@ -47,14 +55,21 @@ def add_job_arguments(parser: argparse.ArgumentParser, *, is_kept: bool = False)
     add("--parallelism", "N", 1, "slots to use")
     add("--canary-seconds", "S", 0, "so often each job gets a verdict that measures the way to the tables, 0: never")
     add("--snapshot-seconds", "S", 60, "stream seconds between two snapshots of a job's operators")
+    text = "credentials of all hosts, on the TaskManagers' machines: records that none of them signed are refused"
+    add("--credentials", "FILE", os.environ.get("TOCSIN_CREDENTIALS", ""), text)
+    add(
+        "--signing-key", "FILE", "", "sign verdicts with this private key of role engine, on the TaskManagers' machines"
+    )
     text = "where to begin without a savepoint; committed: where the group stood, else latest"
     add("--start", "", "committed", text, choices=tuple(STARTS))
     text = "verdicts in transactions: none comes twice, each comes a checkpoint later"
     if is_kept:
         text += " (default: as the running job has it)"
         parser.add_argument("--exactly-once", action=argparse.BooleanOptionalAction, help=text)
+        parser.add_argument("--allow-player", action=argparse.BooleanOptionalAction, help=_PLAYER)
     else:
         parser.add_argument("--exactly-once", action="store_true", help=text)
+        parser.add_argument("--allow-player", action="store_true", help=_PLAYER)
     shown = "as the running job has it" if is_kept else "<topic prefix>.flink"
     parser.add_argument("--group", metavar="NAME", help=f"consumer group (default: {shown})")
     text = "how long it may take until all parts run, checkpoints not counted (default: %(default)s)"
@@ -83,7 +98,13 @@ def job_options(args: argparse.Namespace, settings: KafkaSettings) -> JobOptions
         is_exactly_once=args.exactly_once,
     )
     return JobOptions(
-        stream, args.name, args.checkpoint_seconds, args.parallelism, args.snapshot_seconds, args.canary_seconds
+        stream,
+        args.name,
+        args.checkpoint_seconds,
+        args.parallelism,
+        args.snapshot_seconds,
+        args.canary_seconds,
+        signatures=SignatureConfig(args.credentials, args.allow_player, args.signing_key),
     )
 
 
@@ -102,7 +123,8 @@ def running_options(shown: str) -> JobOptions:
         kept = {name: value for name, value in data.items() if name in known}
         if stream.is_exactly_once and kept.get("checkpoint_seconds", 0.0) > LONGEST_INTERVAL_SECONDS:
             kept["checkpoint_seconds"] = LONGEST_INTERVAL_SECONDS  # as it is from now on: earlier versions took more
-        return JobOptions(**{**kept, "stream": stream})
+        signatures = SignatureConfig(**kept.pop("signatures", {}))
+        return JobOptions(**{**kept, "stream": stream, "signatures": signatures})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(OPTIONS_VARIABLE, shown[:200], "what 'tocsin flink submit' writes") from error
 
@@ -153,7 +175,7 @@ def unknown_names(shown: str) -> list[str]:
 
 def _flat(options: JobOptions) -> dict[str, Any]:
     every = asdict(options)
-    every |= every["stream"]
+    every |= every["stream"] | every["signatures"]
     return {name: every[name] for name in _FLAGS}
 
 

@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from tocsin.cli.database import add_database_arguments, database, database_of
+from tocsin.cli.main import EXIT_ERROR
+from tocsin.cli.ticks import engine_ticks
 from tocsin.pipeline.stores.clickhouse_address import ClickHouseAddress
+from tocsin.pipeline.stores.user_queries import incidents_query
+from tocsin.schemas.printable import json_text, plain
 
 MAX_SHOWN_COUNT = 1000
 """Newest incidents shown."""
 MAX_EVIDENCE_COUNT = 6
 """Sentences of evidence shown; --json has all."""
-
-_QUERY = "SELECT * FROM tocsin.{view} {where} ORDER BY since DESC, verdict_id LIMIT {limit}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,10 +35,11 @@ def run(args: argparse.Namespace) -> int:
     incidents = fetch(data, address, everything=args.all, job_id=args.job)
     if args.json:
         for incident in incidents:
-            print(json.dumps(incident))
-        return 0
-    print(render(incidents, everything=args.all, job_id=args.job))
-    return 0
+            print(json_text(incident))
+    else:
+        print(render(incidents, everything=args.all, job_id=args.job))
+    is_judged = address is not None or engine_ticks(data, "incidents")
+    return 0 if is_judged else EXIT_ERROR
 
 
 def fetch(
@@ -48,17 +51,15 @@ def fetch(
         StoreError: there is no database, or it cannot be read.
         EngineError: an engine runs and does not answer.
     """
-    # Hexadecimal digits end no literal: the job's name is data, whatever it holds.
-    job = "" if job_id is None else f"WHERE job = unhex('{job_id.encode('utf-8', 'replace').hex()}')"
-    view = "incidents_all" if everything else "incidents_current"
+    query = incidents_query(everything=everything, job_id=job_id, limit=MAX_SHOWN_COUNT)
     with database(data, address) as ask:
-        answer = ask(_QUERY.format(view=view, where=job, limit=MAX_SHOWN_COUNT), "JSONEachRow")
+        answer = ask(query, "JSONEachRow")
     return [json.loads(line) for line in answer.splitlines()]
 
 
 def render(incidents: Sequence[Mapping[str, Any]], *, everything: bool = False, job_id: str | None = None) -> str:
     """All incidents as blocks for a human."""
-    of_job = "" if job_id is None else f" in job {job_id}"
+    of_job = "" if job_id is None else f" in job {plain(job_id)}"
     if not incidents:
         return f"nothing was ever wrong{of_job}" if everything else f"nothing is wrong now{of_job}"
     count = f"{len(incidents)} incident{'s' if len(incidents) > 1 else ''}"
@@ -75,7 +76,7 @@ def render_one(incident: Mapping[str, Any]) -> str:
     more_count = len(evidence) - MAX_EVIDENCE_COUNT
     shown = evidence[:MAX_EVIDENCE_COUNT] + ([f"… and {more_count} more: --json"] if more_count > 0 else [])
     lines = [
-        incident["summary"],
+        plain(incident["summary"]),
         *_field("what", f"{incident['what']} ({incident['state']})"),
         *_field("since", f"{str(incident['since'])[:19]} UTC"),
         *_field("machine", f"{incident['machine']}{ranks}"),
@@ -91,4 +92,4 @@ def render_one(incident: Mapping[str, Any]) -> str:
 
 def _field(name: str, *values: str) -> list[str]:
     """One labelled value, or several below each other."""
-    return [f"  {name if index == 0 else '':<11}{value}" for index, value in enumerate(values)]
+    return [f"  {name if index == 0 else '':<11}{plain(value)}" for index, value in enumerate(values)]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import sys
 import time
+
+from tocsin.schemas.printable import json_text, plain
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -51,10 +52,10 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Format one record."""
         when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        fields = "".join(f" {key}={json.dumps(value, default=str)}" for key, value in extras(record).items())
-        text = f"{when}.{int(record.msecs):03d}Z {record.levelname} {record.name} {record.getMessage()}{fields}"
+        fields = "".join(f" {plain(key)}={json_text(value, default=str)}" for key, value in extras(record).items())
+        text = f"{when}.{int(record.msecs):03d}Z {record.levelname} {record.name} {plain(record.getMessage())}{fields}"
         if record.exc_info:
-            text += "\n" + self.formatException(record.exc_info)
+            text += "\n" + plain(self.formatException(record.exc_info), kept="\n")
         return text
 
 
@@ -72,4 +73,4 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry, default=str)
+        return json_text(entry, default=str)

@@ -26,7 +26,9 @@ from types import MappingProxyType
 from typing import Protocol, cast
 
 from tocsin import __version__
+from tocsin.cli.terminal import guarded
 from tocsin.schemas.errors import TocsinError
+from tocsin.schemas.printable import plain
 
 EXIT_ERROR = 2
 EXIT_MISSING_EXTRA = 3
@@ -45,6 +47,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "incidents": ("tocsin.cli.incidents", "list incidents: what, since when, where, why, what was done"),
         "sql": ("tocsin.cli.sql", "ask the incident database in SQL"),
         "status": ("tocsin.cli.status", "what reports and what does not: why is there no verdict?"),
+        "token": ("tocsin.cli.token", "credentials of hosts: issue, list, rotate, revoke"),
         "causes": ("tocsin.cli.causes", "list the causes that a verdict can name"),
         "flight-recorder": (
             "tocsin.cli.flight_recorder",
@@ -103,7 +106,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: from argparse, for ``--help``, ``--version`` (status 0) and wrong usage (status 2).
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    with guarded():
+        return _main(list(sys.argv[1:] if argv is None else argv))
+
+
+def _main(arguments: list[str]) -> int:
     if not arguments or arguments[0].startswith("-"):
         parser = front_parser()
         parser.parse_args(arguments)
@@ -126,7 +133,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         extra = EXTRA_OF_PACKAGE.get(package)
         if extra is None:
             raise
-        return fail(f"tocsin {name} needs {package}: pip install 'tocsin[{extra}]'", EXIT_MISSING_EXTRA)
+        return fail(
+            f"tocsin {name} needs {package}: in a checkout of tocsin run pip install '.[{extra}]'", EXIT_MISSING_EXTRA
+        )
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return status
@@ -164,5 +173,5 @@ def unknown_command(name: str) -> str:
 
 def fail(message: str, status: int) -> int:
     """Print one line on stderr and return the exit status."""
-    print(message, file=sys.stderr)
+    print(plain(message, kept="\n").replace("\n", "\n  "), file=sys.stderr)  # what is quoted begins no line of ours
     return status

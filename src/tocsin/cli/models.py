@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -22,6 +21,7 @@ from tocsin.schemas.model_announcement import (
     content_hash,
     withdrawal,
 )
+from tocsin.schemas.printable import json_text, plain
 
 if TYPE_CHECKING:
     from tocsin.pipeline.registry import ModelCard, Registry
@@ -92,13 +92,13 @@ def _list(args: argparse.Namespace) -> int:
             bad.append(f"{error} (promote another one with --force)")
     rows = [_row(registry, card, current.get(card.detector), bad) for card in cards]
     if args.json:
-        print(json.dumps(rows))
+        print(json_text(rows))
     elif rows:
         print(_table(rows))
     else:
         print(f"no models{f' of {args.detector}' if args.detector else ''} in {registry.where}")
     for text in bad:
-        print(f"tocsin models: {text}", file=sys.stderr)
+        print(plain(f"tocsin models: {text}"), file=sys.stderr)
     return EXIT_ERROR if bad else 0
 
 
@@ -132,7 +132,7 @@ def _row(registry: Registry, card: ModelCard, current: str | None, bad: list[str
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     """For people: of the figures, those that tell models apart."""
     head = ("DETECTOR", "VERSION", "STATE", "FORMAT", "TRAINED", "RECORDINGS", "FAULTS", "F1", "VALIDATED F1")
-    lines = [head, *(_cells(row) for row in rows)]
+    lines = [head, *(tuple(map(plain, _cells(row))) for row in rows)]
     widths = [max(len(line[index]) for line in lines) for index in range(len(head))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
@@ -162,7 +162,7 @@ def _show(args: argparse.Namespace) -> int:
     found: dict[str, Any] = {**asdict(card), "bytes": size, "refused": registry.refusal(args.detector, version)}
     if promotion is not None and promotion.version == version:
         found["promoted"] = asdict(promotion)
-    print(json.dumps(found) if args.json else "\n".join(_lines(found)))
+    print(json_text(found) if args.json else "\n".join(_lines(found)))
     return 0
 
 
@@ -170,9 +170,9 @@ def _lines(values: Mapping[str, Any], indent: str = "") -> list[str]:
     lines = []
     for key, value in values.items():
         if isinstance(value, dict):
-            lines += [f"{indent}{key}:", *_lines(value, indent + "  ")] if value else []
+            lines += [f"{indent}{plain(key)}:", *_lines(value, indent + "  ")] if value else []
         elif value is not None and value != "":
-            lines.append(f"{indent}{key}: {_shown(value)}")
+            lines.append(f"{indent}{plain(key)}: {plain(_shown(value))}")
     return lines
 
 

@@ -77,6 +77,23 @@ def runtime_folder() -> Path:
     return shared
 
 
+def credentials_file(data: Path) -> Path:
+    """The file of all hosts' credentials in an engine's data folder."""
+    return data / "credentials.json"
+
+
+def local_token_files(port: int) -> tuple[Path, ...]:
+    """Where an engine that listens on a TCP port leaves the token for agents of its own user.
+
+    The engine takes the first that it can write, agents the first that exists.
+    """
+    name = f"engine-{port}.json"
+    named, own = _environment_path("XDG_RUNTIME_DIR"), Path(f"/run/user/{os.getuid()}")
+    folders = [folder / "tocsin" for folder in (named, own) if folder and folder.is_absolute() and folder.is_dir()]
+    shared = Path(f"/tmp/tocsin-{os.getuid()}")  # noqa: S108  # made for the owner only, and checked
+    return tuple(dict.fromkeys(folder / name for folder in (*folders, Path("/run/tocsin"), shared)))
+
+
 def _environment_path(name: str) -> Path | None:
     value = os.environ.get(name, "")
     return Path(value) if value else None

@@ -13,6 +13,7 @@ from tocsin.cli.announcing import add_announcing_arguments, check, is_addressed,
 from tocsin.cli.registry import registry_of
 from tocsin.cli.workers import bar_of, interrupt, shared_out
 from tocsin.schemas.errors import ConfigError, EngineError, ModelRefusedError, RegistryError
+from tocsin.schemas.printable import plain
 
 if TYPE_CHECKING:
     from tocsin.pipeline.registry import ModelCard, Promotion, Registry
@@ -89,7 +90,7 @@ def promote(args: argparse.Namespace) -> int:
     before = _before(args, registry)
     name = f"{args.detector} {args.version}"
     if before.version == args.version:
-        print(f"{name}: is the current one already")
+        print(plain(f"{name}: is the current one already"))
     else:
         figures = _figures(args, registry, before)
         if figures is None:
@@ -97,7 +98,7 @@ def promote(args: argparse.Namespace) -> int:
         if not before.is_garbled:
             registry.check_unchanged(args.detector, before.promotion)
         registry.promote(args.detector, args.version, figures, is_forced=before.is_garbled)
-        print(f"{name}: promoted (before: {before.version})")
+        print(plain(f"{name}: promoted (before: {before.version})"))
     if is_announced:
         try:
             send(args, announce)
@@ -123,7 +124,7 @@ def _before(args: argparse.Namespace, registry: Registry) -> _Before:
         if not args.force:
             text = f"cannot be read: {error} (with --force another one is promoted in its place)"
             raise RegistryError(error.reason, f"the current model of {args.detector}", text) from error
-        print(f"in spite of ({_UNREADABLE}): {error}", file=sys.stderr)
+        print(plain(f"in spite of ({_UNREADABLE}): {error}"), file=sys.stderr)
         return before._replace(trouble=str(error))
     return before._replace(card=card)
 
@@ -143,11 +144,11 @@ def _figures(args: argparse.Namespace, registry: Registry, before: _Before) -> d
     fingerprint = fingerprint_of(folders)
     is_own_data = new.training.get("fingerprint") == fingerprint
     if is_own_data:
-        print(f"{args.version} was trained on these very recordings: its figures flatter it", file=sys.stderr)
+        print(plain(f"{args.version} was trained on these very recordings: its figures flatter it"), file=sys.stderr)
     comparison = _compare(args, registry, (before.card, new), folders)
     print(table_of(comparison, against or "", args.version))
     for one in comparison.shortfalls:
-        print(f"{'in spite of' if args.force else 'refused'} ({one.reason.value}): {one.text}")
+        print(plain(f"{'in spite of' if args.force else 'refused'} ({one.reason.value}): {one.text}"))
     if comparison.shortfalls and not args.force:
         return None
     told = {"against": against, "fingerprint": fingerprint, "trained_on_them": is_own_data}

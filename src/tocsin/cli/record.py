@@ -17,6 +17,7 @@ from tocsin.cli.kafka import add_kafka_arguments, settings_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
 from tocsin.cli.paths import add_data_argument, control_socket, data_folder
 from tocsin.schemas.errors import ConfigError, EngineError
+from tocsin.schemas.printable import plain
 
 _NS_PER_SECOND = 1_000_000_000
 
@@ -79,9 +80,12 @@ def run(args: argparse.Namespace) -> int:
     seconds = (manifest.end_ns - manifest.start_ns) / _NS_PER_SECOND
     if not seconds:
         job = f"job {args.job}" if args.job else "any job"
-        print(f"tocsin record: nothing was heard of {job}: {folder} holds a manifest and nothing else", file=sys.stderr)
+        print(
+            plain(f"tocsin record: nothing was heard of {job}: {folder} holds a manifest and nothing else"),
+            file=sys.stderr,
+        )
         return 1
-    print(f"recorded {seconds:.0f} s of job {manifest.job_id}: tocsin replay {folder}")
+    print(plain(f"recorded {seconds:.0f} s of job {manifest.job_id}: tocsin replay {folder}"))
     return 0
 
 
@@ -96,7 +100,7 @@ def _follow(
         if not begun_seconds:
             begun_seconds = time.monotonic()
             end = f"for {limit_seconds:g} s" if limit_seconds else "Ctrl-C ends it"
-            print(f"recording {answer['job_id'] or 'the next job'} into {folder}, {end}", flush=True)
+            print(plain(f"recording {answer['job_id'] or 'the next job'} into {folder}, {end}"), flush=True)
         told = answer
         if limit_seconds and time.monotonic() - begun_seconds >= limit_seconds:
             over.set()
@@ -141,7 +145,7 @@ def _from_kafka(args: argparse.Namespace) -> int:
     )
     count = done.record_count + (0 if args.drop_late else done.late_count)
     bad = f", {done.undecodable.total()} could not be read" if done.undecodable else ""
-    print(f"recorded {count} records of {job_id}{late}{bad}: tocsin replay {args.folder}")
+    print(plain(f"recorded {count} records of {job_id}{late}{bad}: tocsin replay {args.folder}"))
     return 0
 
 

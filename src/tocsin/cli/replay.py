@@ -12,13 +12,20 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+from tocsin.cli.identity import add_signer_argument, signer_of
 from tocsin.cli.kafka import add_kafka_arguments, settings_of
+from tocsin.cli.limits import add_limit_arguments, read_limits_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
 from tocsin.cli.workers import Work, bar_of, interrupt, side_by_side
 from tocsin.pipeline.garbage import GARBAGE_THRESHOLDS
+from tocsin.schemas.credentials import Role
 from tocsin.schemas.errors import ConfigError, TocsinError
+from tocsin.schemas.printable import plain
+
+if TYPE_CHECKING:
+    from tocsin.pipeline.recording.limits import ReadLimits
 
 _NS_PER_SECOND = 1_000_000_000
 _REDRAW_SECONDS = 0.1
@@ -36,6 +43,7 @@ class ReplayJob:
         shuffle_seed: order within the lateness, None: as recorded.
         speed: recording seconds per second, 0: as fast as possible.
         bar: draw a progress bar on stderr.
+        limits: how much of it is read, None: the default.
     """
 
     folder: Path
@@ -43,6 +51,7 @@ class ReplayJob:
     shuffle_seed: int | None
     speed: float
     bar: bool = False
+    limits: "ReadLimits | None" = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,6 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add(parser, "--verdicts", "FILE", Path, text)
     text = "judge nothing here: send the records, with ticks in recording time, to these brokers (one folder)"
     add_kafka_arguments(parser, "--to-kafka", text)
+    add_signer_argument(parser, Role.PLAYER.value)
+    add_limit_arguments(parser)
     add_log_arguments(parser, default_level="warning")
 
 
@@ -67,7 +78,7 @@ def _add(  # one line an argument
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replay every folder; 2 when one of them cannot be read (the others are replayed all the same)."""
+    """Replay every folder; 2 when one of them cannot be read, or an operator raised (the others are replayed)."""
     set_up_logs(args)
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     signal.signal(signal.SIGTERM, interrupt)  # as Ctrl-C: nothing half written stays
@@ -80,9 +91,9 @@ def run(args: argparse.Namespace) -> int:
     bar = sys.stderr.isatty()
     if args.kafka:
         return _to_kafka(args, bar=bar)
-    alone = len(args.folders) == 1
+    alone, limits = len(args.folders) == 1, read_limits_of(args)
     jobs = [
-        ReplayJob(folder, args.verdicts or folder / "verdicts.jsonl", args.shuffle, args.speed, bar and alone)
+        ReplayJob(folder, args.verdicts or folder / "verdicts.jsonl", args.shuffle, args.speed, bar and alone, limits)
         for folder in args.folders
     ]
     if alone:
@@ -100,12 +111,14 @@ def _to_kafka(args: argparse.Namespace, *, bar: bool) -> int:
     from tocsin.pipeline.recording.replay import ReplayConfig
 
     folder = args.folders[0]
-    recording = read_recording(folder)
+    recording = read_recording(folder, read_limits_of(args))
     job = ReplayJob(folder, folder, args.shuffle, args.speed, bar)
     pace = Pace(recording.manifest.start_ns, recording.manifest.end_ns, job)
-    played = play(recording, settings, args.topic_prefix, ReplayConfig(shuffle_seed=args.shuffle), pace.on_second)
+    config, signer = ReplayConfig(shuffle_seed=args.shuffle), signer_of(args, Role.PLAYER)
+    played = play(recording, settings, args.topic_prefix, config, pace.on_second, signer)
     pace.end()
-    print(f"{folder}: {played.record_count} records and {played.tick_count} s of ticks sent to {args.topic_prefix}.*")
+    sent = f"{played.record_count} records and {played.tick_count} s of ticks sent to {args.topic_prefix}.*"
+    print(plain(f"{folder}: {sent}"))
     return 0
 
 
@@ -120,6 +133,7 @@ class Result:
         absent: inputs that the recording does not hold: what needs them is not judged.
         notes: what was passed over, a sentence each.
         reason: why nothing of it could be judged, "" = something was.
+        failures: seconds in which an operator raised: the job began anew there, as it would have live.
     """
 
     folder: Path
@@ -128,17 +142,20 @@ class Result:
     absent: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     reason: str = ""
+    failures: tuple[str, ...] = ()
 
 
 def _report(results: Sequence[Result]) -> int:
     for result in results:
         for note in result.notes:
-            print(f"tocsin replay: {result.folder}: {note}", file=sys.stderr)
+            print(plain(f"tocsin replay: {result.folder}: {note}"), file=sys.stderr)
         if result.error:
-            print(f"tocsin replay: {result.folder}: {result.error}", file=sys.stderr)
+            print(plain(f"tocsin replay: {result.folder}: {result.error}"), file=sys.stderr)
             continue
-        print(f"{result.folder}: {result.line_count} verdict lines{_how_judged(result)}")
-    return 2 if any(result.error for result in results) else 0
+        for failure in result.failures[:_SHOWN_REASONS]:
+            print(plain(f"tocsin replay: {result.folder}: operator_failed: {failure}"), file=sys.stderr)
+        print(plain(f"{result.folder}: {result.line_count} verdict lines{_how_judged(result)}"))
+    return 2 if any(result.error or result.failures for result in results) else 0
 
 
 def _how_judged(result: Result) -> str:
@@ -151,13 +168,14 @@ def _how_judged(result: Result) -> str:
 
 def replay_one(job: ReplayJob) -> Result:
     """Replay one folder and write its verdicts."""
+    from tocsin.pipeline.recording.limits import DEFAULT_LIMITS
     from tocsin.pipeline.recording.notes import notes_of
     from tocsin.pipeline.recording.reader import read_recording
     from tocsin.pipeline.recording.replay import ReplayConfig, replay_whole, verdict_lines
 
     refused = Counter[str]()
     try:
-        recording = read_recording(job.folder)
+        recording = read_recording(job.folder, job.limits or DEFAULT_LIMITS)
         with _file_for(job.verdicts) as file:
             pace = Pace(recording.manifest.start_ns, recording.manifest.end_ns, job)
             config = ReplayConfig(shuffle_seed=job.shuffle_seed)
@@ -170,7 +188,7 @@ def replay_one(job: ReplayJob) -> Result:
     notes = (*notes_of(recording), *left_out)
     absent = tuple(name for name in _INPUTS if name not in recording.tables)
     reason = "" if replayed.reason is None else replayed.reason.value
-    return Result(job.folder, len(replayed.verdicts), "", absent, notes, reason)
+    return Result(job.folder, len(replayed.verdicts), "", absent, notes, reason, replayed.failures)
 
 
 @contextlib.contextmanager

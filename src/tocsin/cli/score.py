@@ -1,13 +1,14 @@
 """``tocsin score FOLDER …``: verdicts against truth."""
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
+from tocsin.cli.limits import add_limit_arguments, read_limits_of
 from tocsin.cli.main import EXIT_ERROR
 from tocsin.pipeline.recording.score import FolderScore, Score, add_up, by_kind, score_folder
 from tocsin.schemas.errors import TocsinError
+from tocsin.schemas.printable import json_text, plain
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,18 +21,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="recording with truth.json and verdicts.jsonl (see 'tocsin replay')",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    add_limit_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Score the folders and print the table; 2 when one of them cannot be scored (the others are all the same)."""
     scores: list[FolderScore] = []
-    failed_count = 0
+    failed_count, limits = 0, read_limits_of(args)
     for folder in args.folders:
         try:
-            scores.append(score_folder(folder))
+            scores.append(score_folder(folder, limits))
         except (TocsinError, OSError) as error:
             failed_count += 1
-            print(f"tocsin score: {folder}: {error}", file=sys.stderr)
+            print(plain(f"tocsin score: {folder}: {error}"), file=sys.stderr)
     if not scores:
         return EXIT_ERROR
     total, causes = add_up(scores)
@@ -42,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
             "kinds": {name: score.to_object() for name, score in kinds.items()},
             "causes": {name: score.to_object() for name, score in causes.items()},
         }
-        print(json.dumps(found))
+        print(json_text(found))
     else:
         print(table_of(total, causes, kinds))
     return EXIT_ERROR if failed_count else 0
@@ -65,6 +67,7 @@ def table_of(total: Score, causes: dict[str, Score], kinds: dict[str, Score] | N
 
 def rows_of(title: str, scores: dict[str, Score]) -> list[str]:
     """A table by kind or cause; it names itself by its title."""
+    scores = {plain(name): score for name, score in scores.items()}
     width = max(len(name) for name in (title, *scores))
     lines = [f"{title:{width}}  faults  hits  recall  cause right  median s   90 % s"]
     for name, score in scores.items():

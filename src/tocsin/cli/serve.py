@@ -12,17 +12,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tocsin.cli.database import add_clickhouse_argument, address_of
+from tocsin.cli.identity import add_gate_arguments, gate_of, local_token, tls_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
+from tocsin.cli.main import EXIT_ERROR
 from tocsin.cli.paths import add_data_argument, control_socket, data_folder, database_folder
 from tocsin.pipeline.garbage import GARBAGE_THRESHOLDS
 from tocsin.pipeline.stores.clickhouse_address import ClickHouseAddress
-from tocsin.schemas.errors import ConfigError, StoreAwayError
+from tocsin.schemas.errors import ConfigError, EngineError, StoreAwayError
+from tocsin.schemas.private_files import make_private_folder
 
 if TYPE_CHECKING:  # numpy comes with them: only who runs the engine pays
+    from tocsin.pipeline.service import EngineService
     from tocsin.pipeline.store_writer import StoreWriter
     from tocsin.pipeline.stores.sql_store import SqlStore
 
+_LONGEST_HOLD_SECONDS = 86_400
 DEFAULT_LISTEN = "127.0.0.1:4440"
+DEFAULT_METRICS_LISTEN = "127.0.0.1:9443"
+_LOOK_SECONDS = 1.0
+_END_SECONDS = 45.0
+"""An engine of which a thread died may not come to an orderly end: then it ends without one."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,9 +43,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=os.environ.get("TOCSIN_LISTEN", DEFAULT_LISTEN),
         help="where agents connect: unix:PATH or HOST:PORT [env: TOCSIN_LISTEN] (default: %(default)s)",
     )
+    parser.add_argument(
+        "--state",
+        type=Path,
+        metavar="DIR",
+        default=os.environ.get("TOCSIN_STATE") or None,
+        help="folder of the engine's state, with which a restart goes on [env: TOCSIN_STATE]"
+        " (default: state in the data folder)",
+    )
     parser.add_argument("--control", type=Path, help="control socket (default: control.sock in the data folder)")
-    parser.add_argument("--metrics-listen", metavar="HOST:PORT", help="serve /metrics and /healthz there")
+    parser.add_argument(
+        "--metrics-listen",
+        metavar="HOST:PORT",
+        default=os.environ.get("TOCSIN_METRICS_LISTEN", DEFAULT_METRICS_LISTEN),
+        help="serve /metrics, /healthz and /readyz there; several separated by commas, '': nowhere"
+        " [env: TOCSIN_METRICS_LISTEN] (default: %(default)s)",
+    )
+    add_gate_arguments(parser)
+    parser.add_argument(
+        "--hold",
+        nargs=2,
+        type=_seconds,
+        default=(300, 600),
+        metavar=("START", "CHANGE"),
+        help="a drain or evict waits for so many seconds after this engine began, and after a machine's ranks or a "
+        "job's model were changed (default: 300 600)",
+    )
     add_log_arguments(parser)
+
+
+def _seconds(text: str) -> int:
+    if not text.isdecimal() or int(text) > _LONGEST_HOLD_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a number of seconds from 0 to {_LONGEST_HOLD_SECONDS}")
+    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,36 +83,67 @@ def run(args: argparse.Namespace) -> int:
     set_up_logs(args)
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     # chDB and numpy take half a second: only this command pays.
-    from tocsin.collectors.metrics_page import MetricsPage
+    from tocsin.pipeline.embedded import EngineConfig, played
+    from tocsin.pipeline.limits import raise_descriptor_limit
+    from tocsin.pipeline.proposals import HoldRules
+    from tocsin.pipeline.recovery import RecoveryConfig
+    from tocsin.pipeline.server_config import ServerConfig
     from tocsin.pipeline.service import EngineService, ServiceConfig
 
+    raise_descriptor_limit()
     address = address_of(args)
     folder = data_folder(args.data)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
     except OSError as error:
         raise ConfigError("--data", str(folder), f"a folder that can be made ({error.strerror or error})") from error
+    gate = gate_of(args, folder)
+    server = ServerConfig(gate=gate, tls=tls_of(args))
     store, writer = _database(folder, address)
     try:
-        config = ServiceConfig(args.listen, args.control or control_socket(folder), folder, folder)
+        config = ServiceConfig(
+            args.listen,
+            args.control or control_socket(folder),
+            folder,
+            folder,
+            played(EngineConfig()) if args.allow_player else EngineConfig(),
+            hold=HoldRules(*args.hold),
+            server=server,
+            recovery=RecoveryConfig(Path(args.state or folder / "state")),
+        )
         service = EngineService(config, store, writer=writer)
-        stop = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.set())
-        service.start()
-        page = None
-        if args.metrics_listen:
-            page = MetricsPage(args.metrics_listen, service.families, service.health)
-            page.start()
-        where = address or folder
-        print(f"tocsin serve: agents on {service.server.address}, incidents in {where}", file=sys.stderr, flush=True)
-        stop.wait()
-        if page is not None:
-            page.close()
-        service.stop()
+        with local_token(gate, service.server.address):
+            words = _serve_until_told(service, args.metrics_listen, str(address or folder))
     finally:
         store.close()
+    if words:
+        raise EngineError(f"{words}: the engine has ended, for it could not do its work; see its log, start it anew")
     return 0
+
+
+def _serve_until_told(service: EngineService, metrics_listen: str, where: str) -> str:
+    """Serve until a signal comes or a thread dies; returns which thread and why, "" = a signal came."""
+    from tocsin.collectors.metrics_page import Pages
+
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    pages = Pages(metrics_listen, service.families, service.health, service.ready)
+    service.pages = pages.words
+    service.start()
+    pages.start()
+    print(f"tocsin serve: agents on {service.server.address}, incidents in {where}", file=sys.stderr, flush=True)
+    words = ""
+    while not words and not stop.wait(_LOOK_SECONDS):
+        words = service.death()
+    if words:
+        print(f"tocsin serve: {words}", file=sys.stderr, flush=True)
+        killer = threading.Timer(_END_SECONDS, os._exit, (EXIT_ERROR,))
+        killer.daemon = True
+        killer.start()
+    pages.close()
+    service.stop()
+    return words
 
 
 def _database(folder: Path, address: ClickHouseAddress | None) -> tuple[SqlStore, StoreWriter]:
@@ -97,7 +167,7 @@ def _database(folder: Path, address: ClickHouseAddress | None) -> tuple[SqlStore
         open_verdicts = OpenVerdicts(folder / "open-verdicts.json")
     is_prepared = True
     try:
-        prepare(store, open_verdicts)
+        prepare(store)
     except StoreAwayError as error:
         print(f"tocsin serve: {error}; verdicts wait in memory until it does", file=sys.stderr, flush=True)
         is_prepared = False

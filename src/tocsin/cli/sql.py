@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from tocsin.cli.database import add_database_arguments, database, database_of
+from tocsin.schemas.printable import plain
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +22,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the answer as the database formats it."""
     with database(*database_of(args)) as ask:
         answer = ask(args.query, args.format)
+    if sys.stdout.isatty():  # a format that is no text, or an engine of another version
+        answer = plain(answer.decode("utf-8", "backslashreplace"), kept="\n\t").encode()
     sys.stdout.flush()
     sys.stdout.buffer.write(answer)
     sys.stdout.buffer.flush()

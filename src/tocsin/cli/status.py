@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
+from collections.abc import Iterator
 from typing import Any
 
+from tocsin.cli.main import EXIT_ERROR
 from tocsin.cli.paths import add_data_argument, control_socket, data_folder
-from tocsin.pipeline.control import ControlClient
-from tocsin.schemas.records import IDLE_JOB_ID
+from tocsin.cli.ticks import engine_ticks
+from tocsin.pipeline.control import ANSWER_TIMEOUT_SECONDS, ControlClient
+from tocsin.schemas.printable import json_text, plain
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import IDLE_JOB_ID, NS_PER_SECOND
 
 _MEANING = {
     "too_few_peers": "fewer than three peers of a role: a comparison cannot say which one moved",
@@ -44,6 +48,8 @@ _MEANING = {
 _HOOK = {True: "present", False: "absent: no step records, only events and silence can speak"}
 _METRIC_SLICE_SECONDS = 7
 """One metric slice, its lateness and the way."""
+_STANDING_SECONDS = 5.0
+"""How long an engine that does not tick is waited for: it may hold what the answer needs."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,18 +61,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Ask the running engine and print."""
-    client = ControlClient(control_socket(data_folder(args.data)))
+    data = data_folder(args.data)
+    ticks = engine_ticks(data, "status")
+    client = ControlClient(control_socket(data), ANSWER_TIMEOUT_SECONDS if ticks else _STANDING_SECONDS)
     answer = client.call("status", **({"job_id": args.job} if args.job else {}))
     if args.json:
-        print(json.dumps(answer, indent=2))
-        return 0
+        print(json_text(answer, indent=2))
+        return 0 if ticks else EXIT_ERROR
+    status = _show(args, answer)
+    return status if ticks else EXIT_ERROR
+
+
+def _show(args: argparse.Namespace, answer: dict[str, Any]) -> int:
+    for line in _engine_lines(answer):
+        print(plain(line))
     refused = answer.get("server", {}).get("refused_clock_ahead", 0)
     if refused:
         print(f"refused   {refused} records from the future: a host's clock is ahead (its agent corrects its stamps)")
     if not answer["jobs"]:
-        what = f"job {args.job}" if args.job else "any job"
+        what = f"job {plain(args.job)}" if args.job else "any job"
         print(f"The engine runs and has heard nothing of {what}.")
-        print(f"Connected agents: {', '.join(answer['connected_hosts']) or 'none'}.")
+        print(f"Connected agents: {', '.join(map(plain, answer['connected_hosts'])) or 'none'}.")
         _print_models(answer)
         return 1 if args.job else 0
     for job in answer["jobs"]:
@@ -77,16 +92,36 @@ def run(args: argparse.Namespace) -> int:
             print(f"idle      {len(fresh)} hosts without a job: watched, never judged")
             continue
         for line in describe(job, answer["connected_hosts"]):
-            print(line)
+            print(plain(line))
     _print_models(answer)
     for letter in answer["dead_letters"]:
-        print(f"dead letter from {letter['host'] or '?'}: {letter['reason']}: {letter['message']}")
+        print(plain(f"dead letter from {letter['host'] or '?'}: {letter['reason']}: {letter['message']}"))
     return 0
+
+
+def _engine_lines(answer: dict[str, Any]) -> Iterator[str]:
+    """The lines for the engine itself: its newest tick, and what is not as it should be."""
+    yield f"engine    newest tick {answer['tick_age_seconds']:.1f} s old, {answer['live']}"
+    if not answer["is_ready"]:
+        yield f"engine    not ready: {answer['ready']}"
+    for page in answer["pages"]:
+        if page.startswith("none"):
+            yield f"engine    no metrics page: {page.removeprefix('none: ')}"
+    for event in answer["events"]:
+        seconds = max(0.0, (answer["now_ns"] or 0) - event["ts_ns"]) / NS_PER_SECOND
+        if event["name"] == Reason.CLOCK_JUMPED:
+            whose = "its hosts show that its own clock is wrong" if event["follows_hosts"] else "its clock was set"
+            text = f"{whose}, its time changed by {event['jump_seconds']:+.1f} s: all jobs began anew"
+        else:
+            text = f"{event['name']} in job {event['job']}: {event['error']}"
+        yield f"engine    {seconds:.0f} s ago: {text}"
+    if answer["letters_dropped"]:
+        yield f"engine    {answer['letters_dropped']} dead letters and late records were not kept: too many"
 
 
 def _print_models(answer: dict[str, Any]) -> None:
     for model in answer.get("models", ()):
-        print(f"model     {model['detector']} {model['version']}: {model['state']}")
+        print(plain(f"model     {model['detector']} {model['version']}: {model['state']}"))
 
 
 def describe(job: dict[str, Any], connected: list[str]) -> list[str]:

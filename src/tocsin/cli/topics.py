@@ -4,6 +4,7 @@ import argparse
 
 from tocsin.cli.kafka import add_kafka_arguments, settings_of
 from tocsin.schemas.errors import ConfigError
+from tocsin.schemas.printable import plain
 
 _HOUR_SECONDS = 3600.0
 
@@ -43,10 +44,10 @@ def run(args: argparse.Namespace) -> int:
     differences = topics.apply(settings, wish) if args.what == "apply" else topics.check(settings, wish)
     for difference in differences:
         done = "created" if difference.what == "missing" else f"{difference.what}: {difference.wanted}"
-        print(f"{difference.topic}: {done}" if args.what == "apply" else difference)
+        print(plain(f"{difference.topic}: {done}" if args.what == "apply" else difference))
     count = len(wish.topics())
     if not differences:
-        print(f"{count} topics are as they should be")
+        print(plain(f"{count} topics are as they should be"))
     elif args.what == "check":
         print("'tocsin topics apply' makes them so")
     return 1 if differences and args.what == "check" else 0

@@ -17,9 +17,11 @@ from tocsin.cli.kafka import add_kafka_arguments, settings_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
 from tocsin.cli.record import when_ns
 from tocsin.cli.registry import add_registry_argument, registry_of
+from tocsin.cli.terminal import unguarded
 from tocsin.cli.workers import interrupt, shared_out
 from tocsin.pipeline.mapping import ROUND
 from tocsin.schemas.errors import ConfigError
+from tocsin.schemas.printable import plain
 
 if TYPE_CHECKING:
     from tocsin.pipeline.mapping import Mapper
@@ -70,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="tocsin-train-") as own, shared_out(args.jobs) as mapper, Shown() as shown:
         trained = _train(args, Path(own), mapper, shown)
     for line in trained.lines:
-        print(line)
+        print(plain(line))
     return _keep(args, trained, begun)
 
 
@@ -194,7 +196,7 @@ class Shown(contextlib.AbstractContextManager["Shown"]):
             from rich.console import Console
             from rich.progress import Progress
 
-            self._bars = Progress(console=Console(stderr=True))
+            self._bars = Progress(console=Console(file=unguarded(sys.stderr)))
             self._bars.start()
         return self
 
@@ -206,7 +208,7 @@ class Shown(contextlib.AbstractContextManager["Shown"]):
     def say(self, text: str) -> None:
         """One line."""
         if self._bars is not None:
-            self._bars.console.print(text, markup=False, highlight=False)
+            self._bars.console.print(plain(text), markup=False, highlight=False)
         else:
             print(text, file=sys.stderr, flush=True)
 

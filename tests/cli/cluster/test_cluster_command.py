@@ -84,7 +84,7 @@ class Up:
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[Up]:
     need_java()
-    pytest.importorskip("pyflink", reason="no pyflink: pip install 'tocsin[flink]'")
+    pytest.importorskip("pyflink", reason="no pyflink: pip install '.[flink]'")
     made = Up(tmp_path / "cluster")
     yield made
     made.end()
@@ -181,7 +181,7 @@ def test_a_port_that_is_taken_is_said_before_anything_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], told: str
 ) -> None:
     need_java()
-    pytest.importorskip("pyflink", reason="no pyflink: pip install 'tocsin[flink]'")
+    pytest.importorskip("pyflink", reason="no pyflink: pip install '.[flink]'")
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
     try:
         with socket.socket() as taken:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.pipeline.consume.kit import Clock, FaultyStore, WaitingSource, drained, tables, topic
 from tests.pipeline.stores.samples import verdict
 from tocsin.pipeline.consume.verdict_sink import SinkConfig, VerdictSink
-from tocsin.pipeline.proposals import changes_of, proposals_of
+from tocsin.pipeline.proposals import changes_of, standing_after
 from tocsin.pipeline.stores.patience import PatienceConfig
 from tocsin.pipeline.testing.messages import MemoryBox, MemorySource
 from tocsin.schemas.cloudevents import encode_verdict
@@ -67,13 +67,31 @@ def test_the_actions_are_those_of_the_embedded_engine() -> None:
     before: tuple[Action, ...] = ()
     for one in life:
         embedded.write_actions(list(changes_of(one, before)))
-        before = proposals_of(one)
+        before = standing_after(one, before)
     embedded.verdicts = life
     for cut in range(len(life)):
         store = FaultyStore()
         drained(topic(*life[:cut]), store)
         drained(topic(*life[cut:]), store)
         assert tables(store) == tables(embedded)
+        drained(topic(*life[cut:]), store)  # not committed: it comes again
+        drained(topic(*life[: cut + 1]), store)
+        assert tables(store) == tables(embedded)
+
+
+def test_an_action_is_one_row_and_only_the_last_stands() -> None:
+    """An action that is proposed again is the same one; what is not proposed any more is taken back, also at once."""
+    life = [
+        verdict("a", 0, action=ActionKind.PROBE),
+        verdict("a", 1, action=ActionKind.PROBE),
+        verdict("a", 2, action=ActionKind.DRAIN),
+        verdict("a", 3, action=ActionKind.PROBE),
+    ]
+    store = FaultyStore()
+    drained(topic(*life, *life[1:3]), store)
+    rows = [(one.action.verdict_update, one.action.kind.value, one.state.value) for one in store.actions_of(["a"])]
+
+    assert sorted(rows) == [(0, "probe", "cancelled"), (2, "drain", "cancelled"), (3, "probe", "proposed")]
 
 
 # --- what cannot be used -------------------------------------------------------------------------

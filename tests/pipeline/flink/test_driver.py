@@ -19,14 +19,16 @@ from tocsin.pipeline.flink.outputs import Output, canary
 from tocsin.pipeline.flink.packing import pack
 from tocsin.pipeline.flink.reduce import reduce_and_pack
 from tocsin.pipeline.frame_blocks import BUILTIN_TABLES, blocks_of, encode_block
+from tocsin.pipeline.job import JobPipeline, TurnResult
 from tocsin.pipeline.operators import step_rows
 from tocsin.pipeline.operators.base import STATE_VERSION, UNCHANGED
-from tocsin.pipeline.testing import JobShape, MachineShape, MetricsJob
+from tocsin.pipeline.slices import Turn
+from tocsin.pipeline.testing import FakeJob, JobShape, MachineShape, MetricsJob
 from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
 from tocsin.schemas.codec import decode, encode
 from tocsin.schemas.errors import SnapshotError
 from tocsin.schemas.metric_groups import group_of, split_frame
-from tocsin.schemas.records import NS_PER_SECOND, Frame, JobRecord
+from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource, Frame, JobRecord, Severity
 from tocsin.schemas.topics import DEAD_LETTER, LATE, VERDICTS
 
 CONFIG = DriverConfig(snapshot_seconds=20)
@@ -358,6 +360,38 @@ def test_an_operator_that_fails_costs_its_job_the_past_and_nobody_a_restart(
     assert driver.counters[OPERATOR_FAILED] == 1
 
 
+def test_an_operator_that_raises_in_one_second_is_a_dead_letter_and_the_job_goes_on(
+    records: list[JobRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine gives the job operators without a past; the next snapshot is a whole one."""
+    state = CountedState()
+    driver = JobDriver(CONFIG, KEY, state)
+    first_ns = second_of(records[0])
+    real, ends = JobPipeline.on_turn, []
+
+    def on_turn(self: JobPipeline, turn: Turn) -> TurnResult:
+        ends.append(turn.end_ns)
+        if len(ends) == 5:
+            raise OverflowError("int too large to convert to float")
+        return real(self, turn)
+
+    monkeypatch.setattr(JobPipeline, "on_turn", on_turn)
+    outputs = []
+    for second in range(80):
+        end_ns = first_ns + second * NS_PER_SECOND
+        own = [encode(record) for record in records if second_of(record) == end_ns]
+        driver.on_window(end_ns, pack(own, ["t:0:0"] * len(own)))
+        outputs += driver.on_time(end_ns)
+    letters = [one for one in outputs if one.headers.get("reason") == OPERATOR_FAILED.encode()]
+
+    assert len(letters) == driver.counters[OPERATOR_FAILED] == 1
+    assert b"OverflowError" in letters[0].headers["detail"]
+    assert len(ends) == 80
+    engine = EmbeddedEngine(EngineConfig(history=None))
+    engine.restore(state.parts())
+    assert engine.jobs()
+
+
 def test_a_verdict_that_nobody_may_write_costs_its_job_the_past_and_nobody_a_restart(
     records: list[JobRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -495,3 +529,21 @@ def test_frames_that_cannot_be_reduced_go_on_as_they_came(
     monkeypatch.setattr("tocsin.pipeline.flink.reduce.blocks_of", _broken)
 
     assert reduce_and_pack(frames, ["t:0:0"] * 3, "all") == pack(frames, ["t:0:0"] * 3)
+
+
+def test_what_a_host_says_of_another_s_rank_is_a_dead_letter_as_in_the_embedded_engine() -> None:
+    job = FakeJob(JobShape())
+    driver = JobDriver(DriverConfig(), KEY, MemoryState())
+    told: list[Output] = []
+    for second in range(12):
+        records: list[JobRecord] = list(job.second())
+        if second == 8:
+            exit_of_other = Event(job.job, "laptop", job.now_ns - 1, 5, EventSource.PROCESS, "exit", Severity.FATAL, {})
+            records.append(exit_of_other)
+        data = [encode(record) for record in records]
+        driver.on_window(job.now_ns, pack(data, [f"events:0:{index}" for index in range(len(data))]))
+        told += driver.on_time(job.now_ns)
+
+    letters = [output for output in told if output.topic == DEAD_LETTER]
+    assert [letter.headers["reason"] for letter in letters] == [b"rank_of_other_host"]
+    assert letters[0].value == encode(exit_of_other)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -17,12 +19,16 @@ from tocsin.pipeline.flink.memory_state import MemoryState
 from tocsin.pipeline.flink.model_log import ModelLog, ModelRow
 from tocsin.pipeline.flink.outputs import Output
 from tocsin.pipeline.flink.packing import pack
+from tocsin.pipeline.identity.signed import SignedRecords
 from tocsin.pipeline.recording.replay import ReplayConfig, replay
 from tocsin.pipeline.recording.stream import records_of
 from tocsin.schemas.cloudevents import encode_verdict
 from tocsin.schemas.codec import encode
+from tocsin.schemas.credential_store import CredentialStore, write_credentials
+from tocsin.schemas.credentials import Credential, Role, new_credential
 from tocsin.schemas.model_announcement import ModelAnnouncement, withdrawal
 from tocsin.schemas.records import NS_PER_SECOND, JobRecord, Tick
+from tocsin.schemas.signatures import sign_record
 from tocsin.schemas.topics import DEAD_LETTER, VERDICTS
 
 RECORDING = case_of(11)
@@ -34,6 +40,7 @@ KEEN, DEAF = announced(START_NS, 60, 105, {"working": {"alarm_sum": 9.0}}, versi
 BACK = withdrawal("peers", START_NS + 150 * NS_PER_SECOND)
 BAD = announced(START_NS, 84, 105, {"working": {"alarm_sum": 0.0}}, version="bad")
 LATE = announced(START_NS, 90, 100, version="late")
+TRAINER, HOST = new_credential(Role.TRAINER, "ml", 1), new_credential(Role.AGENT, "n0", 1)
 
 
 def row(announcement: ModelAnnouncement, offset: int = 0) -> ModelRow:
@@ -230,3 +237,41 @@ def test_only_the_engine_that_takes_models_keeps_them() -> None:
     log.take(row(KEEN))
 
     assert "models" not in EmbeddedEngine(EngineConfig(), models=log.book).snapshot()
+
+
+class TestSigned:
+    """A log that asks for signatures."""
+
+    @pytest.fixture
+    def log(self, tmp_path: Path) -> ModelLog:
+        path = tmp_path / "keys" / "credentials.json"
+        write_credentials(path, (TRAINER, HOST))
+        return ModelLog(20, SignedRecords(CredentialStore(path)))
+
+    def test_a_trainer_s_model_is_taken(self, log: ModelLog) -> None:
+        assert log.take(signed_row(KEEN, TRAINER)) is None
+        assert log.counters == {"accepted": 1}
+
+    @pytest.mark.parametrize(
+        ("taken", "reason"),
+        [
+            (lambda: row(KEEN), "unsigned"),
+            (lambda: signed_row(KEEN, HOST), "model_not_allowed"),
+            (lambda: signed_row(KEEN, new_credential(Role.TRAINER, "ml", 1)), "unknown_key"),
+            (lambda: row(KEEN)._replace(value=None), "unsigned"),
+        ],
+        ids=["unsigned", "host", "stranger", "tombstone"],
+    )
+    def test_any_other_is_a_dead_letter(self, log: ModelLog, taken: Callable[[], ModelRow], reason: str) -> None:
+        letter = log.take(taken())
+        assert letter is not None
+        assert letter.headers["reason"].decode() == reason
+        assert log.counters == {reason: 1}
+
+    def test_ticks_need_none(self, log: ModelLog) -> None:
+        assert log.take(tick_row(START_NS)) is None
+
+
+def signed_row(announcement: ModelAnnouncement, signer: Credential) -> ModelRow:
+    """As it stands on the topic, signed."""
+    return row(announcement)._replace(value=sign_record(encode(announcement), signer))

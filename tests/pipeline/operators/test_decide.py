@@ -13,20 +13,32 @@ from tocsin.pipeline.operators.decide import Decide, DecideConfig
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
-from tocsin.schemas.verdicts import Component, ComponentKind, Evidence, FaultKind, Suspect, Verdict, VerdictState
+from tocsin.schemas.verdicts import (
+    Component,
+    ComponentKind,
+    Evidence,
+    FaultKind,
+    Suspect,
+    Verdict,
+    VerdictState,
+    Witness,
+    WitnessKind,
+)
 
 T0 = 1_800_000_000 * NS_PER_SECOND
 JOB = JobKey("c", "j")
 STOP, HANG, SLOW, DEGRADED = FaultKind.FAIL_STOP, FaultKind.HANG, FaultKind.FAIL_SLOW, FaultKind.DEGRADED
 CONFIG = DecideConfig()
+OTHERS = tuple(Witness(host, WitnessKind.PEERS_WAIT) for host in ("n1", "n2"))
 
 
 def finding(fault: FaultKind = SLOW, *hosts: str, cause: str = "unknown", onset: float = 1, **named: Any) -> Finding:
-    """An explanation; times are seconds."""
+    """An explanation that two others of eight machines saw, too; times are seconds."""
+    told: dict[str, Any] = {"witnesses": OTHERS, "machine_count": 8, **named}
     onset_ns = T0 + int(onset * NS_PER_SECOND)
     suspects = tuple(Suspect(Component(ComponentKind.HOST, host)) for host in hosts)
     evidence = (Evidence("steps", "own_seconds", 2.0, onset_ns, onset_ns, "it is so"),)
-    return Finding(fault, cause, suspects, onset_ns, 0.8, Reason.SAME_RANK_SLOWEST, evidence, **named)
+    return Finding(fault, cause, suspects, onset_ns, 0.8, Reason.SAME_RANK_SLOWEST, evidence, **told)
 
 
 class Life:

@@ -30,7 +30,7 @@ from tocsin.schemas.records import (
     StepRecord,
     Topology,
 )
-from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
+from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind, WitnessKind
 
 JOB = JobKey("c", "j")
 T0 = 1_800_000_000 * NS_PER_SECOND
@@ -190,6 +190,9 @@ class _StepsOfOneSecond:
     @property
     def own_time_holds_waits(self) -> bool:
         return False
+
+    def harmed_since(self, onset_ns: int, now_ns: int) -> dict[str, WitnessKind]:
+        return {}
 
     def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
         return None

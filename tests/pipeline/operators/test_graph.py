@@ -194,7 +194,7 @@ class TestWithoutRank:
         to_ns = from_ns + seconds * NS_PER_SECOND
 
         assert graph.in_announced_phase(from_ns, to_ns) is any(
-            begin <= to_ns and end >= from_ns for begin, end in graph.phase_spans
+            begin <= to_ns and end >= from_ns for begin, end in graph.announced.spans
         )
 
     def test_each_rank_ends_its_own_phases_and_what_all_had_announced_is_one_span(self) -> None:
@@ -203,18 +203,18 @@ class TestWithoutRank:
         graph.take([event("phase", 12, 0, phase="evaluation", edge="begin")])
 
         graph.take([event("phase", 20, rank, phase="checkpoint", edge="end") for rank in (0, 1)])
-        assert graph.phases == {
+        assert graph.announced.open == {
             2: [["checkpoint", T0 + 10 * NS_PER_SECOND]],
             0: [["evaluation", T0 + 12 * NS_PER_SECOND]],
         }
         restored = JobGraph()
         restored.restore(graph.snapshot())
-        assert restored.phases == graph.phases
+        assert restored.announced.open == graph.announced.open
 
         graph.take([event("phase", 22, 2, phase="checkpoint", edge="end")])
         graph.take([event("phase", 25, 0, phase="evaluation", edge="end")])
-        assert graph.phases == {}
-        assert graph.phase_spans == [[T0 + 10 * NS_PER_SECOND, T0 + 25 * NS_PER_SECOND]]
+        assert graph.announced.open == {}
+        assert graph.announced.spans == [[T0 + 10 * NS_PER_SECOND, T0 + 25 * NS_PER_SECOND]]
 
 
 @pytest.mark.parametrize(
@@ -269,3 +269,78 @@ def test_neighbours_hang_on_the_same_leaf_else_on_the_same_minipod() -> None:
 
     graph.take([Topology(JOB, "c", T0, (replace(places[2], leaf="l1"),))])
     assert sorted(graph.neighbours_of("a")) == ["b", "c"]
+
+
+class TestEndsSaidAgain:
+    """Agents repeat what ended (``ended_ns``), for an engine that was restarted."""
+
+    @staticmethod
+    def end(ts_ns: int, name: str = "exit", host: str = "a", rank: int = 3, **payload: object) -> Event:
+        found = {"code": 1, "signal": 0, "stderr_tail": "boom", **payload}
+        return Event(JOB, host, ts_ns, rank, EventSource.PROCESS, name, Severity.FATAL, found)
+
+    @classmethod
+    def again(cls, name: str = "exit", host: str = "a") -> Event:
+        return cls.end(T0 + 60 * NS_PER_SECOND, name, host, ended_ns=T0)
+
+    @pytest.mark.parametrize("name", ["exit", "process_gone", "bye"])
+    def test_a_repetition_tells_a_new_engine_what_the_first_word_would_have(self, name: str) -> None:
+        told, late = JobGraph(), JobGraph()
+        told.take([self.end(T0, name)])
+        late.take([self.again(name)])
+
+        assert late.ranks == told.ranks
+        assert late.leaving == told.leaving == {3}
+
+    def test_it_may_be_all_that_an_engine_hears_of_a_job(self) -> None:
+        graph = JobGraph()
+        graph.take([self.again("bye")])
+
+        assert graph.ended()
+
+    @pytest.mark.parametrize("name", ["exit", "process_gone", "bye"])
+    def test_a_repetition_of_what_is_known_changes_nothing(self, name: str) -> None:
+        graph = JobGraph()
+        graph.take([self.end(T0, name)])
+        before = graph.snapshot()
+        graph.take([self.again(name)])
+
+        assert graph.snapshot() == before
+
+    def test_an_exit_says_more_than_a_process_that_was_seen_to_be_gone(self) -> None:
+        graph = JobGraph()
+        graph.take([self.end(T0 + 1, "process_gone"), self.again()])
+
+        left = graph.ranks[3].exit
+        assert left is not None
+        assert (left.reported, left.ts_ns, left.stderr_tail) == (True, T0, "boom")
+
+    def test_a_rank_that_made_steps_since_has_not_ended(self) -> None:
+        graph = JobGraph()
+        row = StepRecord(T0 + 1, 3, 7, 0.5, None, None, None, None, None, None, None)
+        graph.take([self.end(T0), StepBatch(JOB, "a", T0 + 1, (row,))])
+        graph.ranks[3].exit = None
+        graph.take([self.again()])
+
+        assert graph.ranks[3].exit is None
+
+    def test_a_rank_that_lives_elsewhere_now_has_not_ended(self) -> None:
+        graph = JobGraph()
+        graph.take([Topology(JOB, "b", T0, (RankPlace(3, "b"),)), self.again(host="a")])
+
+        assert graph.ranks[3].exit is None
+
+    def test_it_is_no_sign_of_life(self) -> None:
+        graph = JobGraph()
+        graph.take([status("a"), self.again()])
+
+        assert graph.hosts["a"].last_seen_ns == T0
+
+    @pytest.mark.parametrize("ended_ns", [0, -5, T0 + 61 * NS_PER_SECOND, 1, 1e300, None])
+    def test_a_time_that_cannot_be_makes_it_an_end_now(self, ended_ns: float | None) -> None:
+        graph = JobGraph()
+        graph.take([self.again() if ended_ns is None else self.end(T0, ended_ns=ended_ns)])
+
+        left = graph.ranks[3].exit
+        assert left is not None
+        assert left.ts_ns == T0

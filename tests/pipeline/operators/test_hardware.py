@@ -15,7 +15,7 @@ from tocsin.pipeline.testing import FakeJob, JobShape, Scenario, between
 from tocsin.schemas import events
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource, JobKey, RankPlace, Severity, Topology
-from tocsin.schemas.verdicts import Component, ComponentKind, FaultKind, Suspect
+from tocsin.schemas.verdicts import Component, ComponentKind, FaultKind, Suspect, WitnessKind
 
 JOB = JobKey("c", "j")
 T0 = 1_800_000_000 * NS_PER_SECOND
@@ -198,6 +198,9 @@ class StubPace:
     @property
     def own_time_holds_waits(self) -> bool:
         return False
+
+    def harmed_since(self, onset_ns: int, now_ns: int) -> dict[str, WitnessKind]:
+        return {}
 
     def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
         return self.growth_seconds

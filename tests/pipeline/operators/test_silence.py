@@ -26,6 +26,7 @@ from tocsin.schemas.records import (
     StepRecord,
     Topology,
 )
+from tocsin.schemas.verdicts import WitnessKind
 
 JOB = JobKey("c", "j")
 T0 = 1_800_000_000 * NS_PER_SECOND
@@ -53,6 +54,9 @@ class StubPace:
     @property
     def own_time_holds_waits(self) -> bool:
         return False
+
+    def harmed_since(self, onset_ns: int, now_ns: int) -> dict[str, WitnessKind]:
+        return {}
 
     def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
         return None

@@ -33,7 +33,7 @@ from tocsin.schemas.records import (
     StepRecord,
     Topology,
 )
-from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind, Evidence, FaultKind, Suspect
+from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind, Evidence, FaultKind, Suspect, WitnessKind
 
 JOB = JobKey("c", "j")
 T0 = 1_800_000_000 * NS_PER_SECOND
@@ -76,6 +76,9 @@ class Pace:
     @property
     def own_time_holds_waits(self) -> bool:
         return False
+
+    def harmed_since(self, onset_ns: int, now_ns: int) -> dict[str, WitnessKind]:
+        return {}
 
     def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
         return None

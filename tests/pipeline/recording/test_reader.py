@@ -154,6 +154,17 @@ class TestTables:
             ("events", "name", pa.array(["nan", "", "x"]), 1, "empty"),
             ("events", "payload", pa.array(["{}", "{}", "{broken"]), 2, "no JSON"),
             ("events", "payload", pa.array(["{}", "[1]", "{}"]), 1, "object"),
+            ("events", "payload", pa.array(["{}", '{"a": 1' + "0" * 400 + "}", "{}"]), 1, "64 bit"),
+            ("events", "payload", pa.array(["{}", "{}", '{"a": ' + "9" * 5_000 + "}"]), 2, "64 bit"),
+            ("events", "rank", pa.array([0, 1, 1_000_000], pa.int32()), 2, "at most 999999"),
+            ("topology", "rank", pa.array([0, 2**31 - 1, 2], pa.int32()), 1, "at most 999999"),
+            ("groups", "rank", pa.array([0, 1, 1_000_000], pa.int32()), 2, "at most 999999"),
+            ("steps", "rank", pa.array([0, 1, 1_000_000], pa.int32()), 2, "at most 999999"),
+            ("steps", "step", pa.array([0, 10**15 + 1, 2], pa.int64()), 1, "at most 1000000000000000"),
+            ("steps", "duration_seconds", pa.array([0.5, 1.7e308, 0.5]), 1, "at most 1e+07"),
+            ("steps", "forward_seconds", pa.array([0.5, 0.5, 1e300]), 2, "at most 1e+07"),
+            ("collectives", "rank", pa.array([0, 1_000_000, 1], pa.int32()), 1, "at most 999999"),
+            ("collectives", "peer", pa.array([0, 1, 1_000_000], pa.int32()), 2, "at most 999999"),
             ("events", "payload", pa.array(["{}", "[" * 100_000, "{}"]), 1, "no JSON"),
             ("probes", "kind", pa.array(["stacks", "stacks", "guess"]), 2, "flight_recorder"),
             ("collectives", "end_ns", pa.array([0, 5, 0]), 1, "not before start_ns"),
@@ -280,6 +291,34 @@ class TestAllowed:
         records = records_of(read_recording(folder))
 
         assert [row.rank for record in records if isinstance(record, StepBatch) for row in record.rows] == [0]
+
+    @pytest.mark.parametrize(
+        ("name", "payload", "key"),
+        [
+            ("loader", '{"rows": "x"}', "rows"),
+            ("ib_port", '{"port": "p", "state": "down", "rate_gbps": "400"}', "rate_gbps"),
+            ("clocks_event", '{"reasons": "hw"}', "reasons"),
+        ],
+    )
+    def test_a_payload_that_no_operator_can_calculate_with(
+        self, tmp_path: Path, name: str, payload: str, key: str
+    ) -> None:
+        tables = good_tables()
+        tables["events"]["name"] = pa.array(["nan", name, "x"])
+        tables["events"]["payload"] = pa.array(["{}", payload, "{}"])
+        folder = write_folder(tmp_path, tables)
+
+        check(error_of(folder), "events.parquet", "payload", 1, key)
+
+    @pytest.mark.parametrize("attempt", ['"1"', "[1]", "1e3", str(2**31), "1" + "0" * 400])
+    def test_an_agents_status_of_an_attempt_that_is_none(self, tmp_path: Path, attempt: str) -> None:
+        tables = good_tables()
+        status = '{"clock_offset_ns": 0, "clock_error_ns": 0, "ranks_seen": [], "hook_present": true, '
+        status += '"dropped_count": 0, "spooled_count": 0, "collectors": {}, "attempt": ' + attempt + "}"
+        told = {"ts_ns": seconds(1), "host": pa.array(["a"]), "status": pa.array([status])}
+        folder = write_folder(tmp_path, {**tables, "agent_status": told})
+
+        check(error_of(folder), "agent_status.parquet", "status", 0, "attempt" if len(attempt) < 100 else "64 bit")
 
     def test_events_without_payload_column(self, tmp_path: Path) -> None:
         tables = good_tables()

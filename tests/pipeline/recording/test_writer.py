@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from tocsin.pipeline.recording.tables import (
     TableSpec,
     Text,
 )
-from tocsin.pipeline.recording.writer import write_recording
+from tocsin.pipeline.recording.writer import write_dump, write_recording
 from tocsin.pipeline.simulation.case import draw_case
 from tocsin.schemas.errors import RecordingError
 
@@ -39,10 +40,12 @@ def values(spec: ColumnSpec, count: int) -> st.SearchStrategy[Any]:
     if spec.kind.startswith("float"):
         wide = 32 if spec.kind == "float32" else 64
         low = None if spec.low is None else float(spec.low)
-        floats = st.floats(low, width=wide, allow_nan=low is None, allow_infinity=low is None)  # type: ignore[arg-type]
+        high = spec.high
+        floats = st.floats(low, high, width=wide, allow_nan=low is None, allow_infinity=low is None)  # type: ignore[arg-type]
         return st.lists(floats, min_size=count, max_size=count).map(lambda found: np.array(found, spec.kind))
     limits = np.iinfo(spec.kind)
-    ints = st.integers(limits.min if spec.low is None else spec.low, limits.max)
+    most = limits.max if spec.high is None else int(spec.high)
+    ints = st.integers(limits.min if spec.low is None else spec.low, most)
     return st.lists(ints, min_size=count, max_size=count).map(lambda found: np.array(found, spec.kind))
 
 
@@ -110,3 +113,21 @@ def test_null_and_nan_of_the_loss_stay_apart(tmp_path_factory: pytest.TempPathFa
     loss = parquet.read_table(folder / "steps.parquet").column("loss")
 
     assert [loss[0].as_py() is None, loss[1].as_py() is None] == [True, False]
+
+
+@pytest.mark.parametrize(("mode", "wanted"), [(None, 0o600), (0o755, 0o640), (0o2750, 0o640)])
+def test_a_recording_is_open_to_whom_its_folder_is_open_and_never_to_all(
+    tmp_path: Path, mode: int | None, wanted: int
+) -> None:
+    """It holds what programs printed; an existing folder keeps its group and mode."""
+    folder = tmp_path / "recording"
+    if mode is not None:
+        folder.mkdir()
+        folder.chmod(mode)
+    recording = draw_case(2, 4, "power_cap", duration_seconds=120.0).recording()
+    write_recording(folder, recording)
+    write_dump(folder, 0, b"dump")
+
+    modes = {path.stat().st_mode & 0o777 for path in folder.rglob("*") if path.is_file()}
+    assert all(found & ~wanted == 0 for found in modes)
+    assert folder.stat().st_mode & 0o7777 == (mode or 0o700)

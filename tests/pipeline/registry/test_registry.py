@@ -366,7 +366,7 @@ def _write_many(where: str, own: float) -> None:
     registry = Registry.open(where)
     for round_index in range(8):
         mine = registry.add(card(), payload_of(own))
-        both = registry.add(card(), payload_of(50.0 + round_index))
+        both = registry.add(card(), payload_of(6.0 + round_index / 2))
         registry.promote("peers", mine.version, {"filler": "x" * 20_000})
         registry.promote("peers", both.version, {"filler": "y" * 10})
 
@@ -375,7 +375,7 @@ def test_two_writers_at_once_and_a_reader_sees_only_whole_files(tmp_path: Path) 
     where = str(tmp_path / "models")
     registry = Registry.open(where)
     context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_write_many, args=(where, 20.0 + index)) for index in range(2)]
+    writers = [context.Process(target=_write_many, args=(where, 15.0 + index)) for index in range(2)]
     for writer in writers:
         writer.start()
     seen = 0

@@ -7,11 +7,16 @@ import pytest
 
 from tests.pipeline.stores.samples import WAITING, verdict
 from tocsin.pipeline.stores import rows
-from tocsin.schemas.verdicts import Component, ComponentKind, Suspect
+from tocsin.schemas.verdicts import ActionKind, Component, ComponentKind, Suspect, Witness, WitnessKind
 
 
 def hosts(*names: str) -> tuple[Suspect, ...]:
     return tuple(Suspect(Component(ComponentKind.HOST, name)) for name in names)
+
+
+def saw(own: str, *others: str) -> tuple[Witness, ...]:
+    told = (Witness(own, WitnessKind.HARDWARE_EVENT),)
+    return (*told, *(Witness(other, WitnessKind.PEERS_WAIT) for other in others))
 
 
 @pytest.mark.parametrize(
@@ -41,6 +46,18 @@ def hosts(*names: str) -> tuple[Suspect, ...]:
         (
             {"suspects": hosts(*(f"n{i}" for i in range(10))), "cause": "unknown", "evidence": ()},
             "hosts n0, n1, n2, n3, n4, n5, n6, n7 and 2 more: hangs, cause unknown since 23:59:50 UTC",
+        ),
+        (
+            {"action": ActionKind.EVICT, "cause": "ecc_error", "evidence": (), "witnesses": saw("n3", "n1", "n2")},
+            "host n3 (rank 3): ecc error since 23:59:50 UTC (seen by its own driver, n1, n2)",
+        ),
+        (
+            {"action": ActionKind.DRAIN, "evidence": (), "witnesses": saw("n9", *(f"n1{i}" for i in range(5)))[1:]},
+            "host n3 (rank 3): process frozen since 23:59:50 UTC (seen by n10, n11, n12 and 2 more)",
+        ),
+        (
+            {"action": ActionKind.RESTART, "evidence": (), "witnesses": saw("n3", "n1")},
+            "host n3 (rank 3): process frozen since 23:59:50 UTC",
         ),
     ],
 )

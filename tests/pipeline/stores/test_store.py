@@ -12,6 +12,7 @@ import pytest
 
 from tests.pipeline.stores.samples import JOB, ONSET, SECOND, WAITING, verdict
 from tocsin.cli.cluster.clickhouse import ClickHouseEndpoint, EndpointConfig
+from tocsin.pipeline.proposals import changes_of
 from tocsin.pipeline.stores.base import ActionChange, ActionState, EvidencePoint, HostHealth
 from tocsin.pipeline.stores.chdb_store import ChdbStore
 from tocsin.pipeline.stores.clickhouse_address import parse_address
@@ -139,22 +140,40 @@ def test_numbers_that_are_none_are_kept(store: SqlStore) -> None:
     assert json.loads(raw["evidence_json"])[0]["suspect_value"] == "nan"
 
 
-def test_what_an_engine_left_open_expires_with_the_next_one(store: SqlStore) -> None:
-    """Nobody would ever update it; what was closed stays as it was; twice changes nothing more."""
-    store.write_verdicts([verdict("left"), verdict("done"), verdict("done", 1, state=VerdictState.RESOLVED)])
-    for _ in range(2):
-        store.expire_left_open()
+def test_what_nobody_renews_expires_with_its_actions_when_its_time_is_over(store: SqlStore) -> None:
+    """What is closed, not over yet or another's stays as it was; twice changes nothing more."""
+    left = verdict("left")
+    store.write_verdicts([left, verdict("later", expires_ns=left.expires_ns + 2), verdict("others")])
+    store.write_verdicts([verdict("done"), verdict("done", 1, state=VerdictState.RESOLVED)])
+    for one in ("left", "later", "others"):
+        store.write_actions(list(changes_of(verdict(one), ())))
+    known = ["left", "later", "done"]
 
+    assert store.expire_overdue(left.expires_ns - 1, known) == ()
+    assert store.expire_overdue(left.expires_ns + 1, known) == ("left",)
+    assert store.expire_overdue(left.expires_ns + 1, known) == ()
     rows = ask(
         store,
         "SELECT verdict_id, state, reason, action, update_number FROM tocsin.incidents FINAL"
-        " WHERE verdict_id IN ('left', 'done') ORDER BY verdict_id",
+        " WHERE verdict_id IN ('left', 'done', 'later') ORDER BY verdict_id",
     )
     assert [tuple(row.values()) for row in rows] == [
         ("done", "resolved", "process_stopped_peers_wait", "restart", 1),
+        ("later", "open", "process_stopped_peers_wait", "restart", 0),
         ("left", "expired", "engine_restarted", "none", 1),
     ]
+    states = {one.action.verdict_id: one.state.value for one in store.actions_of(["left", "later", "others"])}
+    assert states == {"left": "expired", "later": "proposed", "others": "proposed"}
+    assert {"later", "others"} <= set(store.expire_overdue(left.expires_ns + 2))
     assert not ask(store, "SELECT 1 FROM tocsin.incidents_current")
+
+
+def test_the_newest_update_of_each_verdict(store: SqlStore) -> None:
+    store.write_verdicts([verdict("newest"), verdict("newest", 3)])
+    detected_ns = verdict("newest").detected_ns
+
+    assert store.newest_updates(detected_ns)["newest"] == 3
+    assert "newest" not in store.newest_updates(detected_ns + 10**12)
 
 
 def test_nothing_to_write_adds_no_row(store: SqlStore) -> None:
@@ -230,7 +249,7 @@ def test_a_users_query_may_change_nothing(store: SqlStore) -> None:
         "INSERT INTO tocsin.actions (verdict_id) VALUES ('x')",
         "SET readonly = 0",
     ):
-        with pytest.raises(StoreError, match="readonly"):
+        with pytest.raises(StoreError, match="a query is one SELECT"):
             store.query(sql, "CSV")
 
 
@@ -246,14 +265,6 @@ def test_a_wrong_query_is_one_clear_line(store: SqlStore, sql: str) -> None:
 def test_a_format_that_is_none_is_refused(store: SqlStore, fmt: str) -> None:
     with pytest.raises(ConfigError, match="format"):
         store.query("SELECT 1", fmt)
-
-
-def test_a_slow_query_does_not_hold_up_a_verdict(store: SqlStore) -> None:
-    slow = threading.Thread(target=store.query, args=("SELECT sleep(3)", "CSV"))
-    slow.start()
-    store.write_verdicts([verdict("meanwhile")])
-    assert slow.is_alive()
-    slow.join()
 
 
 def test_threads_lose_no_row(store: SqlStore) -> None:

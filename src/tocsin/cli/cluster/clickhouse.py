@@ -21,7 +21,7 @@ class EndpointConfig:
     Attributes:
         folder: its database and its log.
         port: 0: a free one is chosen, and kept for restarts.
-        users_file: see ``native_engine.read_users``; None: ``default`` without a password.
+        users_file: see ``native_engine.read_users``; None: ``default`` without a password, for tests.
         tls_cert_file: its certificate, None: in the clear.
         tls_key_file: the certificate's key.
         tls_client_ca_file: clients must show a certificate of this authority.
@@ -106,6 +106,8 @@ class ClickHouseEndpoint:
         ):
             if file is not None:
                 command += [flag, str(file)]
+        if config.users_file is None:
+            command.append("--no-password")
         if self._child is not None:
             self._child.kill()
         child = self._child = Child(Program("the ClickHouse endpoint", command, config.folder / "clickhouse.log"))

@@ -14,13 +14,16 @@ from typing import Final
 
 from tocsin.cli.cluster.broker import Broker, BrokerConfig
 from tocsin.cli.cluster.clickhouse import ClickHouseEndpoint, EndpointConfig
+from tocsin.cli.cluster.endpoint_users import READER, WRITER, address_of, make_users
 from tocsin.cli.cluster.flink import Flink
 from tocsin.cli.cluster.flink_conf import FlinkConfig
 from tocsin.cli.cluster.keeper import JobKeeper
 from tocsin.cli.cluster.process import Child, Program
+from tocsin.cli.cluster.signing import engine_keys
 from tocsin.cli.cluster.submit import Submission, submit, wait_running
 from tocsin.pipeline.flink.options import JobOptions
 from tocsin.pipeline.flink.sql import StreamOptions
+from tocsin.pipeline.identity.signed import SignatureConfig
 from tocsin.schemas.errors import EngineError, TocsinError
 from tocsin.schemas.kafka_settings import kafka_settings
 
@@ -47,6 +50,8 @@ class ClusterConfig:
         checkpoint_seconds: between two checkpoints of the job.
         job_slot_count: slots that the job uses.
         is_exactly_once: verdicts leave in transactions.
+        credentials: file of all hosts' credentials: records that none of them signed are refused; "" = not asked for.
+        is_player_allowed: whether a player's signature counts, for any host.
     """
 
     folder: Path
@@ -60,6 +65,8 @@ class ClusterConfig:
     checkpoint_seconds: float = 5.0
     job_slot_count: int = 1
     is_exactly_once: bool = False
+    credentials: str = ""
+    is_player_allowed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +93,10 @@ class Cluster:
         folder = config.folder
         self.broker = Broker(BrokerConfig(folder / "kafka", config.kafka_port))
         self.flink = Flink(config.flink)
-        self.clickhouse = ClickHouseEndpoint(EndpointConfig(folder / "clickhouse", config.clickhouse_port))
+        self._signing_key, self._verdict_keys = engine_keys(folder / "keys")
+        self._users = folder / "clickhouse"
+        users_file = make_users(self._users)
+        self.clickhouse = ClickHouseEndpoint(EndpointConfig(self._users, config.clickhouse_port, users_file))
         self.keeper = JobKeeper(lambda: self.flink.rest, config.flink.checkpoints)
         self._commands: dict[str, Child] = {}
         self._ending = threading.Event()
@@ -109,7 +119,7 @@ class Cluster:
         if self.flink.job_manager is not None:
             found["flink"] = self.flink.url
         if self.clickhouse.is_running():
-            found["clickhouse"] = self.clickhouse.url
+            found["clickhouse"] = address_of(self.clickhouse.url, self._users, READER)
         return found
 
     def job_options(self) -> JobOptions:
@@ -117,7 +127,8 @@ class Cluster:
         config, prefix = self._config, self._config.prefix
         stream = StreamOptions(self.broker.address, prefix, group=f"{prefix}.flink", start=config.start)
         stream = replace(stream, is_exactly_once=config.is_exactly_once)
-        return JobOptions(stream, "tocsin", config.checkpoint_seconds, config.job_slot_count)
+        signatures = SignatureConfig(config.credentials, config.is_player_allowed, str(self._signing_key))
+        return JobOptions(stream, "tocsin", config.checkpoint_seconds, config.job_slot_count, signatures=signatures)
 
     def start_broker(self) -> None:
         """Start the broker, and make the topics."""
@@ -146,10 +157,14 @@ class Cluster:
         child.wait_ready(lambda: child.said(works), _READY_SECONDS)
 
     def _begin_command(self, name: str) -> tuple[Child, str]:
+        writer = address_of(self.clickhouse.url, self._users, WRITER)
         kafka = [f"--kafka={self.broker.address}", f"--topic-prefix={self._config.prefix}"]
         arguments, works = {
             "ticker": (["ticker", *kafka], "ticking"),
-            "sink": (["sink", "clickhouse", *kafka, f"--clickhouse={self.clickhouse.url}"], "tocsin sink: "),
+            "sink": (
+                ["sink", "clickhouse", *kafka, f"--clickhouse={writer}", f"--verdict-keys={self._verdict_keys}"],
+                "tocsin sink: ",
+            ),
         }[name]
         command = [sys.executable, "-m", "tocsin", *arguments]
         log = self._config.folder / "logs" / f"{name}.log"

@@ -6,6 +6,8 @@ import argparse
 import contextlib
 import logging
 import os
+import re
+import shlex
 import signal
 import sys
 import threading
@@ -15,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tocsin.cli.cluster.flink_conf import FlinkConfig, flink_home, parse_settings, python_path
+from tocsin.cli.cluster.flink_conf import FlinkConfig, bound_opt_folder, flink_home, parse_settings, python_path
 from tocsin.cli.cluster.jars import fetch_jars, java
 from tocsin.cli.cluster.state import (
     FOLDER_VARIABLE,
@@ -32,14 +34,19 @@ from tocsin.cli.logs import TextFormatter, add_log_arguments, set_up_logs
 from tocsin.pipeline.flink.rest import FlinkRest
 from tocsin.pipeline.flink.sql import STARTS
 from tocsin.schemas.errors import ConfigError, EngineError
+from tocsin.schemas.printable import plain
 from tocsin.schemas.topics import DEFAULT_PREFIX, check_prefix
 
 if TYPE_CHECKING:
     from tocsin.cli.cluster.cluster import Cluster
 
 _DOWN_SECONDS: Final = 120.0
+_AS_ROOT: Final = """\
+WARNING: this runs as root. Flink runs the programs of whoever reaches its ports, and other users of this machine reach
+WARNING: them: each of them is root then. Run 'tocsin cluster up' as a user of its own (docs/cluster.md)."""
 _LOOK_SECONDS: Final = 0.1
 _MIBI: Final = 1 << 20
+_PORT: Final = re.compile(r":(\d+)(?:\?|$)")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,6 +79,10 @@ def _add_up_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--exactly-once", action="store_true", help="verdicts leave in transactions, a checkpoint later"
     )
+    text = "credentials of all hosts ('tocsin token'): records that none of them signed become dead letters"
+    _add(parser, "--credentials", "", "FILE", text)
+    text = "recordings are played to it, and a player speaks for any host (so it is with --no-ticker)"
+    parser.add_argument("--allow-player", action="store_true", help=text)
     text = "where the job begins to read (default: %(default)s)"
     parser.add_argument("--start", choices=tuple(STARTS), default="latest", help=text)
     text = "no live ticks: for recordings, whose player brings its own ('tocsin replay --to-kafka')"
@@ -98,19 +109,21 @@ def _up(folder: Path, args: argparse.Namespace) -> int:
     if path := python_path():  # our children work in other folders
         os.environ["PYTHONPATH"] = os.pathsep.join([path, *filter(None, [os.environ.get("PYTHONPATH")])])
     java()
-    flink_home()
+    home = flink_home()
     _check(args)
     begun = time.monotonic()
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):  # a shell's background jobs begin with SIGINT ignored
         signal.signal(number, _interrupt)
     with alone(folder):
         _check_ports(args)
+        if os.geteuid() == 0:
+            print(_AS_ROOT, file=sys.stderr, flush=True)
         fetch_jars()
         if time.monotonic() - begun > 1:
             print(f"jars fetched in {time.monotonic() - begun:.0f} s", file=sys.stderr)
             begun = time.monotonic()
         _log_to(folder)
-        return _run_until_told(folder, args, begun)
+        return _run_until_told(folder, args, begun, _reach(args, home))
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -153,7 +166,22 @@ def _log_to(folder: Path) -> None:
     logging.getLogger("tocsin").addHandler(handler)
 
 
-def _run_until_told(folder: Path, args: argparse.Namespace, begun: float) -> int:
+def _reach(args: argparse.Namespace, home: Path) -> list[str]:
+    """Say who reaches the cluster's ports: what is on loopback, and what is not."""
+    found = ["all on this machine's loopback; who may log in here reaches Kafka and Flink without a password."]
+    opened = []
+    if bound_opt_folder(home) is None:
+        opened.append("six ports of Beam in each TaskManager, which serve any file")
+    if args.metrics_ports:
+        opened.append(f"Flink's metrics on {args.metrics_ports}")
+    if args.flink_setting:
+        opened.append("what --flink-setting opens")
+    if opened:
+        found = [f"WARNING: on ALL interfaces of this machine: {' and '.join(opened)}.", "docs/cluster.md closes them."]
+    return found
+
+
+def _run_until_told(folder: Path, args: argparse.Namespace, begun: float, reach: list[str]) -> int:
     # Kafka's client and Flink's parts load here, after all that can be wrong cheaply
     from tocsin.cli.cluster.cluster import Cluster
 
@@ -175,7 +203,7 @@ def _run_until_told(folder: Path, args: argparse.Namespace, begun: float) -> int
     try:
         _steps(cluster, on_done, is_ticking=not args.no_ticker).run()
         tell("running")
-        for line in _table(addresses, time.monotonic() - begun):
+        for line in _table(addresses, time.monotonic() - begun, reach):
             print(line, flush=True)
         cluster.supervise(threading.Event(), lambda: tell("running"))
     except KeyboardInterrupt:
@@ -228,6 +256,8 @@ def _config(folder: Path, args: argparse.Namespace) -> Any:
         args.checkpoint_seconds,
         args.parallelism,
         args.exactly_once,
+        args.credentials and str(Path(args.credentials).absolute()),
+        args.allow_player or args.no_ticker,
     )
 
 
@@ -238,21 +268,22 @@ def _ports(folder: Path, args: argparse.Namespace) -> dict[str, int]:
     state, found = last_state(folder), {}
     for name in ("kafka", "flink", "clickhouse"):
         asked = getattr(args, f"{name}_port")
-        text = (state.addresses.get(name, "") if state else "").rpartition(":")[2]
-        last = int(text) if text.isdigit() else 0
+        port = _PORT.search(state.addresses.get(name, "")) if state else None
+        last = int(port[1]) if port else 0
         found[name] = asked or (last if last and is_free(last) else 0)
     return found
 
 
-def _table(addresses: dict[str, str], seconds: float) -> list[str]:
+def _table(addresses: dict[str, str], seconds: float, reach: list[str]) -> list[str]:
     kafka, clickhouse = addresses["kafka"], addresses["clickhouse"]
     return [
         f"ready after {seconds:.0f} s",
         f"  Kafka        {kafka}",
         f"  Flink        {addresses['flink']}",
         f"  ClickHouse   {clickhouse}",
-        "all on this machine's loopback. Here, in other terminals:",
-        f"  export TOCSIN_KAFKA={kafka} TOCSIN_FLINK={addresses['flink']} TOCSIN_CLICKHOUSE={clickhouse}",
+        *reach,
+        "Here, in other terminals:",
+        f"  export TOCSIN_KAFKA={kafka} TOCSIN_FLINK={addresses['flink']} TOCSIN_CLICKHOUSE={shlex.quote(clickhouse)}",
         "  tocsin agent                 sends what it collects to the cluster (TOCSIN_KAFKA)",
         "  tocsin incidents             lists what was found (TOCSIN_CLICKHOUSE)",
         "  tocsin flink status          says how the job goes (TOCSIN_FLINK)",
@@ -287,10 +318,10 @@ def _job_status(url: str) -> bool:
     try:
         found = facts(FlinkRest(url), "tocsin")
     except EngineError as error:
-        print(f"  {error}")
+        print(f"  {plain(error)}")
         return False
     for line in describe(found):
-        print(f"  {line}")
+        print(f"  {plain(line)}")
     return bool(found["job"] and found["job"]["is_running"])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import re
 import shutil
 import sys
@@ -13,9 +14,11 @@ from pathlib import Path
 from typing import Final
 
 import tocsin
+from tocsin.cli.cluster.beam_loopback import opt_folder
 from tocsin.schemas.errors import ConfigError, EngineError
 
 HOST: Final = "127.0.0.1"
+_LOG = logging.getLogger("tocsin.cluster")
 _JAVA_OPTIONS: Final = re.compile(r"^\s+all:\s*(--add.*)$", re.MULTILINE)
 _PROMETHEUS: Final = "metrics-prometheus"
 _PORTS: Final = re.compile(r"\d{1,5}(-\d{1,5})?")
@@ -32,6 +35,8 @@ _FIXED: Final = {
     # a TaskManager that died is noticed within seconds; one on a busy laptop is not called dead
     "heartbeat.interval": "3 s",
     "heartbeat.timeout": "40 s",
+    # jars come from nobody: "flink run" hands over a job, and needs no page that takes programs
+    "web.submit.enable": "false",
 }
 _ROLLING: Final = "rootLogger.appenderRef.rolling"
 _SETTING: Final = re.compile(r"[A-Za-z0-9._-]+")
@@ -112,7 +117,7 @@ def flink_environment(home: Path, conf: Path, logs: Path) -> dict[str, str]:
     found = {
         "FLINK_HOME": str(home),
         "FLINK_LIB_DIR": str(home / "lib"),
-        "FLINK_OPT_DIR": str(home / "opt"),
+        "FLINK_OPT_DIR": str(bound_opt_folder(home) or home / "opt"),
         "FLINK_PLUGINS_DIR": str(home / "plugins"),
         "FLINK_CONF_DIR": str(conf),
         "FLINK_LOG_DIR": str(logs),
@@ -124,6 +129,15 @@ def flink_environment(home: Path, conf: Path, logs: Path) -> dict[str, str]:
     if path := python_path():
         found["PYTHONPATH"] = path
     return found
+
+
+def bound_opt_folder(home: Path) -> Path | None:
+    """Return the folder whose ``flink-python`` jar keeps Beam's servers on loopback, None: it cannot be made."""
+    try:
+        return opt_folder(home)
+    except EngineError as error:
+        _LOG.warning("Beam's ports stay open to the network", extra={"error": str(error)})
+        return None
 
 
 def write_conf(home: Path, conf: Path, settings: Mapping[str, str]) -> None:

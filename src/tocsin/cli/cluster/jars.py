@@ -15,6 +15,7 @@ from typing import Final
 from tocsin.schemas.errors import ConfigError, EngineError
 
 POM: Final = Path(__file__).with_name("pom.xml")  # a link to deploy/pom.xml; in the wheel a copy
+SUMS: Final = Path(__file__).with_name("jars.sha256")  # as the pom; docs/cluster.md says how it is made
 JAVA_VERSION: Final = 17
 _FETCH_SECONDS: Final = 900
 _KAFKA_MAIN: Final = "kafka_2.13-*.jar"
@@ -65,7 +66,7 @@ def fetch_jars() -> Jars:
     named = os.environ.get("TOCSIN_JARS")
     if named:
         return Jars(Path(named))
-    folder = _cache_folder() / f"jars-{hashlib.sha256(POM.read_bytes()).hexdigest()[:12]}"
+    folder = cache_folder() / f"jars-{hashlib.sha256(POM.read_bytes()).hexdigest()[:12]}"
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with (folder.parent / f"{folder.name}.lock").open("w") as lock:
@@ -101,7 +102,7 @@ def missing() -> str:
     except EngineError as error:
         return str(error)
     named = os.environ.get("TOCSIN_JARS")
-    folder = _cache_folder() / f"jars-{hashlib.sha256(POM.read_bytes()).hexdigest()[:12]}"
+    folder = cache_folder() / f"jars-{hashlib.sha256(POM.read_bytes()).hexdigest()[:12]}"
     if named or folder.is_dir() or shutil.which("mvn"):
         return ""
     return _NO_MAVEN
@@ -110,10 +111,33 @@ def missing() -> str:
 _NO_MAVEN: Final = "no mvn on the PATH: install Maven, or set TOCSIN_JARS to a folder that holds the jars of the pom"
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
+    """Return tocsin's folder in the user's cache; it may not exist yet."""
     cache = os.environ.get("XDG_CACHE_HOME")
     # The XDG rules say to ignore a relative path.
     return (Path(cache) if cache and Path(cache).is_absolute() else Path.home() / ".cache") / "tocsin"
+
+
+def check_sums(folder: Path, sums: str) -> None:
+    """Compare the jars of a folder with their checksums.
+
+    Args:
+        folder: holds ``kafka/`` and ``flink/``.
+        sums: lines as ``sha256sum`` prints them, paths below the folder.
+
+    Raises:
+        EngineError: a jar is missing, is another one, or has no checksum.
+    """
+    wanted = {path: digest for digest, path in (line.split(None, 1) for line in sums.splitlines() if line.strip())}
+    found = {str(path.relative_to(folder)): path for path in sorted(folder.glob("*/*.jar"))}
+    for name in sorted(wanted.keys() | found.keys()):
+        if name not in found:
+            raise EngineError(f"the jar {name} was not fetched, and jars.sha256 lists it")
+        if name not in wanted:
+            raise EngineError(f"the jar {name} was fetched, and jars.sha256 has no checksum of it")
+        digest = hashlib.sha256(found[name].read_bytes()).hexdigest()
+        if digest != wanted[name]:
+            raise EngineError(f"the jar {name} has the checksum {digest}, jars.sha256 says {wanted[name]}: not used")
 
 
 def _fetch(folder: Path) -> None:
@@ -129,6 +153,7 @@ def _fetch(folder: Path) -> None:
         if ran.returncode:
             told = [line for line in (ran.stdout + ran.stderr).splitlines() if "ERROR" in line][:3]
             raise EngineError(f"Maven could not fetch the jars of {POM.resolve()}: {' '.join(told)[:600]}")
+        check_sums(making, SUMS.read_text())
         making.chmod(0o755)  # mkdtemp makes it the owner's alone
         making.rename(folder)
     except subprocess.TimeoutExpired as error:

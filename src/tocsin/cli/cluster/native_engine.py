@@ -17,6 +17,7 @@ from typing import Any, cast
 from chdb.session import Session
 
 from tocsin.pipeline.stores.native_blocks import Columns, decode_native, encode_native
+from tocsin.pipeline.stores.user_queries import QueryRefusedError, check_calls
 from tocsin.schemas.errors import ConfigError
 
 _COMMENT = r"(?:--[^\n]*(?:\n|$)|/\*.*?\*/|\s)*"
@@ -128,7 +129,7 @@ class EngineConnection:
 
     def run(self, sql: str, settings: Mapping[str, str]) -> tuple[Columns, list[Any]]:
         """Run a statement and return the columns of its answer ([] = it has none) and its blocks."""
-        self._check_role(sql)
+        self._check(sql)
         plain = _FORMAT_CLAUSE.sub("", sql)
         with _SettingsSession(self, settings) as session:
             blocks = decode_native(session.query(plain, "Native").bytes() or b"")
@@ -177,6 +178,17 @@ class EngineConnection:
     def session(self) -> Any:
         """The connection's own session."""
         return self._session
+
+    def _check(self, sql: str) -> None:
+        """Judge the statement as the parser understands it: one statement, and nothing outside the database."""
+        hexadecimal = sql.encode("utf-8", "replace").hex()
+        text = self._session.query(f"SELECT formatQuerySingleLine(unhex('{hexadecimal}'))", "TSVRaw").bytes()
+        canonical = (text or b"").decode("utf-8", "replace")
+        self._check_role(canonical)
+        try:
+            check_calls(canonical)
+        except QueryRefusedError as error:
+            raise ServerError(497, f"{self._name}: Not enough privileges. {error}. (ACCESS_DENIED)") from error
 
     def _check_role(self, sql: str) -> None:
         allowed = {Role.WRITER: _WRITING, Role.READER: _READING}.get(self._user.role)

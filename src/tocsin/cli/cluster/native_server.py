@@ -4,12 +4,13 @@ No current ClickHouse server can be installed from a package index; chDB is its 
 the network: the driver's newest protocol revision, errors with codes, users, TLS, settings of a query, inserts in
 blocks. It is **not** for production: no compression, no progress, no cancelling, roles instead of grants.
 
-Run it: ``python -m tocsin.cli.cluster.native_server FOLDER --port 0``; it prints ``listening on HOST:PORT``.
+Run it: ``python -m tocsin.cli.cluster.native_server FOLDER --users FILE``; it prints ``listening on HOST:PORT``.
 """
 
 from __future__ import annotations
 
 import argparse
+import hmac
 import logging
 import re
 import signal
@@ -31,7 +32,7 @@ from clickhouse_driver.reader import read_binary_str, read_binary_uint8, read_bi
 from clickhouse_driver.varint import read_varint, write_varint
 from clickhouse_driver.writer import write_binary_int32, write_binary_str, write_binary_uint8, write_binary_uint64
 
-from tocsin.cli.cluster.native_engine import Engine, EngineConnection, ServerError, User, error_of, read_users
+from tocsin.cli.cluster.native_engine import Engine, EngineConnection, Role, ServerError, User, error_of, read_users
 from tocsin.pipeline.stores.native_blocks import BUFFER_BYTES, BlockReader, Columns, make_context, write_block
 from tocsin.schemas.errors import TocsinError
 
@@ -42,6 +43,7 @@ REVISION: int = defines.CLIENT_REVISION
 HANDSHAKE_SECONDS = 10.0
 
 _LOG = logging.getLogger("tocsin.native_server")
+_NOBODY = User("nobody", Role.READER)
 _INSERT = re.compile(
     r"^\s*INSERT\s+INTO\s+(?:TABLE\s+)?([`\w.]+)\s*(?:\(([^)]*)\))?\s*(?:FORMAT\s+\w+|VALUES)?\s*;?\s*$", re.IGNORECASE
 )
@@ -113,7 +115,7 @@ class _Handler(socketserver.BaseRequestHandler):
         database, name, password = (read_binary_str(self._in) for _ in range(3))
         user = self.server.users.get(name)
         try:
-            if user is None or user.password != password:
+            if not hmac.compare_digest((user or _NOBODY).password.encode(), password.encode()) or user is None:
                 why = "Authentication failed: password is incorrect, or there is no user with such name"
                 raise ServerError(516, f"{name}: {why}. (AUTHENTICATION_FAILED)")
             connection = EngineConnection(self.server.engine, name, user, database)
@@ -284,14 +286,16 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--users", type=Path, help="JSON file; without it: default, without a password")
+    who = parser.add_mutually_exclusive_group(required=True)
+    who.add_argument("--users", type=Path, help="JSON file: names, passwords, roles")
+    who.add_argument("--no-password", action="store_true", help="the user default needs none: for tests")
     parser.add_argument("--tls-cert", type=Path)
     parser.add_argument("--tls-key", type=Path)
     parser.add_argument("--tls-client-ca", type=Path)
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, _stop)
     try:
-        users = read_users(args.users) if args.users else {"default": User()}
+        users = {"default": User()} if args.no_password else read_users(args.users)
         tls = make_tls(args.tls_cert, args.tls_key, args.tls_client_ca) if args.tls_cert else None
         args.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         engine = Engine(args.folder)

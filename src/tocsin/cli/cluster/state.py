@@ -54,7 +54,7 @@ def alone(folder: Path) -> Iterator[None]:
         EngineError: another cluster lives there.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
     except OSError as error:
         raise ConfigError("--folder", str(folder), f"a folder that can be made ({error.strerror or error})") from error

@@ -13,6 +13,7 @@ from typing import Any
 
 from tocsin.cli.drill.judge import Heard
 from tocsin.cli.drill.processes import ProcessGroup
+from tocsin.cli.drill.tokens import DrillTokens
 from tocsin.cli.paths import control_socket
 from tocsin.pipeline.control import ControlClient, EngineAbsentError
 from tocsin.schemas.errors import EngineError, TocsinError
@@ -40,6 +41,7 @@ class Engine:
         self.listen = processes.folder / "e.sock"
         self.control = control_socket(data_folder)
         self.client = ControlClient(self.control, timeout_seconds=10.0)
+        self.tokens = DrillTokens(processes.folder)
         self._log = processes.folder / "engine.log"
         self._process: subprocess.Popen[bytes] = processes.start(
             [
@@ -47,6 +49,7 @@ class Engine:
                 *("--data", str(data_folder)),
                 *("--listen", f"unix:{self.listen}"),
                 *("--control", str(self.control)),
+                *("--credentials", str(self.tokens.engine_file)),
                 *("--metrics-listen", "127.0.0.1:0"),
             ],
             self._log,

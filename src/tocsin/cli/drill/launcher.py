@@ -15,7 +15,7 @@ from typing import cast
 
 from tocsin.cli.drill import relay
 from tocsin.cli.drill.board import Board
-from tocsin.cli.drill.engine import DrillError
+from tocsin.cli.drill.engine import DrillError, Engine
 from tocsin.cli.drill.faults import Outside
 from tocsin.cli.drill.judge import host_name
 from tocsin.cli.drill.plan import Plan
@@ -75,7 +75,7 @@ class Job:
         self._relay_socket = self.folder / "relay" if needs_relay else None
         self._relay: list[subprocess.Popen[bytes]] = []
 
-    def start(self, context: ForkServerContext, engine_socket: Path) -> None:
+    def start(self, context: ForkServerContext, engine: Engine) -> None:
         """Start ranks and agents; the ranks begin when every agent listens.
 
         Raises:
@@ -89,7 +89,7 @@ class Job:
             self._ranks.append(process)
         self._supervisor.start()
         for rank in range(self.plan.rank_count):
-            self._agents.append(self._start_agent(rank, engine_socket))
+            self._agents.append(self._start_agent(rank, engine))
         self._wait_for_agents()
         self.board.open_gate()
 
@@ -164,15 +164,17 @@ class Job:
     def _agent_socket(self, rank: int) -> Path:
         return self.folder / f"a{rank}"
 
-    def _start_agent(self, rank: int, engine_socket: Path) -> subprocess.Popen[bytes]:
+    def _start_agent(self, rank: int, engine: Engine) -> subprocess.Popen[bytes]:
         command = [
             *(sys.executable, "-m", "tocsin", "agent"),
-            *("--engine", f"unix:{engine_socket}"),
+            *("--engine", f"unix:{engine.listen}"),
+            *("--token-file", str(engine.tokens.file_of(host_name(rank)))),
             *("--socket", str(self._agent_socket(rank))),
             *("--host", host_name(rank)),
             *("--cluster", CLUSTER),
             *("--spool-dir", str(self.folder / f"spool{rank}")),
             *("--pose-pid", str(self.pid(rank))),
+            *("--metrics-listen", ""),
         ]
         return self._processes.start(command, self.folder / f"agent{rank}.log")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from tocsin.cli.drill.judge import Heard, VerdictLine, describe
 from tocsin.cli.drill.launcher import Job
+from tocsin.schemas.printable import plain
 
 Rates = Mapping[int, Mapping[str, Any]]
 """Rank -> what the engine knows of it."""
@@ -22,7 +23,7 @@ class PlainLines:
 
     def say(self, text: str) -> None:
         """Print one line."""
-        print(f"{time.monotonic() - self._began:7.1f} s  {text}", flush=True)
+        print(f"{time.monotonic() - self._began:7.1f} s  {plain(text)}", flush=True)
 
     def started(self, job: Job) -> None:
         """The ranks train."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from types import TracebackType
@@ -16,6 +17,8 @@ from rich.text import Text
 from tocsin.cli.drill.judge import Heard, accused, host_name
 from tocsin.cli.drill.launcher import Job
 from tocsin.cli.drill.lines import Rates, rate_of, strike_text, verdict_texts
+from tocsin.cli.terminal import unguarded
+from tocsin.schemas.printable import plain
 
 _LINES_SHOWN = 14
 _BAR_WIDTH = 24
@@ -31,7 +34,7 @@ class LiveDisplay:
         self._struck: int | None = None
         self._accused: frozenset[str] = frozenset()
         self._events: deque[Text] = deque(maxlen=_LINES_SHOWN)
-        self._live = Live(console=Console(), refresh_per_second=4, get_renderable=self._draw)
+        self._live = Live(console=Console(file=unguarded(sys.stdout)), refresh_per_second=4, get_renderable=self._draw)
 
     def __enter__(self) -> Self:
         """Take the terminal."""
@@ -49,7 +52,7 @@ class LiveDisplay:
 
     def say(self, text: str, style: str = "") -> None:
         """Add an event."""
-        self._events.append(Text(f"{time.monotonic() - self._began:5.1f} s  {text}", style=style))
+        self._events.append(Text(f"{time.monotonic() - self._began:5.1f} s  {plain(text)}", style=style))
 
     def started(self, job: Job) -> None:
         """The ranks train."""
@@ -89,5 +92,7 @@ class LiveDisplay:
             if host_name(rank) in self._accused:
                 marks.append("named by tocsin", "bold red")
             bar = Text("█" * round(share * _BAR_WIDTH), style="green")
-            table.add_row(str(rank), str(facts.get("host", "")), str(facts.get("step", "")), rate_of(facts), bar, marks)
+            table.add_row(
+                str(rank), plain(facts.get("host", "")), str(facts.get("step", "")), rate_of(facts), bar, marks
+            )
         return table

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from tocsin.cli.drill.result import Result
+from tocsin.schemas.printable import plain
 
 POSING = (
     "Each rank poses as a host of its own (n0, n1, ...) with its own agent; its host metrics are those of "
@@ -19,7 +20,7 @@ def result_line(result: Result) -> str:
     seconds = "" if answer.seconds is None else f" after {answer.seconds:.1f} s"
     mark = "right" if answer.right else "WRONG"
     plan = result.plan
-    return f"{mark}  {plan.kind.name} (seed {plan.seed}): {plan.sentence()}; verdict{seconds}: {answer.why}"
+    return f"{mark}  {plan.kind.name} (seed {plan.seed}): {plan.sentence()}; verdict{seconds}: {plain(answer.why)}"
 
 
 def summary_line(results: Sequence[Result]) -> str:

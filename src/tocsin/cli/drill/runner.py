@@ -104,7 +104,7 @@ class DrillGround:
         if self._record_folder is not None:
             recording = DrillRecording(self.engine.client, self._record_folder / job.job_id, job.job_id)
         try:
-            job.start(self._context, self.engine.listen)
+            job.start(self._context, self.engine)
             result = self._run_job(plan, job)
             if recording is not None:
                 recording.tell(result, recording.end())

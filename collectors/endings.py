@@ -1,0 +1,86 @@
+"""What ended on this host, said again as long as it explains a job's state: for an engine that was restarted.
+
+An event is said again every 30 s, stamped now; its payload's ``ended_ns`` is when it happened, so that hearing it twice
+is hearing it once. An end in order (a goodbye, exit status 0) is said while the job lives on this host; another end for
+an hour, the time for which the engine keeps what explains a death. A new process of the rank and a newer attempt end it
+at once, where they belong to the same user: nobody silences what became of another's job.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from tocsin.collectors.api import Sighting
+from tocsin.collectors.clock import Now
+from tocsin.schemas.event_payloads import ENDED_NS
+from tocsin.schemas.records import NS_PER_SECOND, JobKey, Severity
+
+AGAIN_NS: Final = 30 * NS_PER_SECOND
+KEEP_NS: Final = 3600 * NS_PER_SECOND
+MAX_ENDINGS: Final = 1024
+"""At most so many, 4 kB of last words each; the user with the most loses the oldest."""
+
+
+@dataclass(slots=True)
+class _Ending:
+    """One rank's end."""
+
+    sighting: Sighting
+    ended_ns: int
+    ended_mono_ns: int
+    said_mono_ns: int
+
+
+class Endings:
+    """The ends of the ranks of a host."""
+
+    def __init__(self) -> None:
+        """Know of none."""
+        self._endings: dict[tuple[JobKey, int, int], _Ending] = {}
+
+    def __len__(self) -> int:
+        return len(self._endings)
+
+    def add(self, job: JobKey, rank: int, uid: int, sighting: Sighting, stamp_ns: int, now: Now) -> None:
+        """Take the end of a rank: a later word about it (an exit after a goodbye) replaces the earlier."""
+        self._endings.pop((job, rank, uid), None)
+        self._endings[job, rank, uid] = _Ending(sighting, stamp_ns, now.mono_ns, now.mono_ns)
+        if len(self._endings) > MAX_ENDINGS:
+            heaviest, _ = Counter(key[2] for key in self._endings).most_common(1)[0]
+            del self._endings[next(key for key in self._endings if key[2] == heaviest)]
+
+    def lives(self, job: JobKey, rank: int, uid: int) -> None:
+        """Forget a rank's end: a new process is the rank."""
+        self._endings.pop((job, rank, uid), None)
+
+    def begins(self, job: JobKey, uid: int) -> None:
+        """Forget the earlier attempts of a job: a newer one is seen on this host."""
+        for key in list(self._endings):
+            before, _, owner = key
+            if (before.cluster, before.job_id, owner) == (
+                job.cluster,
+                job.job_id,
+                uid,
+            ) and before.attempt < job.attempt:
+                del self._endings[key]
+
+    def leaves(self, job: JobKey, uid: int) -> None:
+        """The job does not live on this host any more: its ends in order need no repetition."""
+        for key, ending in list(self._endings.items()):
+            if (key[0], key[2]) == (job, uid) and ending.sighting.severity is Severity.INFO:
+                del self._endings[key]
+
+    def due(self, now: Now) -> list[tuple[JobKey, int, Sighting]]:
+        """Return what is to be said again now."""
+        found: list[tuple[JobKey, int, Sighting]] = []
+        for key, ending in list(self._endings.items()):
+            if now.mono_ns - ending.ended_mono_ns >= KEEP_NS:
+                del self._endings[key]
+            elif now.mono_ns - ending.said_mono_ns >= AGAIN_NS:
+                ending.said_mono_ns = now.mono_ns
+                said = ending.sighting
+                payload = {**said.payload, ENDED_NS: ending.ended_ns}
+                found.append((*key[:2], Sighting(said.name, said.source, said.severity, payload)))
+        return found

@@ -1,0 +1,117 @@
+"""Who sent a signed record, and whether they may say what it says: for records that come over Kafka."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from tocsin.pipeline.identity.principal import BY_SIGNATURE, Principal
+from tocsin.schemas.credential_store import CredentialStore
+from tocsin.schemas.credentials import ANY_NAME, Credential, Role
+from tocsin.schemas.errors import IdentityError
+from tocsin.schemas.model_announcement import ModelAnnouncement
+from tocsin.schemas.reasons import IdentityRefusal
+from tocsin.schemas.records import Record, Tick
+from tocsin.schemas.signatures import Signer, signature_of
+
+
+@dataclass(frozen=True, slots=True)
+class SignatureConfig:
+    """How a job that reads a broker checks records and signs verdicts; the files lie where it works.
+
+    Attributes:
+        credentials: file of all hosts' credentials, "" = records are not checked.
+        allow_player: whether recordings are played to it: a player's credential counts, and what a recording says of
+            its hosts (who moved where) is believed.
+        signing_key: file with the engine's private key, "" = verdicts are not signed.
+    """
+
+    credentials: str = ""
+    allow_player: bool = False
+    signing_key: str = ""
+
+
+class _Speaker(NamedTuple):
+    """Somebody who signs."""
+
+    credential: Credential
+    signer: Signer
+    principal: Principal
+
+
+class SignedRecords:
+    """Checks signatures against a file of credentials."""
+
+    def __init__(self, store: CredentialStore, *, allow_player: bool = False) -> None:
+        """Check against a store.
+
+        Args:
+            store: whose secrets count; ``refresh`` it now and then, so that a revocation is seen.
+            allow_player: whether somebody of role ``player`` may speak for any host.
+        """
+        self._store = store
+        self._allow_player = allow_player
+        self._speakers: dict[bytes, _Speaker] = {}
+
+    @classmethod
+    def of_config(cls, config: SignatureConfig) -> SignedRecords | None:
+        """Check as the settings say, None: they ask for no signatures.
+
+        Raises:
+            CredentialError: the file cannot be used.
+        """
+        if not config.credentials:
+            return None
+        return cls(CredentialStore(Path(config.credentials)), allow_player=config.allow_player)
+
+    def refresh(self) -> None:
+        """Read the file again if it changed."""
+        if self._store.refresh():
+            self._speakers.clear()
+
+    def check(self, record: Record, data: bytes) -> int:
+        """Refuse a record that nobody signed who may say it; ticks belong to nobody and judge nothing.
+
+        Args:
+            record: what the bytes say.
+            data: its bytes, the signature included.
+
+        Returns:
+            Length of the record without its signature.
+
+        Raises:
+            IdentityError: unsigned, signed with an unknown, revoked or wrong key, or not the signer's to say.
+        """
+        if isinstance(record, Tick):
+            return len(data)
+        found = signature_of(data)
+        if found is None:
+            raise IdentityError(IdentityRefusal.UNSIGNED, "the record has no signature, and this engine asks for one")
+        speaker = self._speakers.get(found.key_id) or self._learn(found.key_id)
+        if not speaker.signer.is_mine(data, found):
+            key_id = speaker.credential.key_id
+            text = f"the signature was not made with the key {key_id}, or the record was changed"
+            raise IdentityError(IdentityRefusal.BAD_SIGNATURE, text)
+        # A stamp of before a revocation is late; of a model the time counts from which on it is used, which lies ahead.
+        at_ns = record.effective_ns if isinstance(record, ModelAnnouncement) else record.ts_ns
+        if not speaker.credential.is_valid(at_ns):
+            raise IdentityError(
+                IdentityRefusal.KEY_REVOKED, f"{speaker.credential.key_id} was revoked before the record"
+            )
+        speaker.principal.check(record)
+        return found.start_byte_count
+
+    def _learn(self, raw: bytes) -> _Speaker:
+        """Look a key up once: thousands of records a second are signed with few keys."""
+        key_id = raw.decode("ascii", "backslashreplace")
+        credential = self._store.find(key_id)
+        if credential is None or not credential.secret:
+            raise IdentityError(IdentityRefusal.UNKNOWN_KEY, f"nobody has the key {key_id}")
+        if credential.role is Role.PLAYER and not self._allow_player:
+            raise IdentityError(IdentityRefusal.PLAYER_REFUSED, f"key {key_id} is a player's: this engine takes none")
+        if credential.name == ANY_NAME and credential.role is Role.AGENT:
+            raise IdentityError(IdentityRefusal.NOT_LOCAL, f"key {key_id} counts on the engine's own machine only")
+        principal = Principal(credential.name, credential.role, BY_SIGNATURE, credential)
+        found = self._speakers[raw] = _Speaker(credential, Signer(credential), principal)
+        return found

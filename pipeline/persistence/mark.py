@@ -1,0 +1,149 @@
+"""What the engine is judging just now, in a file that outlives its end by whatever signal.
+
+The file is mapped into memory: a mark costs a copy of some bytes, and its room on the disk is taken beforehand, so it
+can be set even when the disk is full. Which turn the process died in is known so at the next start; a turn at which it
+died twice in a row is not judged with its records a third time.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tocsin.schemas.records import JobKey
+
+_SIZE_BYTES: Final = 16_384
+_JUDGING_AT: Final = 0
+_SUSPECT_AT: Final = 8192
+_INCOMPLETE_AT: Final = _SIZE_BYTES - 1
+_LENGTH_BYTES: Final = 2
+_ROOM_BYTES: Final = _SUSPECT_AT - _LENGTH_BYTES - 1
+"""Of one mark: several times what the two longest names need (``validate.MAX_NAME_BYTES`` each)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnName:
+    """One job's second.
+
+    Attributes:
+        job: whose.
+        end_ns: its end.
+    """
+
+    job: JobKey
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A turn in which the process died.
+
+    Attributes:
+        turn: which.
+        end_count: how often in a row.
+    """
+
+    turn: TurnName
+    end_count: int
+
+
+class Mark:
+    """The mapped file.
+
+    Attributes:
+        suspect: in what the process before this one died, None: in no turn.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open or make it, and see what the process before this one left.
+
+        Raises:
+            OSError: it cannot be opened, or there is no room.
+        """
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            if os.fstat(fd).st_size != _SIZE_BYTES:
+                os.ftruncate(fd, 0)
+                os.posix_fallocate(fd, 0, _SIZE_BYTES)
+            self._map = mmap.mmap(fd, _SIZE_BYTES)
+        finally:
+            os.close(fd)
+        self.suspect = self._look_back()
+
+    def _look_back(self) -> Suspect | None:
+        died_in, before = self._get(_JUDGING_AT), self._get(_SUSPECT_AT)
+        self.judged()
+        if died_in is None:
+            self._clear(_SUSPECT_AT)
+            return None
+        count = before[1] + 1 if before is not None and before[0] == died_in[0] else 1
+        self._set(_SUSPECT_AT, died_in[0], count)
+        return Suspect(died_in[0], count)
+
+    def judging(self, job: JobKey, end_ns: int) -> None:
+        """A turn begins."""
+        self._set(_JUDGING_AT, TurnName(job, end_ns), 0)
+
+    def judged(self) -> None:
+        """No turn is being judged."""
+        self._clear(_JUDGING_AT)
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether the journal lacks something since the newest snapshot."""
+        return self._map[_INCOMPLETE_AT] != 0
+
+    def set_incomplete(self) -> None:
+        """Say so; it needs no room on the disk."""
+        self._map[_INCOMPLETE_AT] = 1
+
+    def set_whole(self) -> None:
+        """A snapshot holds all that was taken before it."""
+        self._map[_INCOMPLETE_AT] = 0
+
+    def _set(self, at: int, turn: TurnName, count: int) -> None:
+        # names as they are, whatever is in them: escaped they would be up to six times as long
+        cluster, job_id = (name.encode("utf-8", "surrogatepass") for name in (turn.job.cluster, turn.job.job_id))
+        numbers = json.dumps([turn.job.attempt, turn.end_ns, count, len(cluster)]).encode()
+        text = numbers + b"\n" + cluster + job_id
+        body = zlib.crc32(text).to_bytes(4, "little") + text
+        self._clear(at)
+        if len(body) > _ROOM_BYTES:
+            return  # no record's names are so long
+        self._map[at + _LENGTH_BYTES : at + _LENGTH_BYTES + len(body)] = body
+        # last: half a mark is none
+        self._map[at : at + _LENGTH_BYTES] = len(body).to_bytes(_LENGTH_BYTES, "little")
+
+    def _clear(self, at: int) -> None:
+        self._map[at : at + _LENGTH_BYTES] = bytes(_LENGTH_BYTES)
+
+    def _get(self, at: int) -> tuple[TurnName, int] | None:
+        length = int.from_bytes(self._map[at : at + _LENGTH_BYTES], "little")
+        body = self._map[at + _LENGTH_BYTES : at + _LENGTH_BYTES + length]
+        if length <= 4 or zlib.crc32(body[4:]) != int.from_bytes(body[:4], "little"):
+            return None
+        try:
+            return _read(body[4:])
+        except (ValueError, TypeError, RecursionError):
+            return None
+
+    def close(self) -> None:
+        """Let the file go."""
+        self._map.close()
+
+
+def _read(text: bytes) -> tuple[TurnName, int]:
+    """What a mark says.
+
+    Raises:
+        ValueError, TypeError, RecursionError: it says nothing of ours.
+    """
+    numbers, _, names = text.partition(b"\n")
+    attempt, end_ns, count, cluster_bytes = (int(value) for value in json.loads(numbers))
+    cluster, job_id = (name.decode("utf-8", "surrogatepass") for name in (names[:cluster_bytes], names[cluster_bytes:]))
+    return TurnName(JobKey(cluster, job_id, attempt), end_ns), count

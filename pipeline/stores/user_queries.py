@@ -1,0 +1,309 @@
+"""What a user's query may be: one that reads, within limits, and touches nothing outside the database.
+
+The text is not judged as it was typed: ClickHouse's own parser first writes it anew (``formatQuerySingleLine``:
+no comments, no heredocs, one way of quoting, one statement), that text is judged, and that text is run. So what
+was judged and what runs cannot differ.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from tocsin.pipeline.stores.messages import check_format
+from tocsin.schemas.errors import StoreAwayError, StoreError, TocsinError
+
+MAX_QUERY_SECONDS: Final = 60
+"""A user's query is stopped after this time."""
+MAX_QUERY_CHARACTERS: Final = 200_000
+"""Longest query."""
+LIMITS: Final[Mapping[str, int | str]] = {
+    "max_execution_time": MAX_QUERY_SECONDS,
+    "timeout_overflow_mode": "throw",
+    "max_memory_usage": 512 << 20,
+    "max_result_rows": 1_000_000,
+    "max_result_bytes": 64 << 20,
+    "result_overflow_mode": "throw",
+    "max_threads": 2,
+    "max_temporary_data_on_disk_size_for_query": 1 << 30,
+    "allow_introspection_functions": 0,
+}
+"""Settings of every user's query, before ``readonly = 1`` forbids to change them."""
+
+MAX_QUERIES_COUNT: Final = 4
+"""Users' queries that run side by side; further ones wait ``QUEUE_SECONDS``."""
+MAX_INCIDENTS_COUNT: Final = 2
+"""Of those of ``tocsin incidents``, which have places of their own."""
+QUEUE_SECONDS: Final = 10.0
+
+HARMLESS_TABLE_FUNCTIONS: Final = frozenset(
+    {
+        *("numbers", "numbers_mt", "zeros", "zeros_mt", "primes", "generateseries", "generate_series"),
+        *("generaterandom", "null", "values", "sqlstandardvalues", "view", "viewexplain", "viewifpermitted"),
+        *("format", "input", "fuzzquery", "fuzzjson"),
+    }
+)
+"""Table functions that read nothing but their arguments; ``tests/`` sees that every other one is forbidden."""
+
+FORBIDDEN_FUNCTIONS: Final = frozenset(
+    {
+        # table functions: files, networks, other programs, other servers, objects of this process
+        *("file", "filesystem", "filecluster", "url", "urlcluster", "executable", "python", "arrowstream", "sqlite"),
+        *("s3", "s3cluster", "gcs", "oss", "cosn", "hdfs", "hdfscluster", "azureblobstorage", "bigquery"),
+        *("azureblobstoragecluster", "mysql", "postgresql", "mongodb", "redis", "odbc", "jdbc", "ytsaurus"),
+        *("remote", "remotesecure", "cluster", "clusterallreplicas", "loop", "merge", "dictionary", "eval"),
+        *("hudi", "hudicluster", "deltalake", "deltalakecluster", "deltalakeazure", "deltalakeazurecluster"),
+        *("deltalakelocal", "deltalakes3", "deltalakes3cluster", "iceberg", "icebergcluster", "icebergazure"),
+        *("icebergazurecluster", "iceberghdfs", "iceberghdfscluster", "iceberglocal", "iceberglocalcluster"),
+        *("icebergs3", "icebergs3cluster", "paimon", "paimoncluster", "paimonazure", "paimonazurecluster"),
+        *("paimonhdfs", "paimonhdfscluster", "paimonlocal", "paimons3", "paimons3cluster"),
+        *("mergetreeindex", "mergetreeprojection", "mergetreetextindex", "mergetreecodecblockcounts"),
+        *("mergetreeanalyzeindexes", "mergetreeanalyzeindexesuuid"),
+        *("prometheusquery", "prometheusqueryrange", "timeseriesselector", "timeseriesdata", "timeseriestags"),
+        *("timeseriesmetrics", "timeseriesmetricfamilies", "timeseriessamples"),
+        # sources of dictionaries
+        *("http", "clickhouse", "cassandra", "yamlregexptree"),
+        # functions: files, networks, libraries, the machine, other threads' time
+        *("sleep", "sleepeachrow", "catboostevaluate", "reversednsquery", "getserversetting", "getserverport"),
+        *("getclienthttpheader", "currentrequesturl", "getmacro", "logtrace", "trap", "generateserialid"),
+        *("filesystemavailable", "filesystemcapacity", "filesystemunreserved", "getoskernelversion"),
+        *("addresstoline", "addresstolinewithinlines", "addresstosymbol", "showcertificate", "tid"),
+        *("hascolumnintable", "zookeepersessionuptime"),
+        *("airedact", "aisimilarity", "aifilter", "aiclassify", "aiembed", "aiextract", "aigenerate", "aitranslate"),
+    }
+)
+"""Names, in small letters, that a user's query may not call."""
+
+SYSTEM_TABLES: Final = frozenset(
+    {
+        *("one", "numbers", "numbers_mt", "zeros", "zeros_mt", "tables", "columns", "databases", "functions"),
+        *("table_functions", "formats", "data_type_families", "settings", "parts", "build_options", "time_zones"),
+    }
+)
+"""What of ClickHouse's own database may be read: neither others' queries nor users, keys and configuration."""
+
+_READING: Final = frozenset({"SELECT", "WITH", "SHOW", "DESCRIBE", "EXISTS", "EXPLAIN"})
+_SHOWING: Final = frozenset(
+    {"TABLES", "DATABASES", "CREATE", "COLUMNS", "FULL", "EXTENDED", "INDEXES", "INDEX", "KEYS", "FUNCTIONS"}
+)
+_TOKEN: Final = re.compile(
+    r"""(?P<text>'(?:[^'\\]|\\.|'')*')|(?P<quoted>`(?:[^`\\]|\\.|``)*`|"(?:[^"\\]|\\.|"")*")"""
+    r"""|(?P<word>[^\W\d]\w*)|(?P<other>\d[\w.]*|\S)""",
+    re.DOTALL,
+)
+_CANONICAL: Final = "SELECT formatQuerySingleLine(unhex('{}'))"
+_INCIDENTS: Final = re.compile(
+    r"SELECT \* FROM tocsin\.incidents_(?:current|all) (?:WHERE job = unhex\('[0-9a-f]*'\) )?"
+    r"ORDER BY since DESC, verdict_id LIMIT \d{1,6}"
+)
+
+
+class QueryRefusedError(StoreError):
+    """A user's query does what a query may not do."""
+
+    reason = "query_refused"
+
+
+@dataclass(frozen=True, slots=True)
+class UserQuery:
+    """A query that may run.
+
+    Attributes:
+        sql: as ClickHouse's parser writes it, without a FORMAT clause.
+        fmt: the format that it names, or that was asked for beside it.
+    """
+
+    sql: str
+    fmt: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str
+    start: int
+
+    @property
+    def name(self) -> str:
+        """An identifier without its quotes; "" for what is none."""
+        if self.kind == "word":
+            return self.text
+        if self.kind != "quoted":
+            return ""
+        quote, inner = self.text[0], self.text[1:-1]
+        return re.sub(r"\\(.)", r"\1", inner.replace(quote * 2, quote), flags=re.DOTALL)
+
+    def is_word(self, *words: str) -> bool:
+        return self.kind == "word" and self.text.upper() in words
+
+
+class Lanes:
+    """Places for users' queries: a few run side by side, and ``tocsin incidents`` waits for none of the others."""
+
+    def __init__(self, queue_seconds: float = QUEUE_SECONDS) -> None:
+        """All places are free.
+
+        Args:
+            queue_seconds: how long a query waits for one.
+        """
+        self._queue_seconds = queue_seconds
+        self._places = threading.Semaphore(MAX_QUERIES_COUNT)
+        self._places_of_incidents = threading.Semaphore(MAX_INCIDENTS_COUNT)
+
+    @contextlib.contextmanager
+    def place(self, sql: str) -> Iterator[None]:
+        """Hold a place while a query runs.
+
+        Raises:
+            StoreAwayError: none became free in time.
+        """
+        places = self._places_of_incidents if is_incidents_query(sql) else self._places
+        if not places.acquire(timeout=self._queue_seconds):
+            raise StoreAwayError(
+                f"{MAX_QUERIES_COUNT} queries of users are running, and none ended within {self._queue_seconds:g} s:"
+                " try again"
+            )
+        try:
+            yield
+        finally:
+            places.release()
+
+    def is_idle(self) -> bool:
+        """Whether no query runs now."""
+        for places, count in ((self._places, MAX_QUERIES_COUNT), (self._places_of_incidents, MAX_INCIDENTS_COUNT)):
+            free = 0
+            while free < count and places.acquire(blocking=False):
+                free += 1
+            if free:
+                places.release(free)
+            if free < count:
+                return False
+        return True
+
+    @contextlib.contextmanager
+    def all_places(self) -> Iterator[None]:
+        """Wait until no query runs, and let none begin."""
+        wanted = [self._places] * MAX_QUERIES_COUNT + [self._places_of_incidents] * MAX_INCIDENTS_COUNT
+        for places in wanted:
+            places.acquire()
+        try:
+            yield
+        finally:
+            for places in wanted:
+                places.release()
+
+
+def incidents_query(*, everything: bool = False, job_id: str | None = None, limit: int = 1000) -> str:
+    """The query of ``tocsin incidents``, newest first.
+
+    Args:
+        everything: also what is over.
+        job_id: only this job.
+        limit: how many.
+    """
+    # Hexadecimal digits end no literal: the job's name is data, whatever it holds.
+    job = "" if job_id is None else f"WHERE job = unhex('{job_id.encode('utf-8', 'replace').hex()}') "
+    view = "incidents_all" if everything else "incidents_current"
+    return f"SELECT * FROM tocsin.{view} {job}ORDER BY since DESC, verdict_id LIMIT {limit}"  # noqa: S608  # hex only
+
+
+def is_incidents_query(sql: str) -> bool:
+    """Whether a query is one that ``incidents_query`` makes: such ones never wait behind others."""
+    return _INCIDENTS.fullmatch(sql) is not None
+
+
+def understood(sql: str, fmt: str, ask: Callable[[str], str]) -> UserQuery:
+    """Let ClickHouse's parser write a query anew, and see that it may run.
+
+    Args:
+        sql: what the user wrote.
+        fmt: the format if the query names none.
+        ask: runs a statement of ours on the engine and returns the one text of its answer.
+
+    Raises:
+        ConfigError: the format cannot be one.
+        QueryRefusedError: it is no query that reads, or does what one may not do.
+        StoreError: it is no SQL; the message is the parser's.
+    """
+    check_format(fmt)
+    if is_incidents_query(sql):
+        return UserQuery(sql, fmt)
+    if len(sql) > MAX_QUERY_CHARACTERS:
+        raise QueryRefusedError(f"a query has at most {MAX_QUERY_CHARACTERS} characters, this one {len(sql)}")
+    try:
+        canonical = ask(_CANONICAL.format(sql.encode("utf-8", "replace").hex())).strip()
+    except TocsinError as error:  # the parser quotes our own call of it, which helps nobody
+        raise type(error)(re.sub(r": In scope SELECT formatQuerySingleLine\(.*?\)\)\.", ".", str(error))) from error
+    check_reading(canonical)
+    check_calls(canonical)
+    plain, named = _without_format(canonical)
+    check_format(named or fmt)
+    return UserQuery(plain, named or fmt)
+
+
+def check_reading(canonical: str) -> None:
+    """See that a statement only reads, and only what a user may read.
+
+    Args:
+        canonical: the statement as ClickHouse's parser writes it.
+
+    Raises:
+        QueryRefusedError: it does something else.
+    """
+    tokens = list(_tokens(canonical))
+    first = next((index for index, token in enumerate(tokens) if token.text != "("), len(tokens))
+    word = tokens[first].text.upper() if first < len(tokens) else ""
+    if word not in _READING:
+        raise QueryRefusedError(f"{word or 'an empty query'}: a query is one SELECT, SHOW, DESCRIBE, EXISTS or EXPLAIN")
+    following = tokens[first + 1] if first + 1 < len(tokens) else _Token("other", "", 0)
+    if word == "SHOW" and not following.is_word(*_SHOWING):
+        raise QueryRefusedError(f"SHOW {following.text}: only tables, columns, databases, functions and DDL are shown")
+    for before, after in pairwise(tokens):
+        if before.is_word("PARALLEL") and after.is_word("WITH"):
+            raise QueryRefusedError("PARALLEL WITH: a query is one statement")
+    for one, two, three in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        if one.is_word("SETTINGS") and two.name and three.text == "=":
+            raise QueryRefusedError(f"SETTINGS {two.name}: a query runs with readonly = 1 and changes no setting")
+        if one.name.lower() == "system" and two.text == "." and three.name.lower() not in SYSTEM_TABLES:
+            shown = ", ".join(sorted(SYSTEM_TABLES))
+            raise QueryRefusedError(f"system.{three.name}: of the database system a query reads {shown}")
+        if one.text == "{" and two.name and three.text == ":":
+            raise QueryRefusedError(f"{{{two.name}: …}}: a query has no parameters")
+
+
+def check_calls(canonical: str) -> None:
+    """See that a statement calls nothing that reads or writes outside the database.
+
+    Args:
+        canonical: any statement as ClickHouse's parser writes it.
+
+    Raises:
+        QueryRefusedError: it does.
+    """
+    for before, after in pairwise(_tokens(canonical)):
+        if before.name.lower() in FORBIDDEN_FUNCTIONS and after.text == "(":
+            raise QueryRefusedError(
+                f"{before.name}(): it reaches outside the database, or holds others up: no query may call it"
+            )
+        if before.is_word("INTO") and after.is_word("OUTFILE"):
+            raise QueryRefusedError("INTO OUTFILE: a query writes no file; redirect the command's output instead")
+        if before.is_word("FROM") and after.is_word("INFILE"):
+            raise QueryRefusedError("FROM INFILE: a query reads no file")
+
+
+def _without_format(canonical: str) -> tuple[str, str]:
+    """A query without its FORMAT clause, and the format, "" = it names none."""
+    tokens = list(_tokens(canonical))
+    if len(tokens) > 2 and tokens[-2].is_word("FORMAT") and tokens[-1].name:
+        return canonical[: tokens[-2].start].rstrip(), tokens[-1].name
+    return canonical, ""
+
+
+def _tokens(canonical: str) -> Iterator[_Token]:
+    for found in _TOKEN.finditer(canonical):
+        yield _Token(str(found.lastgroup), found[0], found.start())

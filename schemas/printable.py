@@ -1,0 +1,67 @@
+r"""Text from outside on a terminal: nothing in it may move a cursor, turn the reading direction or begin a line.
+
+Names of jobs, hosts and metrics, values of settings and messages of others come from whoever reaches a socket.
+Each such text goes through ``plain`` before it is printed, and JSON through ``json_text``. What is made visible
+instead are the characters of Unicode's categories Cc (controls), Cf (bidi marks, zero width), Zl and Zp (line
+ends) and Cs (half characters).
+
+>>> plain("job\x1b[2J\r\u202e1")
+'job\\x1b[2J\\r\\u202e1'
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Callable
+from typing import Any, Final
+
+HIDDEN_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def plain(text: object, *, kept: str = "") -> str:
+    r"""Any value as text of one line that a terminal shows as it is.
+
+    Args:
+        text: what is printed.
+        kept: control characters that pass, e.g. ``"\n"`` for a text of several lines of ours.
+    """
+    shown = str(text)
+    if shown.isprintable():  # everything that is hidden is not printable in Python's sense
+        return shown
+    return "".join(one if one in kept or not _is_hidden(one) else _escaped(one) for one in shown)
+
+
+def json_text(value: object, *, indent: int | None = None, default: Callable[[Any], object] | None = None) -> str:
+    """A value as JSON in ASCII, without any control character but the line ends of ``indent``."""
+    return json.dumps(value, indent=indent, default=default).replace("\x7f", "\\u007f")
+
+
+def json_escaped(text: str) -> str:
+    """JSON that somebody else wrote, with every hidden character as JSON's own escape: the same value.
+
+    Line ends and tabs stay: inside JSON's texts they are escaped already.
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one in "\n\t" or not _is_hidden(one) else _json_escape(one) for one in text)
+
+
+def _is_hidden(character: str) -> bool:
+    return unicodedata.category(character) in HIDDEN_CATEGORIES
+
+
+def _escaped(character: str) -> str:
+    number = ord(character)
+    if character in _SHORT:
+        return _SHORT[character]
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+def _json_escape(character: str) -> str:
+    number = ord(character)
+    if number < 0x10000:
+        return f"\\u{number:04x}"
+    number -= 0x10000
+    return f"\\u{0xD800 + (number >> 10):04x}\\u{0xDC00 + (number & 0x3FF):04x}"

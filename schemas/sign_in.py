@@ -1,0 +1,147 @@
+"""How the two ends of a connection prove to know the same secret: the arithmetic, without sockets.
+
+The engine sends a nonce; the agent answers with its own nonce and a proof; both derive keys for this connection, and
+from then on each message ends with a code over its direction (a key of its own), its number and its bytes. So a secret
+never travels, and what was heard on another connection, twice, changed, or in another order is of no use.
+docs/interfaces.md, section 2; docs/adr/0020.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from tocsin.schemas.errors import IdentityError
+from tocsin.schemas.reasons import IdentityRefusal
+
+SIGN_IN_VERSION: Final = 1
+NONCE_BYTES: Final = 32
+TAG_BYTES: Final = 16
+"""128 bits: one guess a connection, for a wrong code ends it."""
+MAX_SIGN_IN_BYTES: Final = 8 * 1024
+"""Longest message before somebody has signed in."""
+_NUMBER: Final = struct.Struct("<Q")
+_NAMED_BACK: Final = 256
+_NAMED_BYTES: Final = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What both ends agree on when a connection begins; each part is bound to the connection's keys.
+
+    Attributes:
+        engine_nonce: of the challenge.
+        agent_nonce: of the hello.
+        key_id: of the credential.
+        role: the credential's, as each end's own file says.
+        host: who the agent says it is.
+        agent_version: as the hello says.
+    """
+
+    engine_nonce: bytes
+    agent_nonce: bytes
+    key_id: str
+    role: str
+    host: str
+    agent_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionKeys:
+    """The keys of one connection.
+
+    Attributes:
+        proof: the agent's proof, in its hello.
+        from_agent: key of the agent's messages.
+        from_engine: key of the engine's; its first message, the welcome, is the engine's proof.
+    """
+
+    proof: bytes
+    from_agent: bytes
+    from_engine: bytes
+
+
+def session_keys(secret: bytes, terms: Terms) -> SessionKeys:
+    """Derive a connection's keys."""
+    parts = (
+        terms.engine_nonce,
+        terms.agent_nonce,
+        *(text.encode() for text in (terms.key_id, terms.role, terms.host, terms.agent_version)),
+    )
+    # each part with its length: no two terms have the same bytes
+    context = b"tocsin sign-in 1" + b"".join(_NUMBER.pack(len(part)) + part for part in parts)
+    root = _mac(secret, context)
+    return SessionKeys(_mac(root, b"proof of the agent"), _mac(root, b"from the agent"), _mac(root, b"from the engine"))
+
+
+def is_same(one: bytes, other: bytes) -> bool:
+    """Compare codes without telling by time how much of them is right."""
+    return hmac.compare_digest(one, other)
+
+
+class Sealer:
+    """Adds its code to each message of one direction."""
+
+    __slots__ = ("_base", "_number")
+
+    def __init__(self, key: bytes) -> None:
+        """Begin with message 0."""
+        self._base = hashlib.blake2b(key=key, digest_size=TAG_BYTES)
+        self._number = 0
+
+    def tag(self, data: bytes) -> bytes:
+        """Return the code that follows the next message's bytes."""
+        code = self._base.copy()
+        code.update(_NUMBER.pack(self._number))
+        code.update(data)
+        self._number += 1
+        return code.digest()
+
+
+class Opener:
+    """Checks each message of one direction."""
+
+    __slots__ = ("_base", "_number")
+
+    def __init__(self, key: bytes) -> None:
+        """Expect message 0."""
+        self._base = hashlib.blake2b(key=key, digest_size=TAG_BYTES)
+        self._number = 0
+
+    def open(self, sealed: bytes) -> bytes:
+        """Return the next message's bytes, without their code.
+
+        Raises:
+            IdentityError: the code is missing or wrong; the connection must end.
+        """
+        if len(sealed) < TAG_BYTES:
+            text = f"a message of {len(sealed)} bytes has no code of {TAG_BYTES}"
+            raise IdentityError(IdentityRefusal.MAC_MISSING, text)
+        data, tag = sealed[:-TAG_BYTES], sealed[-TAG_BYTES:]
+        if not is_same(self._code(self._number, data), tag):
+            raise self._refusal(data, tag)
+        self._number += 1
+        return data
+
+    def _code(self, number: int, data: bytes) -> bytes:
+        code = self._base.copy()
+        code.update(_NUMBER.pack(number))
+        code.update(data)
+        return code.digest()
+
+    def _refusal(self, data: bytes, tag: bytes) -> IdentityError:
+        """Say what is wrong with a code; the connection ends, so this is paid once."""
+        if len(data) <= _NAMED_BYTES:
+            for number in range(max(0, self._number - _NAMED_BACK), self._number + _NAMED_BACK):
+                if is_same(self._code(number, data), tag):
+                    what, reason = f"message {number} where {self._number} is due", IdentityRefusal.OUT_OF_ORDER
+                    return IdentityError(IdentityRefusal.REPLAYED if number < self._number else reason, what)
+        text = f"message {self._number} is not what its sender sealed for this connection"
+        return IdentityError(IdentityRefusal.MAC_WRONG, text)
+
+
+def _mac(key: bytes, data: bytes) -> bytes:
+    return hmac.new(key, data, hashlib.sha256).digest()

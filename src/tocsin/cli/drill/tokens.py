@@ -1,0 +1,36 @@
+"""The drill's own credentials: one for each host that its agents pose as."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tocsin.schemas.credential_store import change, write_credentials
+from tocsin.schemas.credentials import Role, new_credential
+
+
+class DrillTokens:
+    """Issues credentials into the engine's file, and each host's into a file of its own.
+
+    Attributes:
+        engine_file: what the drill's engine reads.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Begin without any.
+
+        Args:
+            folder: the drill's work folder.
+        """
+        self._folder = folder / "tokens"
+        self.engine_file = self._folder / "engine.json"
+        write_credentials(self.engine_file, ())
+
+    def file_of(self, host: str) -> Path:
+        """Return a host's own file; it is issued where there is none yet."""
+        path = self._folder / f"{host}.json"
+        if not path.exists():
+            fresh = new_credential(Role.AGENT, host, time.time_ns())
+            change(self.engine_file, lambda before: (*before, fresh))
+            write_credentials(path, (fresh,))
+        return path

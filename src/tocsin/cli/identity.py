@@ -1,0 +1,248 @@
+"""Who may speak: the flags of ``tocsin serve`` and ``tocsin agent`` that say it, and the local token's file."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import grp
+import os
+import pwd
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tocsin.cli.paths import credentials_file, local_token_files, runtime_folder
+from tocsin.collectors.sign_in import TokenSearch
+from tocsin.schemas.address import is_loopback, split_address
+from tocsin.schemas.credential_store import CredentialStore, read_credentials, write_credentials
+from tocsin.schemas.credentials import Role
+from tocsin.schemas.errors import ConfigError, CredentialError
+from tocsin.schemas.tls import TlsFiles
+
+if TYPE_CHECKING:
+    from tocsin.pipeline.identity.gate import GateConfig
+    from tocsin.schemas.credentials import Credential
+
+HOST_TOKEN: Final = "/etc/tocsin/token.json"  # noqa: S105  # a file's name, not a password
+_INSECURE: Final = "TOCSIN_INSECURE_NO_IDENTITY"
+
+
+# -- serve ---------------------------------------------------------------------------------------------
+
+
+def add_gate_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare whom ``tocsin serve`` lets in."""
+    group = parser.add_argument_group("who may speak to it (docs/identity.md)")
+    text = "credentials of all hosts [env: TOCSIN_CREDENTIALS; default: credentials.json in the data folder, if there]"
+    group.add_argument("--credentials", metavar="FILE", default=os.environ.get("TOCSIN_CREDENTIALS", ""), help=text)
+    text = "on a unix socket, trust this user's processes, too (besides our own user and root); may be repeated"
+    group.add_argument("--trust-uid", metavar="USER", action="append", default=[], type=_uid, help=text)
+    text = "and this group's"
+    group.add_argument("--trust-group", metavar="GROUP", action="append", default=[], type=_gid, help=text)
+    group.add_argument("--tls-cert", metavar="FILE", default="", help="PEM: speak TLS with this certificate")
+    group.add_argument(
+        "--tls-key", metavar="FILE", default="", help="PEM: its key (default: in the certificate's file)"
+    )
+    text = "PEM: agents must show a certificate of these authorities; its name is the host's"
+    group.add_argument("--tls-client-ca", metavar="FILE", default="", help=text)
+    text = "take recordings from who has a player's credential: it speaks for any host"
+    group.add_argument("--allow-player", action="store_true", help=text)
+    text = "let anybody say anything about any host; only in a network where nobody else is"
+    group.add_argument("--insecure-no-identity", action="store_true", help=text)
+
+
+def tls_of(args: argparse.Namespace) -> TlsFiles | None:
+    """Return the engine's certificates, None: no TLS.
+
+    Raises:
+        ConfigError: a file is named that is of no use alone.
+    """
+    if not args.tls_cert:
+        for name in ("tls_key", "tls_client_ca"):
+            if getattr(args, name):
+                flag = "--" + name.replace("_", "-")
+                raise ConfigError(flag, getattr(args, name), "together with --tls-cert")
+        return None
+    return TlsFiles(args.tls_cert, args.tls_key, args.tls_client_ca)
+
+
+def gate_of(args: argparse.Namespace, data: Path) -> GateConfig:
+    """Return whom the flags let in.
+
+    Raises:
+        ConfigError: an address that others reach, and nothing that tells who they are.
+        CredentialError: the file of credentials cannot be used.
+    """
+    from tocsin.pipeline.identity.gate import GateConfig, local_credential
+
+    store = _store(args, data)
+    is_unix, host = _listen_host(args.listen)
+    is_local = is_unix or is_loopback(host)
+    if not (is_local or store.all() or args.tls_client_ca or args.insecure_no_identity):
+        must = (
+            "reached by nobody whom you cannot tell: issue credentials (tocsin token issue HOST), or --tls-cert with "
+            "--tls-client-ca, or 127.0.0.1, or unix:PATH; --insecure-no-identity lets anybody speak for any host"
+        )
+        raise ConfigError("--listen", args.listen, must)
+    return GateConfig(
+        store,
+        None if is_unix or not is_local else local_credential(time.time_ns()),
+        frozenset(args.trust_uid),
+        frozenset(args.trust_group),
+        is_player_allowed=args.allow_player,
+        is_open=args.insecure_no_identity,
+    )
+
+
+def _store(args: argparse.Namespace, data: Path) -> CredentialStore:
+    """Return the named file's credentials, or those of the usual one, which may come later."""
+    if args.credentials:
+        return CredentialStore(Path(args.credentials))
+    return CredentialStore(credentials_file(data), may_come_later=True)
+
+
+def _listen_host(listen: str) -> tuple[bool, str]:
+    if listen.startswith("unix:"):
+        return True, ""
+    return False, split_address(listen, "--listen")[0]
+
+
+@contextlib.contextmanager
+def local_token(gate: GateConfig, address: str) -> Iterator[Path | None]:
+    """Leave the local credential where agents of this user find it, for as long as the engine listens.
+
+    Args:
+        gate: with the credential, or without: nothing is left then.
+        address: where the engine listens, with the port that it got.
+
+    Raises:
+        CredentialError: it can be written nowhere.
+    """
+    if gate.local is None:
+        yield None
+        return
+    path = _leave(gate.local, split_address(address, "--listen")[1])
+    try:
+        yield path
+    finally:
+        with contextlib.suppress(CredentialError, OSError):  # another engine's by now, or gone
+            if read_credentials(path) == (gate.local,):
+                path.unlink()
+
+
+def _leave(local: Credential, port: int) -> Path:
+    trouble = ""
+    for path in local_token_files(port):
+        try:
+            if not path.parent.is_dir():
+                if path.parent == Path("/run/tocsin"):
+                    continue  # systemd makes it for the engine's unit; a folder of ours would be in its way
+                if path.parent.parent == Path("/tmp"):  # noqa: S108  # made for the owner only, and checked
+                    runtime_folder()
+            write_credentials(path, (local,))
+        except (CredentialError, ConfigError) as error:
+            trouble = str(error)
+        else:
+            return path
+    raise CredentialError("the local token", f"writable somewhere: set XDG_RUNTIME_DIR ({trouble})")
+
+
+# -- agent ---------------------------------------------------------------------------------------------
+
+
+def add_token_arguments(flag: Callable[[str, str, str, str], None], parser: argparse.ArgumentParser) -> None:
+    """Declare how ``tocsin agent`` proves who it is.
+
+    Args:
+        flag: declares a flag, its variable, its default and its help.
+        parser: of the command.
+    """
+    text = "credential of this host (default: of a local engine, its own; else $CREDENTIALS_DIRECTORY, /etc/tocsin)"
+    flag("--token-file", "TOCSIN_TOKEN_FILE", "", text)
+    flag("--tls-ca", "TOCSIN_TLS_CA", "", "PEM: speak TLS to an engine whose certificate is of these authorities")
+    flag("--tls-cert", "TOCSIN_TLS_CERT", "", "PEM: this host's certificate, with its key or --tls-key")
+    flag("--tls-key", "TOCSIN_TLS_KEY", "", "PEM: the certificate's key")
+    parser.add_argument(
+        "--insecure-no-identity",
+        action="store_true",
+        default=os.environ.get(_INSECURE, "") not in {"", "0"},
+        help=f"speak to an engine that does not prove who it is [env: {_INSECURE}]",
+    )
+
+
+def tokens_of(args: argparse.Namespace) -> TokenSearch:
+    """Return where the agent's credential is looked for.
+
+    Raises:
+        ConfigError: the engine's address is none.
+    """
+    search = TokenSearch(args.token_file, _places(args.engine), args.insecure_no_identity)
+    if args.tls_cert and not args.tls_ca:
+        raise ConfigError("--tls-ca", args.tls_ca, "given with --tls-cert: it says which engine's certificate is good")
+    if args.token_file:
+        try:
+            search.credential(args.host, time.time_ns())
+        except CredentialError as error:
+            # not the end: it may be issued in a moment, and what is collected meanwhile is kept
+            print(f"tocsin agent: {error}", file=sys.stderr, flush=True)
+    return search
+
+
+def kafka_tokens_of(args: argparse.Namespace) -> TokenSearch:
+    """Return where the credential is looked for that signs records on Kafka: as ``tokens_of``, but no engine's own."""
+    return TokenSearch(args.token_file, _places(""))
+
+
+def add_signer_argument(parser: argparse.ArgumentParser, role: str) -> None:
+    """Declare the credential that signs what a command sends to Kafka."""
+    text = f"sign what is sent to Kafka with this credential of role {role} [env: TOCSIN_TOKEN_FILE]"
+    parser.add_argument("--token-file", metavar="FILE", default=os.environ.get("TOCSIN_TOKEN_FILE", ""), help=text)
+
+
+def signer_of(args: argparse.Namespace, role: Role) -> Credential | None:
+    """Return the newest credential of a role in the named file, None: no file is named.
+
+    Raises:
+        CredentialError: the file cannot be used, or holds none of the role that counts now.
+    """
+    if not args.token_file:
+        return None
+    found = [one for one in read_credentials(Path(args.token_file)) if one.role is role and one.secret]
+    valid = [one for one in found if one.is_valid(time.time_ns())]
+    if not valid:
+        raise CredentialError(args.token_file, f"a file with a credential of role {role.value} that counts now")
+    return max(valid, key=lambda one: one.created_ns)
+
+
+def agent_tls_of(args: argparse.Namespace) -> TlsFiles | None:
+    """Return the agent's certificates, None: no TLS."""
+    return TlsFiles(args.tls_cert, args.tls_key, args.tls_ca) if args.tls_ca else None
+
+
+def _places(engine: str) -> tuple[str, ...]:
+    places = []
+    if engine and not engine.startswith("unix:"):
+        host, port = split_address(engine, "engine")
+        if is_loopback(host):
+            places += [str(path) for path in local_token_files(port)]
+    credentials = os.environ.get("CREDENTIALS_DIRECTORY", "")  # systemd's LoadCredential=
+    return (*places, *([f"{credentials}/token.json"] if credentials else []), HOST_TOKEN)
+
+
+# -- names of users ------------------------------------------------------------------------------------
+
+
+def _uid(text: str) -> int:
+    try:
+        return int(text) if text.isdigit() else pwd.getpwnam(text).pw_uid
+    except KeyError:
+        raise argparse.ArgumentTypeError(f"{text!r}: no such user") from None
+
+
+def _gid(text: str) -> int:
+    try:
+        return int(text) if text.isdigit() else grp.getgrnam(text).gr_gid
+    except KeyError:
+        raise argparse.ArgumentTypeError(f"{text!r}: no such group") from None

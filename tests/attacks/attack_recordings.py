@@ -1,0 +1,41 @@
+"""M6: recordings from outsiders that state far more than they weigh."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.attacks.registry import Outcome, attack
+from tests.pipeline.recording.hostile import HOSTILE, many_rows
+from tocsin.cli.replay import ReplayJob, replay_one
+
+
+@attack("M6", "folders that state too much")
+def folders() -> Outcome:
+    taken = []
+    with tempfile.TemporaryDirectory() as name:
+        for kind, (write, file) in HOSTILE.items():
+            folder = write(Path(name) / kind)
+            if file not in replay_one(ReplayJob(folder, Path(name) / "verdicts.jsonl", None, 0.0)).error:
+                taken.append(kind)
+    effect = f"read: {', '.join(taken)}" if taken else "each refused before it was read, by the file's name"
+    return Outcome(len(HOSTILE), effect, not taken)
+
+
+@attack("M6", "205 million rows in some hundred kilobytes", slow=True)
+def rows() -> Outcome:
+    with tempfile.TemporaryDirectory() as name:
+        folder = many_rows(Path(name))
+        size_bytes = (folder / "topology.parquet").stat().st_size
+        command = [str(Path(sys.executable).with_name("tocsin")), "replay", str(folder)]
+        begin = time.monotonic()
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        took_seconds = time.monotonic() - begin
+        peak_megabytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    refused = done.returncode == 2 and "topology.parquet" in done.stderr and "Traceback" not in done.stderr
+    effect = f"{size_bytes} bytes: status {done.returncode}, {took_seconds:.1f} s, {peak_megabytes:.0f} MB at most"
+    return Outcome(1, effect, refused and peak_megabytes < 1_000)

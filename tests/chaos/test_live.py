@@ -1,0 +1,32 @@
+"""A real engine and real agents, killed around two onsets: a short form of ``make chaos ARGS="--mode embedded"``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.live_round import LiveConfig, faults_of, kills_of, run_live_round
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_real_engine_killed_around_two_onsets_says_what_an_undisturbed_one_says(tmp_path: Path) -> None:
+    told = run_live_round(LiveConfig(seed=3, faults_count=2, tracks_count=2, kills_count=3), tmp_path)
+
+    print(told.text())
+    assert told.problems == []
+    assert told.kills_count == 3
+    assert told.said
+
+
+def test_a_third_of_the_kills_is_near_an_onset_and_each_kind_comes_as_often() -> None:
+    config = LiveConfig(seed=9)
+    faults = faults_of(config)
+    moments = kills_of(config, faults)
+    near = sum(any(abs(at - one.onset_seconds) <= 2.0 for one in faults) for at in moments)
+
+    assert len(moments) == 20
+    assert near >= 7
+    assert set(Counter(one.kind for one in faults).values()) == {3}

@@ -1,0 +1,117 @@
+"""``serve`` does not live on without one of its threads; ``status`` and ``incidents`` say that nothing is judged."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tocsin.cli import incidents, serve, status
+from tocsin.cli.paths import control_socket
+from tocsin.pipeline.service import EngineService, ServiceConfig
+from tocsin.pipeline.testing import MemoryStore
+from tocsin.schemas.records import NS_PER_SECOND
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def service_in(folder: Path, steady_ns: Any = None) -> EngineService:
+    config = ServiceConfig(f"unix:{folder}/e.sock", control_socket(folder), letter_folder=folder)
+    more = {} if steady_ns is None else {"steady_ns": steady_ns}
+    return EngineService(config, MemoryStore(), **more)
+
+
+def dies(*_: object) -> None:
+    raise RecursionError("unforeseen")
+
+
+@pytest.mark.usefixtures("signals")
+@pytest.mark.parametrize("name", ["ticker", "agents", "store", "letters", "control"])
+def test_a_thread_that_dies_ends_serve(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(serve, "_LOOK_SECONDS", 0.05)
+    service = service_in(tmp_path)
+    if name == "control":
+        monkeypatch.setattr("tocsin.pipeline.control._Server.serve_forever", dies)
+        monkeypatch.setattr("tocsin.pipeline.control._Server.shutdown", lambda _: None)
+    else:
+        thread = {
+            "ticker": service._ticker,
+            "agents": service.server.thread,
+            "store": service.writer.thread,
+            "letters": service.letters.thread,
+        }[name]
+        monkeypatch.setattr(thread, "_run", dies)
+    before = threading.active_count()
+
+    words = serve._serve_until_told(service, "", str(tmp_path))
+
+    assert words == f"dead threads: {name} (RecursionError)"
+    assert words in capsys.readouterr().err
+    assert threading.active_count() <= before + 1  # who would end a process that does not come to its end
+
+
+@pytest.mark.usefixtures("signals")
+def test_a_page_s_port_that_is_taken_is_not_fatal_and_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tocsin.collectors.metrics_page import MetricsPage
+
+    other = MetricsPage("127.0.0.1:0", list, lambda: (True, "ok"))
+    service = service_in(tmp_path)
+    monkeypatch.setattr(serve, "_LOOK_SECONDS", 0.05)
+    shown: list[int] = []
+
+    def look() -> str:
+        shown.append(status.run(argparse.Namespace(data=tmp_path, job=None, json=False)))
+        return "enough"
+
+    monkeypatch.setattr(service, "death", look)
+    serve._serve_until_told(service, f"127.0.0.1:{other.port},127.0.0.1:0", str(tmp_path))
+    other.close()
+
+    assert service.pages[0].startswith("none: ")
+    assert service.pages[1].startswith("127.0.0.1:")
+    assert "no metrics page" in capsys.readouterr().out
+
+
+def test_an_old_tick_is_an_error_of_status_and_incidents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steady = [0]
+    service = service_in(tmp_path, lambda: steady[0])
+    service.start(ticking=False)
+    service.tick(NS_PER_SECOND)
+    monkeypatch.setattr(incidents, "fetch", lambda *_, **__: [])
+    ask = {"data": tmp_path, "json": False, "job": None, "all": False, "clickhouse": None}
+    try:
+        fresh = status.run(argparse.Namespace(**ask)), incidents.run(argparse.Namespace(**ask))
+        quiet = capsys.readouterr().err
+        steady[0] = 12 * NS_PER_SECOND
+        old = status.run(argparse.Namespace(**ask)), incidents.run(argparse.Namespace(**ask))
+    finally:
+        service.stop()
+    words = capsys.readouterr().err
+
+    assert (fresh, old) == ((0, 0), (2, 2))
+    assert not quiet
+    assert words.count("the engine's newest tick is 12 s old: it judges nothing now") == 2
+
+
+def test_incidents_without_an_engine_need_no_tick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incidents, "fetch", lambda *_, **__: [])
+    ask = {"data": tmp_path, "json": False, "job": None, "all": False, "clickhouse": None}
+
+    assert incidents.run(argparse.Namespace(**ask)) == 0

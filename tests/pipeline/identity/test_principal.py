@@ -1,0 +1,42 @@
+"""What somebody who signed in may say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tocsin.pipeline.identity.principal import Principal
+from tocsin.schemas.credentials import Role
+from tocsin.schemas.errors import IdentityError
+from tocsin.schemas.model_announcement import withdrawal
+from tocsin.schemas.reasons import IdentityRefusal as Why
+from tocsin.schemas.records import Event, EventSource, JobKey, Severity, Tick
+
+EVENT = Event(JobKey("c", "j"), "n0", 1, 0, EventSource.PROCESS, "nan", Severity.INFO)
+SCHEDULED = replace(EVENT, source=EventSource.SCHEDULER, host="n5")
+
+
+def _reason(principal: Principal, record: object) -> str:
+    try:
+        principal.check(record)  # type: ignore[arg-type]
+    except IdentityError as error:
+        return error.reason
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("role", "own", "foreign", "scheduled", "model"),
+    [
+        (Role.AGENT, "", Why.RECORD_HOST, Why.ROLE_REFUSED, Why.MODEL_REFUSED),
+        (Role.PLAYER, "", "", "", Why.MODEL_REFUSED),
+        (Role.SCHEDULER, Why.ROLE_REFUSED, Why.ROLE_REFUSED, "", Why.MODEL_REFUSED),
+        (Role.READER, Why.ROLE_REFUSED, Why.ROLE_REFUSED, Why.ROLE_REFUSED, Why.MODEL_REFUSED),
+        (Role.EXECUTOR, Why.ROLE_REFUSED, Why.ROLE_REFUSED, Why.ROLE_REFUSED, Why.MODEL_REFUSED),
+    ],
+)
+def test_what_each_role_may_say(role: Role, own: str, foreign: str, scheduled: str, model: str) -> None:
+    principal = Principal("n0", role)
+    said = (EVENT, replace(EVENT, host="n5"), SCHEDULED, withdrawal("peers", 1))
+    assert [_reason(principal, record) for record in said] == [own, foreign, scheduled, model]
+    assert _reason(principal, Tick(1)) == ""
