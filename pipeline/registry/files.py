@@ -74,7 +74,10 @@ class Files:
         """
         with self._told(name):
             selector = fs.FileSelector(self._full(name), allow_not_found=True)
-            found = self._system.get_file_info(selector)
+            try:
+                found = self._system.get_file_info(selector)
+            except FileNotFoundError:  # made while it was looked at: Arrow finds none, then finds that there is one
+                found = []
         return sorted(entry.base_name for entry in found if entry.type == fs.FileType.Directory)
 
     def read(self, name: str, max_bytes: int) -> bytes | None:
