@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import signal
-import threading
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,13 +55,23 @@ def test_a_thread_that_dies_ends_serve(
             "letters": service.letters.thread,
         }[name]
         monkeypatch.setattr(thread, "_run", dies)
-    before = threading.active_count()
+    forced: list[str] = []
 
-    words = serve._serve_until_told(service, "", str(tmp_path))
+    words = serve._serve_until_told(service, "", str(tmp_path), lambda: forced.append(name))
 
     assert words == f"dead threads: {name} (RecursionError)"
     assert words in capsys.readouterr().err
-    assert threading.active_count() <= before + 1  # who would end a process that does not come to its end
+    assert forced == [name]  # a process that does not come to its end is ended
+
+
+def test_a_process_that_does_not_come_to_its_end_is_ended() -> None:
+    script = (
+        "import time; from tocsin.cli import serve; serve._END_SECONDS = 0.1; serve._end_by_force_later();"
+        " time.sleep(60); print('alive')"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50, check=False)
+
+    assert (ended.returncode, ended.stdout) == (2, "")
 
 
 @pytest.mark.usefixtures("signals")
@@ -79,7 +90,7 @@ def test_a_page_s_port_that_is_taken_is_not_fatal_and_is_said(
         return "enough"
 
     monkeypatch.setattr(service, "death", look)
-    serve._serve_until_told(service, f"127.0.0.1:{other.port},127.0.0.1:0", str(tmp_path))
+    serve._serve_until_told(service, f"127.0.0.1:{other.port},127.0.0.1:0", str(tmp_path), lambda: None)
     other.close()
 
     assert service.pages[0].startswith("none: ")

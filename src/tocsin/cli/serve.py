@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -121,8 +122,24 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _serve_until_told(service: EngineService, metrics_listen: str, where: str) -> str:
-    """Serve until a signal comes or a thread dies; returns which thread and why, "" = a signal came."""
+def _end_by_force_later() -> None:
+    """End this process after a while, whatever still runs in it by then."""
+    killer = threading.Timer(_END_SECONDS, os._exit, (EXIT_ERROR,))
+    killer.daemon = True
+    killer.start()
+
+
+def _serve_until_told(
+    service: EngineService, metrics_listen: str, where: str, on_death: Callable[[], None] = _end_by_force_later
+) -> str:
+    """Serve until a signal comes or a thread dies; returns which thread and why, "" = a signal came.
+
+    Args:
+        service: the engine, not yet started.
+        metrics_listen: where its pages are.
+        where: what holds the incidents, for the first line that is printed.
+        on_death: called when a thread has died, before the orderly end, which may never come.
+    """
     from tocsin.collectors.metrics_page import Pages
 
     stop = threading.Event()
@@ -138,9 +155,7 @@ def _serve_until_told(service: EngineService, metrics_listen: str, where: str) -
         words = service.death()
     if words:
         print(f"tocsin serve: {words}", file=sys.stderr, flush=True)
-        killer = threading.Timer(_END_SECONDS, os._exit, (EXIT_ERROR,))
-        killer.daemon = True
-        killer.start()
+        on_death()
     pages.close()
     service.stop()
     return words
