@@ -27,6 +27,8 @@ P2P_NAMES = ("send", "recv", "isend", "irecv")
 ROOTED_NAMES = frozenset({"broadcast", "reduce", "gather", "scatter", "coalesced"})
 """Operations that may end on one member before another has entered them."""
 
+_WORDS_NEEDED_COUNT = 2
+
 FACT_STOPPED = "stopped"
 FACT_GONE = "gone"
 FACT_ALIVE_ELSEWHERE = "alive_not_in_collective"
@@ -117,6 +119,7 @@ class HangInput:
         world_size: ranks in the job, 0: unknown.
         unlisted_count: ranks that gave no dump and do not stand in ``silent``: there are too many.
         settle_ns: a peer's completion is held against a rank only when it was seen unfinished so much later (lateness).
+        host_of: rank -> its host, {}: all that is known comes from one hand (dumps of a folder).
     """
 
     groups: tuple[GroupInfo, ...]
@@ -126,6 +129,7 @@ class HangInput:
     world_size: int = 0
     settle_ns: int = 2_000_000_000
     unlisted_count: int = 0
+    host_of: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,26 +247,50 @@ def front_of(state: RankState) -> tuple[OpState, ...]:
 
 
 def lagging_ranks(data: HangInput) -> frozenset[int]:
-    """Ranks that are unfinished with a collective that a peer has finished.
+    """Ranks that are unfinished with a collective that their peers have finished.
 
     A collective in which everybody gives and takes ends nowhere before everybody is in it.
     So such a rank waits for nobody: its own device, or its own communication thread, stands.
+    Where hosts are known one host's word is not enough: two must have finished what the rank has not, or its own.
     """
-    finished: dict[str, tuple[int, int]] = {}
+    newest: dict[str, int] = {}
     for state in data.states:
         for comm_id, seq in state.completed.items():
-            best = finished.get(comm_id, (-1, 0))
-            if seq > best[0]:
-                finished[comm_id] = (seq, state.completed_ns.get(comm_id, 0))
+            newest[comm_id] = max(seq, newest.get(comm_id, -1))
+    finishers: dict[tuple[str, int], dict[str, int]] = {}
+    first: dict[tuple[str, int], list[str]] = {}
     lagging = set()
     for state in data.states:
+        own, ahead = _host(data, state.rank), set[str]()
         for op in state.pending:
-            seq, when_ns = finished.get(op.comm_id, (-1, 0))
-            fresh = not state.seen_ns or state.seen_ns >= when_ns + data.settle_ns
-            if not op.is_p2p and op.seq <= seq and fresh and base_name(op.op_name) not in ROOTED_NAMES:
-                lagging.add(state.rank)
-                break
+            if op.is_p2p or op.seq > newest.get(op.comm_id, -1) or base_name(op.op_name) in ROOTED_NAMES:
+                continue
+            key = op.comm_id, op.seq
+            if key not in finishers:
+                told = finishers[key] = _finishers(data, *key)
+                first[key] = sorted(told, key=lambda host: (told[host], host))[:_WORDS_NEEDED_COUNT]
+            latest_ns = state.seen_ns - data.settle_ns
+            hosts = (*first[key], own)
+            ahead.update(
+                h for h in hosts if h in finishers[key] and (not state.seen_ns or finishers[key][h] <= latest_ns)
+            )
+        if own in ahead or len(ahead) >= (_WORDS_NEEDED_COUNT if data.host_of else 1):
+            lagging.add(state.rank)
     return frozenset(lagging)
+
+
+def _finishers(data: HangInput, comm_id: str, seq: int) -> dict[str, int]:
+    """The hosts on which a rank finished a collective, or a later one, and when the first of it did."""
+    found: dict[str, int] = {}
+    for state in data.states:
+        if state.completed.get(comm_id, -1) >= seq:
+            host, when_ns = _host(data, state.rank), state.completed_ns.get(comm_id, 0)
+            found[host] = min(when_ns, found.get(host, when_ns))
+    return found
+
+
+def _host(data: HangInput, rank: int) -> str:
+    return data.host_of.get(rank) or str(rank)
 
 
 def build_graph(data: HangInput) -> WaitGraph:

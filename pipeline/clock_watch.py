@@ -11,6 +11,10 @@ JUMP_NS: Final = NS_PER_SECOND
 """A wall clock that moved against the steady one by more than this was set: slices wait no longer for records."""
 SLEW_NS: Final = 10_000_000
 """What a look forgives: NTP slews by at most half a millisecond a second (the kernel's 500 ppm), chrony by more."""
+STEP_NS: Final = 100_000_000
+"""A wall clock that moves so far between two looks was set: no slew is as fast (chrony's fastest is 83 ms a second)."""
+DRIFT_NS: Final = 500_000
+"""What a look forgives of small steps: as much as the kernel slews at most (500 ppm), so that steps add up."""
 DOUBT_SECONDS: Final = 5
 """After a jump the hosts' records show within so many ticks whether they follow it."""
 _KNOWN_SECONDS: Final = 60
@@ -122,8 +126,9 @@ class EngineTime:
 class ClockWatch:
     """Keeps how far the wall clock stood from the steady one, and follows it slowly.
 
-    A slew is followed and nothing happens. A step beyond ``JUMP_NS``, or several small ones that add up to it within
-    seconds, is a jump. A machine that slept jumps ahead: the steady clock stood meanwhile.
+    A slew is followed and nothing happens. A step beyond ``JUMP_NS``, or several small ones that add up to it, is a
+    jump: each of these moves the clock away from the hosts' for good. A machine that slept jumps ahead: the steady
+    clock stood meanwhile.
     """
 
     def __init__(self, wall_ns: Callable[[], int], steady_ns: Callable[[], int]) -> None:
@@ -136,6 +141,11 @@ class ClockWatch:
         self._wall_ns = wall_ns
         self._steady_ns = steady_ns
         self._apart_ns: int | None = None
+        """How far the clocks may stand apart, as was followed."""
+        self._newest_ns = 0
+        """How far they stood apart at the last look."""
+        self._stepped_ns = 0
+        """What small steps add up to, and was not forgiven yet."""
         self.jump_count = 0
         self.last_jump_ns = 0
         """How far the last jump went, negative = back."""
@@ -144,12 +154,20 @@ class ClockWatch:
         """Return how far the wall clock jumped since the last look, in nanoseconds, 0: it did not."""
         apart_ns = self._wall_ns() - self._steady_ns()
         if self._apart_ns is None:
-            self._apart_ns = apart_ns
+            self._apart_ns = self._newest_ns = apart_ns
+        step_ns, self._newest_ns = apart_ns - self._newest_ns, apart_ns
+        self._stepped_ns += step_ns if abs(step_ns) > STEP_NS else 0
         moved_ns = apart_ns - self._apart_ns
         if abs(moved_ns) <= JUMP_NS:
-            self._apart_ns += max(-SLEW_NS, min(SLEW_NS, moved_ns))
+            forgiven_ns = _at_most(self._stepped_ns, DRIFT_NS)
+            self._stepped_ns -= forgiven_ns
+            self._apart_ns += forgiven_ns + _at_most(moved_ns - forgiven_ns - self._stepped_ns, SLEW_NS)
             return 0
-        self._apart_ns = apart_ns
+        self._apart_ns, self._stepped_ns = apart_ns, 0
         self.jump_count += 1
         self.last_jump_ns = moved_ns
         return moved_ns
+
+
+def _at_most(value_ns: int, most_ns: int) -> int:
+    return max(-most_ns, min(most_ns, value_ns))

@@ -55,6 +55,10 @@ class IntakeLimits:
     quiet_seconds: float = 60.0
 
 
+_OWN_STATE = ""
+"""Stands for the peers that spoke before the engine was started again; no peer has this name."""
+
+
 @dataclass(slots=True)
 class _Host:
     """What one host speaks of.
@@ -108,6 +112,16 @@ class Intake:
         self._speakers: dict[JobKey, set[str]] = {}
         """Attempt -> the peers that count it as theirs."""
 
+    def begin(self, known: Iterable[JobKey], now_seconds: float) -> None:
+        """Know the attempts that the engine took up from its state: they count as if somebody had spoken of them now.
+
+        Args:
+            known: attempts that the engine has a turn for.
+            now_seconds: a steady clock.
+        """
+        for job in sorted(known):
+            self._job(_OWN_STATE, job, now_seconds)
+
     def check(self, peer: str, record: JobRecord, now_seconds: float) -> None:
         """Count a record's names, or refuse them.
 
@@ -151,10 +165,10 @@ class Intake:
         return host
 
     def _job(self, peer: str, job: JobKey, now_seconds: float) -> None:
-        attempts = self._peers[peer].attempts
-        if job not in attempts:
+        attempts = self._peers.setdefault(peer, _Peer()).attempts
+        if job not in attempts and peer != _OWN_STATE:
             self._bound_attempts(peer, job, now_seconds)
-        if job not in self._jobs and len(self._jobs) >= self._limits.job_count:
+        if job not in self._jobs and len(self._jobs) >= self._limits.job_count and peer != _OWN_STATE:
             self._make_room(now_seconds)
         self._jobs[job] = attempts[job] = now_seconds
         self._jobs.move_to_end(job)

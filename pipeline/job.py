@@ -26,6 +26,7 @@ from tocsin.pipeline.operators.peers import PeerDetector, PeersConfig
 from tocsin.pipeline.operators.speakers import Refused, Speakers
 from tocsin.pipeline.operators.steps import DETECTOR as STEPS
 from tocsin.pipeline.operators.steps import StepDetector, StepsConfig
+from tocsin.pipeline.operators.table_book import TableBook
 from tocsin.pipeline.slices import Turn
 from tocsin.schemas.metrics import BUILTIN_TABLE_ID
 from tocsin.schemas.model_announcement import DEFAULT_VERSION
@@ -118,6 +119,7 @@ class JobPipeline:
         self.speakers = Speakers(config.speakers, self.graph.is_at_work)
         self.steps = StepDetector(config.steps, self.graph)
         self.align = Align()
+        self._tables = TableBook(is_played=config.speakers.is_played)
         self.peers = PeerDetector(config.peers, self.graph)
         self.diagnose = Diagnose(config.diagnose, self.graph)
         self.decide = Decide(config.decide, job)
@@ -144,15 +146,21 @@ class JobPipeline:
         for entry in refused:
             self._tell(entry)
         health: list[AlignedHealth] = []
-        for record in fast.records:
-            if isinstance(record, TableAnnouncement):
-                self.peers.take_table(record.table)
         for metrics in turn.metrics:
             health.extend(self._take_metrics(metrics))
         self.graph.take(fast.records)
+        self._take_tables(fast)
         refused = (*refused, *self._groups_gone(turn.end_ns))
         verdicts, anomalies = self._judge(fast) if self._judges else ((), ())
         return TurnResult(tuple(verdicts), tuple(health), tuple(anomalies), fast, refused)
+
+    def _take_tables(self, fast: Slice) -> None:
+        """Metrics of the user's own; a table is announced before its frames."""
+        told = [record for record in fast.records if isinstance(record, TableAnnouncement)]
+        for record in told:
+            self._tables.take(record.host, record.table)
+        if told:
+            self.peers.take_table(self._tables.chosen(self.peers.table, len(self.graph.hosts)))
 
     def _groups_gone(self, now_ns: int) -> list[Refused]:
         """What is forgotten of hosts that announce too many groups."""
@@ -298,6 +306,7 @@ class JobPipeline:
                     "abstained": dict(self.abstained),
                     "models": self.models_in_use(),
                     "model_changed_ns": self.model_changed_ns,
+                    "tables": self._tables.to_state(),
                     "metric_anomalies": [asdict(anomaly) for anomaly in self._metric_anomalies],
                 }
             ),
@@ -316,6 +325,7 @@ class JobPipeline:
         self._superseded = state["superseded"]
         self.model_changed_ns = state["model_changed_ns"]
         self.abstained = Counter(state["abstained"])
+        self._tables.load_state(state["tables"])
         self._metric_anomalies = tuple(anomaly_from(fields) for fields in state["metric_anomalies"])
         self.speakers.restore(parts)
         self.graph.restore(parts)

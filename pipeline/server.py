@@ -105,6 +105,7 @@ class AgentServer:
 
     def start(self) -> None:
         """Begin to listen."""
+        self._intake.begin(self._engine.known_jobs(), self._clock())
         self.thread.start()
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from tocsin.pipeline.operators.incidents import (
     action_of,
     components,
     explains_better,
+    is_by_silence,
     is_hard,
     is_slow_still,
     is_smaller,
@@ -115,16 +116,15 @@ class Decide:
         return lines
 
     def _take_back(self, finding: Finding, now_ns: int) -> list[Verdict]:
-        """Whoever was said to be slow and is not, as this finding shows."""
-        freed = set(finding.exonerates)
-        wrong = [
-            incident
-            for incident in self._incidents
-            if incident.verdict.fault is FaultKind.FAIL_SLOW
-            and incident.verdict.suspects
-            and components(incident.verdict.suspects) <= freed
-        ]
-        return [self._close(incident, now_ns, VerdictState.CANCELLED, finding.reason) for incident in wrong]
+        """Whoever was said to be slow, or dead as it was silent, and is not, as this finding shows."""
+        freed, lines = set(finding.exonerates), []
+        for incident in list(self._incidents):
+            verdict = incident.verdict
+            is_slow, is_mute = verdict.fault is FaultKind.FAIL_SLOW, is_by_silence(verdict)
+            if (is_slow or is_mute) and verdict.suspects and components(verdict.suspects) <= freed:
+                reason = Reason.MONITORING_LOST if is_mute else finding.reason
+                lines.append(self._close(incident, now_ns, VerdictState.CANCELLED, reason))
+        return lines
 
     def close_all(self, now_ns: int, reason: Reason) -> list[Verdict]:
         """Close everything: the job ended, or a new attempt began.

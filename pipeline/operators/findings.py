@@ -30,7 +30,7 @@ class Finding:
         is_harmless: what it says hurts nobody (any more): it ends an incident that did.
         only_holds: it opens no verdict, but one that is open stands.
         is_soft: nobody is drained or restarted for it, however long it lasts.
-        exonerates: whoever was said to be slow and is not: what named these is taken back.
+        exonerates: whoever was said to be slow, or dead as it was silent, and is not: what named these is taken back.
         common: the component that several suspects share.
         witnesses: who saw it.
         machine_count: machines of the job.

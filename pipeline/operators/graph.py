@@ -260,6 +260,10 @@ class JobGraph:
         mute = [facts for facts in rest if facts.exit is None and self._is_mute(facts.host, newest_ns)]
         return len(left) > len(rest) and len(mute) == len(rest)
 
+    def speaks(self, host: str) -> bool:
+        """Whether a host was heard as late as the others."""
+        return not self._is_mute(host, max((facts.last_seen_ns for facts in self.hosts.values()), default=0))
+
     def _is_mute(self, host: str, newest_ns: int) -> bool:
         """Whether a host had fallen silent when the others still spoke: its ranks' end cannot be heard."""
         facts = self.hosts.get(host)

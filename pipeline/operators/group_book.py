@@ -1,7 +1,7 @@
 """Which host announced which communication groups: one host makes the engine remember so many, and no more.
 
 A group counts for the first two hosts that announce it, and stays while it counts for one of them: no host can make a
-group go that two others know.
+group go that two others know. Its members are those that more hosts name; one that says otherwise alone is not heard.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any
 from tocsin.schemas.records import CommGroup, GroupKind, Groups
 
 _OWNER_COUNT = 2
+_VOTER_COUNT = 64
+"""Of so many hosts it is known who a group's members are by each, where they do not all say the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class GroupBook:
         self._members: Counter[str] = Counter()
         """Host -> the members of its groups."""
         self._gone: Counter[str] = Counter()
+        self._votes: dict[str, dict[str, CommGroup]] = {}
+        """Group of which two hosts said different things -> host -> what it said last."""
 
     def take(self, record: Groups) -> None:
         """Remember what a host announces; of its own the oldest go where it announces too much."""
@@ -55,9 +59,27 @@ class GroupBook:
             self.groups.update({group.comm_id: group for group in record.groups})
             return
         for group in record.groups:
+            if not self._is_heard(record.host, group):
+                continue
             self._own(record.host, group)
             self.groups[group.comm_id] = group
             self._bound(record.host, self._bounds)
+
+    def _is_heard(self, host: str, group: CommGroup) -> bool:
+        """Whether a group is now as this host announces it: it always was, or more hosts say so than what is known."""
+        known = self.groups.get(group.comm_id)
+        votes = self._votes.get(group.comm_id)
+        if known is None or (known == group and votes is None):
+            return True  # nearly always so
+        if votes is None:
+            votes = dict.fromkeys(self._owners.get(group.comm_id, ()), known)
+            self._votes[group.comm_id] = votes
+        if host in votes or len(votes) < _VOTER_COUNT:
+            votes[host] = group
+        told = list(votes.values())
+        if told.count(group) == len(told):
+            del self._votes[group.comm_id]
+        return known == group or told.count(group) > told.count(known)
 
     def take_gone(self) -> Sequence[tuple[str, int]]:
         """Host -> how many of its groups went because it announced too much, since the last call."""
@@ -97,12 +119,14 @@ class GroupBook:
             self._gone[host] += 1
             if name not in self._owners:
                 del self.groups[name]
+                self._votes.pop(name, None)
 
     def to_state(self) -> dict[str, Any]:
         """State: the groups by name, and for each host the numbers of those that count for it, oldest first."""
         number = {name: at for at, name in enumerate(sorted(self.groups))}
         return {
             "groups": [[g.comm_id, g.kind.value, list(g.ranks)] for _, g in sorted(self.groups.items())],
+            "group_votes": [[name, _ballot_state(votes)] for name, votes in sorted(self._votes.items())],
             "group_owners": [[host, [number[name] for name in owned]] for host, owned in sorted(self._owned.items())],
         }
 
@@ -111,6 +135,7 @@ class GroupBook:
         self.groups = {
             comm_id: CommGroup(comm_id, GroupKind(kind), tuple(ranks)) for comm_id, kind, ranks in state["groups"]
         }
+        self._votes = {name: _ballot_from(name, ballot) for name, ballot in state["group_votes"]}
         names = list(self.groups)
         self._owners, self._owned, self._members, self._gone = {}, {}, Counter(), Counter()
         for host, numbers in state["group_owners"]:
@@ -118,3 +143,17 @@ class GroupBook:
             for name in self._owned[host]:
                 self._owners[name] = (*self._owners.get(name, ()), host)
                 self._members[host] += len(self.groups[name].ranks)
+
+
+def _ballot_state(votes: Mapping[str, CommGroup]) -> list[Any]:
+    """What hosts say of one group: each version once, and which host says which."""
+    versions = sorted(set(votes.values()), key=lambda group: (group.kind.value, group.ranks))
+    number = {group: at for at, group in enumerate(versions)}
+    told = [[host, number[group]] for host, group in sorted(votes.items())]
+    return [[[group.kind.value, list(group.ranks)] for group in versions], told]
+
+
+def _ballot_from(name: str, ballot: Sequence[Any]) -> dict[str, CommGroup]:
+    """Take back what ``_ballot_state`` gave."""
+    versions = [CommGroup(name, GroupKind(kind), tuple(ranks)) for kind, ranks in ballot[0]]
+    return {host: versions[number] for host, number in ballot[1]}

@@ -223,6 +223,16 @@ def is_hard(verdict: Verdict) -> bool:
     return verdict.action in HARD
 
 
+def is_by_silence(verdict: Verdict) -> bool:
+    """Whether a machine is said to be dead because nothing was heard of it."""
+    told = {Reason.SILENT_AND_PEERS_STALLED.value, Reason.STILL_TRUE.value}
+    return (
+        verdict.fault in STANDSTILL
+        and verdict.reason in told
+        and any(evidence.detector == "silence" for evidence in verdict.evidence)
+    )
+
+
 def is_spell(verdict: Verdict) -> bool:
     """Whether what a verdict told may come again: a part that throttled, uneven data, what was odd and hurt nobody."""
     if verdict.fault is FaultKind.FAIL_SLOW:

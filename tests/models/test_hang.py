@@ -315,3 +315,40 @@ def test_more_silent_ranks_than_are_listed_are_not_accused() -> None:
 @given(world=st.integers(0, 300), heard=st.frozensets(st.integers(0, 400), max_size=300))
 def test_unheard_ranks_are_those_of_the_range(world: int, heard: frozenset[int]) -> None:
     assert unheard_ranks(world, heard) == sorted(set(range(world)) - heard)
+
+
+HOSTS = {rank: f"n{rank}" for rank in range(4)}
+
+
+def finished_by(*ranks: int, hosts: dict[int, str]) -> HangInput:
+    """All stand in number 21 of the world but these, who say that they finished it and stand in the next one."""
+    states = tuple(
+        RankState(rank, waiting(22), {"w": 21}) if rank in ranks else RankState(rank, waiting(), {"w": 20})
+        for rank in range(4)
+    )
+    return HangInput((WORLD,), states, host_of=hosts)
+
+
+def test_one_host_s_word_that_it_finished_accuses_nobody_who_waits() -> None:
+    assert analyse(finished_by(2, hosts=HOSTS)).culprits == ()
+
+
+@pytest.mark.parametrize("hosts", [HOSTS, {**HOSTS, 3: "n2"}])
+def test_two_hosts_that_finished_and_the_own_one_are_believed(hosts: dict[int, str]) -> None:
+    assert analyse(finished_by(0, 1, 2, hosts=hosts)).culprits == (3,)
+    assert analyse(finished_by(0, 1, 2, hosts=hosts)).reason == hang.STUCK_WHERE_PEERS_FINISHED
+
+
+def test_a_rank_of_the_own_host_that_finished_is_believed() -> None:
+    both = {0: "n0", 1: "n0", 2: "n2", 3: "n3"}
+    states = (RankState(0, waiting(comm="p"), {"p": 20}), RankState(1, waiting(), {"p": 21, "w": 20}))
+    finding = analyse(HangInput((GroupInfo("p", "tp", (0, 1)), WORLD), (*states, *_at_world(2, 3)), host_of=both))
+    assert finding.culprits == (0,)
+
+
+def _at_world(*ranks: int) -> tuple[RankState, ...]:
+    return tuple(RankState(rank, waiting(), {"w": 20}) for rank in ranks)
+
+
+def test_in_one_folder_of_dumps_one_rank_is_believed() -> None:
+    assert analyse(finished_by(0, 1, 2, hosts={})).culprits == (3,)

@@ -287,6 +287,15 @@ def test_an_attempt_with_an_open_verdict_does_not_go_and_the_new_one_is_refused(
     assert dropped == []
 
 
+def test_an_attempt_that_was_taken_up_from_the_state_goes_for_nobody_until_its_peers_are_back() -> None:
+    dropped: list[JobKey] = []
+    intake = Intake(IntakeLimits(job_attempt_count=2), forget=dropped.append)
+    intake.begin([JobKey("c", "j", 0)], 0.0)
+    for record in _attempts(0, 1, 2, 3):
+        intake.check("evil", record, 1.0)
+    assert [job.attempt for job in dropped] == [1]
+
+
 def test_what_is_held_counts_for_its_peer_after_it_fell_silent() -> None:
     """Else one peer could fill the engine's room with open verdicts, one share after the other."""
     intake = Intake(IntakeLimits(job_attempt_count=2), lambda _job: True)

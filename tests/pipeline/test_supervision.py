@@ -361,6 +361,27 @@ def test_a_slew_is_no_jump(bench: Bench, slew_seconds: float) -> None:
     assert watch.jump_count == 1
 
 
+@pytest.mark.parametrize("step_seconds", [0.95, -0.95])
+def test_small_steps_that_come_again_and_again_add_up(step_seconds: float) -> None:
+    clocks = Clocks()
+    watch = ClockWatch(lambda: clocks.wall_ns, lambda: clocks.steady_ns)
+    jumps = []
+    for second in range(1, 1000):
+        clocks.pass_seconds(1.0, 1.0 + (step_seconds if second % 120 == 0 else 0.0))
+        jumps.append(watch.look())
+
+    assert [round(jump / NS_PER_SECOND, 1) for jump in jumps if jump] == [pytest.approx(2 * step_seconds, abs=0.1)] * 4
+
+
+def test_a_step_there_and_back_is_no_jump() -> None:
+    clocks = Clocks()
+    watch = ClockWatch(lambda: clocks.wall_ns, lambda: clocks.steady_ns)
+    for second in range(1, 400):
+        moved = {0: 0.9, 20: -0.9}.get(second % 40, 0.0)
+        clocks.pass_seconds(1.0, 1.0 + moved)
+        assert watch.look() == 0
+
+
 def test_the_newest_tick_s_age_is_told_and_an_old_one_is_ill(bench: Bench) -> None:
     bench.run(3)
     assert bench.client.call("health")["tick_age_seconds"] < 1

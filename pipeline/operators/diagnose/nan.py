@@ -47,6 +47,8 @@ class NanConfig:
         apart_steps_count: another machine's NaN that comes sooner after (or before) one machine's is no fault of its
             own: two machines hardly break within so few steps, a model that diverges loses its numbers anywhere.
         kept_count: how many earlier episodes are remembered.
+        watched_steps_count: where only events tell, a report is the first if so many steps were heard of before it ...
+        watched_ns: ... or where no steps are told, the job for so long (two reports of an agent).
     """
 
     settle_ns: int = NS_PER_SECOND
@@ -55,6 +57,8 @@ class NanConfig:
     same_steps_count: int = 3
     apart_steps_count: int = 100
     kept_count: int = 16
+    watched_steps_count: int = 2
+    watched_ns: int = 10 * NS_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,12 +239,18 @@ class NanTracker:
     def _had_numbers(self, rank: int, facts: RankFacts) -> bool:
         """Whether a rank was seen with numbers before it lost them.
 
-        Where steps tell none an event does: a hook sends it when a number is lost, so the steps before had theirs.
+        Where steps tell none an event does: a hook sends it when a number is lost, so the steps before had theirs. Not
+        where the first of all reports came as soon as anything of the job was heard: there may have been one before.
         """
         if max(facts.number_steps) >= 0:
             return True
         _, _, ts_ns, _, _, by_event = self.first[rank]
-        return bool(by_event) and facts.first_seen_ns < ts_ns - NS_PER_SECOND
+        earliest_step, earliest_ns = min((report[0], report[2]) for report in self.first.values())
+        if self.began_step >= 0 and earliest_step >= 0:
+            was_watched = earliest_step >= self.began_step + self.config.watched_steps_count
+        else:
+            was_watched = facts.first_seen_ns < earliest_ns - self.config.watched_ns
+        return bool(by_event) and was_watched and facts.first_seen_ns < ts_ns - NS_PER_SECOND
 
     def _evidence(self, graph: JobGraph, rank: int) -> Evidence:
         step, stage, ts_ns, value, *_ = self.first[rank]

@@ -22,6 +22,7 @@ from tocsin.pipeline.operators.diagnose.network import NetworkConfig, NetworkTra
 from tocsin.pipeline.operators.diagnose.odd import ODD, find_odd
 from tocsin.pipeline.operators.diagnose.pace import Pace
 from tocsin.pipeline.operators.diagnose.phases import PhaseConfig, PhaseTracker
+from tocsin.pipeline.operators.diagnose.returned import ReturnedHosts
 from tocsin.pipeline.operators.diagnose.silence import SilenceConfig, find_silence, silent_hosts
 from tocsin.pipeline.operators.diagnose.slow import (
     Exonerated,
@@ -111,6 +112,7 @@ class Diagnose:
         self._network = NetworkTracker(config.network, graph)
         self._backlog = BacklogTracker(config.backlog, graph)
         self._belied = Belied()
+        self._returned = ReturnedHosts()
         self._dies_in_vain = False
 
     def follow(self, older: Diagnose) -> None:
@@ -165,11 +167,13 @@ class Diagnose:
         findings = [*findings, *self._again_and_again(now_ns, findings, has_nan=has_nan)]
         told_aside = [] if any(finding.suspects for finding in findings) else aside
         findings = [*told_aside, *findings]
-        return Diagnosis(tuple(self._testimony(now_ns, pace).of(findings)), tuple(reasons))
+        return Diagnosis(self._with_witnesses(findings, now_ns, pace), tuple(reasons))
 
-    def _testimony(self, now_ns: int, pace: Pace) -> Testimony:
+    def _with_witnesses(self, findings: Sequence[Finding], now_ns: int, pace: Pace) -> tuple[Finding, ...]:
+        """What is found, with whom it frees and who saw it."""
         silent = silent_hosts(self._graph, now_ns, self._config.silence)
-        return Testimony(self._graph, now_ns, self._waits, self._hardware, pace, silent)
+        findings = self._returned.free(findings, self._graph, silent, self._waits.told_ns, now_ns)
+        return tuple(Testimony(self._graph, now_ns, self._waits, self._hardware, pace, silent).of(findings))
 
     def _stops(
         self,
@@ -246,7 +250,7 @@ class Diagnose:
         belied = self._belied.deaths(self._graph, pace.median_step_ns)
         self._graph.disbelieved = belied
         self._dies_in_vain = dies_in_vain(self._graph, belied)
-        stop, reason = find_stop(self._graph, now_ns, self._config.stop, stood_since_ns, belied)
+        stop, reason = find_stop(self._graph, now_ns, self._config.stop, stood_since_ns, belied, self._waits.told_ns)
         if stop is None and reason is Reason.VICTIM and exits:
             stop = find_gone_first(self._graph, exits[0], self._config.stop, stood_since_ns)
         return stop, reason
@@ -374,12 +378,14 @@ class Diagnose:
             "dumps": pack_state(self._dumps.to_state()),
             "network": pack_state(self._network.to_state()),
             "belied": pack_state(self._belied.to_state()),
+            "returned": pack_state(self._returned.to_state()),
             "backlog": pack_state(self._backlog.to_state()),
         }
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
         """Take back what ``snapshot`` gave."""
         self._belied.load_state(unpack_state(parts, "belied"))
+        self._returned.load_state(unpack_state(parts, "returned"))
         self._cleared = Cleared(dict(map(tuple, unpack_state(parts, "cleared"))))
         self._exonerated.load_state(unpack_state(parts, "exonerated"))
         self._hardware.load_state(unpack_state(parts, "hardware"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from tocsin.pipeline.operators.diagnose.common import names_of, suspects_of
@@ -135,7 +135,12 @@ def error_line(fact: ExitFact) -> str:
 
 
 def find_stop(
-    graph: JobGraph, now_ns: int, config: StopConfig, stood_since_ns: int = 0, belied: Collection[int] = ()
+    graph: JobGraph,
+    now_ns: int,
+    config: StopConfig,
+    stood_since_ns: int = 0,
+    belied: Collection[int] = (),
+    told_ns: Callable[[int], int] = lambda _rank: 0,
 ) -> tuple[Finding | None, Reason | None]:
     """The root of the deaths seen so far, or the reason why there is none (yet).
 
@@ -145,6 +150,7 @@ def find_stop(
         config: settings.
         stood_since_ns: since when the job made no progress when its processes still lived; 0: not known.
         belied: ranks without which the job went on: they count where nobody else died.
+        told_ns: when a rank last told itself in which operations it stands, 0: never.
     """
     if not graph.leaving:  # nobody ended: nearly always so, and asked every second
         return None, None
@@ -162,7 +168,7 @@ def find_stop(
     candidates = _not_with_timeouts(graph, dead, candidates, config)
     roots = _before_the_order(graph, dead, candidates, config)
     if not roots:
-        return _no_root(graph, dead, lonely=now_ns - first_ns > config.lonely_ns)
+        return _no_root(graph, dead, told_ns, lonely=now_ns - first_ns > config.lonely_ns)
     at_ns = {rank: graph.corrected_ns(rank, dead[rank].ts_ns) for rank in roots}
     earliest = min(at_ns.values())
     if _one_after_another(graph, at_ns, config):
@@ -293,19 +299,40 @@ def _before_the_order(graph: JobGraph, dead: dict[int, ExitFact], roots: list[in
     ]
 
 
-def _no_root(graph: JobGraph, dead: dict[int, ExitFact], *, lonely: bool) -> tuple[Finding | None, Reason | None]:
+def _no_root(
+    graph: JobGraph, dead: dict[int, ExitFact], told_ns: Callable[[int], int], *, lonely: bool
+) -> tuple[Finding | None, Reason | None]:
     """Everybody speaks of lost peers or was asked to stop: the root has not been heard."""
     if any(_asked_for(fact) for fact in dead.values()) or not lonely:
         return None, Reason.VICTIM
     alive = [rank for rank, facts in graph.ranks.items() if facts.exit is None and facts.bye_ns == 0]
-    if alive:
-        return None, Reason.VICTIM
+    hosts = {graph.host_of(rank) for rank in alive}
+    if alive and (len(hosts) > 1 or not graph.speaks(next(iter(hosts)))):
+        return None, Reason.VICTIM  # more may follow; a machine that is silent is another matter
     onset_ns = min(fact.ts_ns for fact in dead.values())
     evidence = tuple(_evidence(graph, rank, dead[rank]) for rank in sorted(dead)[:5])
+    others = {graph.host_of(rank) for rank in dead} - hosts
+    if len(others) > 1 and alive and all(_heard_ns(graph, rank, told_ns) < onset_ns for rank in alive):
+        return _left_behind(graph, alive, onset_ns, evidence), None
     return (
         Finding(FaultKind.FAIL_STOP, "unknown", (), onset_ns, 0.5, Reason.AMBIGUOUS, evidence, certain=True),
         None,
     )
+
+
+def _heard_ns(graph: JobGraph, rank: int, told_ns: Callable[[int], int]) -> int:
+    """When a rank's process last gave a sign of life by itself."""
+    facts = graph.ranks[rank]
+    return max(facts.last_step_ns, facts.stall_ns, told_ns(rank))
+
+
+def _left_behind(graph: JobGraph, ranks: Sequence[int], onset_ns: int, evidence: tuple[Evidence, ...]) -> Finding:
+    """All others lost a peer and left; these ranks alone told nothing since, and nobody told what became of them."""
+    text = f"{names_of(graph, ranks)}: no step and no word since; all others died of a lost connection"
+    mute = Evidence("stop", events.EXIT, 1.5, onset_ns, onset_ns, text)
+    suspects = suspects_of(graph, ranks)
+    cause = "process_frozen" if all(graph.ranks[rank].stopped_since_ns for rank in ranks) else "process_exit"
+    return Finding(FaultKind.FAIL_STOP, cause, suspects, onset_ns, 0.7, Reason.LOST_BY_ALL_OTHERS, (mute, *evidence))
 
 
 def _finding(graph: JobGraph, dead: dict[int, ExitFact], roots: Sequence[int], onset_ns: int) -> Finding:

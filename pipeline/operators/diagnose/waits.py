@@ -26,6 +26,7 @@ from tocsin.models.hang import (
     RankState,
     analyse,
 )
+from tocsin.models.hang_waits import ROOTED_NAMES, base_name
 from tocsin.pipeline.operators.diagnose.hang_story import HangStory, is_direct
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
@@ -209,6 +210,11 @@ class WaitTracker:
             not suspect.ranks or self._blamed & set(suspect.ranks) for suspect in suspects
         )
 
+    def told_ns(self, rank: int) -> int:
+        """When a rank last told in which operations it stands, 0: it stands in none, or never told."""
+        place = self._places.get(rank)
+        return place.pending_ns if place is not None and place.pending else 0
+
     @property
     def tells(self) -> bool:
         """Whether anybody tells who waits for whom."""
@@ -220,7 +226,8 @@ class WaitTracker:
         """The other ranks that have waited for exactly these for longer than a step explains, as they say themselves.
 
         All that lack in what they stand in are among these; who waits for somebody who waits is no witness: the one
-        between may be at fault.
+        between may be at fault. Nor is who stands in a collective that a member finished: nobody finishes it before
+        all are in it, so that either the accused were, or somebody says what is not so.
         """
         accused, mute = frozenset(ranks), frozenset(silent)
         patience_ns = max(self._config.direct_ns, self._config.step_factor * median_step_ns)
@@ -239,12 +246,18 @@ class WaitTracker:
                     found.add(rank)
         for key, waiting in asked.items():
             group = self._graph.groups.get(key[0])
-            if group is None or accused.isdisjoint(group.ranks):
+            if group is None or accused.isdisjoint(group.ranks) or self._is_finished(group.ranks, key):
                 continue
             lacking = {rank for rank in group.ranks if not self._is_in(rank, key, mute)}
             if lacking and lacking <= accused:
                 found.update(waiting)
         return found
+
+    def _is_finished(self, ranks: Sequence[int], key: tuple[str, int, str]) -> bool:
+        """Whether a member finished a collective that ends nowhere before all are in it."""
+        if base_name(key[2]) in ROOTED_NAMES:
+            return False
+        return any(rank in self._places and self._places[rank].done.get(key[0], (-1,))[0] >= key[1] for rank in ranks)
 
     def _is_in(self, rank: int, key: tuple[str, int, str], mute: Collection[str]) -> bool:
         """Whether a rank has reached an operation; of one whose host is silent only what it finished counts."""
@@ -321,7 +334,8 @@ class WaitTracker:
         groups = tuple(
             GroupInfo(group.comm_id, group.kind.value, group.ranks) for _, group in sorted(graph.groups.items())
         )
-        return HangInput(groups, states, quiet, facts, graph.world_size)
+        hosts = {rank: known.host for rank, known in graph.ranks.items()}
+        return HangInput(groups, states, quiet, facts, graph.world_size, host_of=hosts)
 
     def _state(self, rank: int) -> RankState:
         place = self._places.get(rank, _Place())

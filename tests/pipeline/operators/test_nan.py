@@ -313,3 +313,28 @@ def test_no_more_is_kept_than_configured() -> None:
         _lost(ranks, 5000 - 20 * turn, 1)
 
     assert len(ranks.tracker.past) == NanConfig().kept_count
+
+
+def _loses(ranks: Ranks, rank: int, step: int, second: float) -> None:
+    ts_ns = T0 + int(second * NS_PER_SECOND)
+    payload = {"step": step, "what": "loss", "value": "nan"}
+    event = Event(JOB, ranks.hosts[rank], ts_ns, rank, EventSource.PROCESS, events.NAN, Severity.ERROR, payload)
+    ranks.graph.take([event])
+    ranks.tracker.take(event)
+
+
+@pytest.mark.parametrize(("heard_from_step", "expected"), [(1, ["n2"]), (18, ["n2"]), (19, []), (20, [])])
+def test_where_nobody_tells_losses_a_report_is_the_first_only_if_steps_were_heard_before_it(
+    heard_from_step: int, expected: list[str]
+) -> None:
+    """Who begins to listen in the midst of a NaN hears of the ranks in the order in which they happen to speak."""
+    ranks = Ranks()
+    for step in range(heard_from_step, 24):
+        ranks.step(step, [None] * 4)
+    _loses(ranks, 2, 20, 20.2)
+    for rank in (0, 1, 3):
+        _loses(ranks, rank, 21, 21.5)
+    finding = ranks.find(35)
+
+    assert finding is not None
+    assert [suspect.component.name for suspect in finding.suspects] == expected

@@ -10,7 +10,16 @@ from tocsin.pipeline.operators.diagnose.stop import StopConfig, find_gone_first,
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas import events
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource, JobKey, RankPlace, Severity, Topology
+from tocsin.schemas.records import (
+    NS_PER_SECOND,
+    Event,
+    EventSource,
+    HostStatus,
+    JobKey,
+    RankPlace,
+    Severity,
+    Topology,
+)
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
 JOB = JobKey("c", "j")
@@ -88,3 +97,30 @@ def test_memory_that_was_free_first_names_nobody_where_more_is_known() -> None:
     assert not _gone(8.0, lost, (10.5, 3, 15, ""))  # it told how it ended
     assert not _gone(80.0, (90.0, 5, 0, LOST), stood_since=5.0)  # what hung was ended
     assert not _gone(8.0, (10.0, 5, 6, TIMEOUT))
+
+
+class TestUntoldDeath:
+    """All others tell of a lost connection; of one rank nobody tells what became of it."""
+
+    def _found(self, *others: int, told_second: float = 0.0, silent: bool = False) -> list[str] | Reason | None:
+        graph = _after([(10.0 + rank / 100, rank, 0, LOST) for rank in others])
+        for rank in range(8):
+            if not (silent and rank == 3):
+                ts_ns = T0 + 29 * NS_PER_SECOND
+                graph.take([HostStatus(JOB, f"n{rank}", ts_ns, 0, 0, (rank,), True, 0, 0)])
+        finding, reason = find_stop(
+            graph, T0 + 30 * NS_PER_SECOND, StopConfig(), told_ns=lambda _: T0 + int(told_second * NS_PER_SECOND)
+        )
+        return reason if finding is None else [suspect.component.name for suspect in finding.suspects]
+
+    def test_it_is_named(self) -> None:
+        assert self._found(0, 1, 2, 4, 5, 6, 7) == ["n3"]
+
+    def test_nobody_is_where_it_lives(self) -> None:
+        assert self._found(0, 1, 2, 4, 5, 6, 7, told_second=20.0) == []
+
+    def test_nor_while_others_may_still_tell(self) -> None:
+        assert self._found(0, 1, 2, 4, 5, 6) is Reason.VICTIM
+
+    def test_a_machine_that_is_silent_is_another_matter(self) -> None:
+        assert self._found(0, 1, 2, 4, 5, 6, 7, silent=True) is Reason.VICTIM
