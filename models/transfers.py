@@ -76,8 +76,8 @@ def _peers(group: GroupSpeed, groups: Sequence[GroupSpeed]) -> list[GroupSpeed]:
 def _is_slow(group: GroupSpeed, peers: Sequence[GroupSpeed], min_ratio: float, min_excess_seconds: float) -> bool:
     if not peers:
         return False
-    best_peer = min(peer.now_seconds for peer in peers)
-    reference = max(group.before_seconds, best_peer)
+    present = sorted(peer.now_seconds for peer in peers)
+    reference = max(group.before_seconds, present[len(present) // 2])
     return group.now_seconds >= min_ratio * reference and group.now_seconds - reference >= min_excess_seconds
 
 

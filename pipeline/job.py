@@ -38,6 +38,8 @@ _LOG = logging.getLogger("tocsin.models")
 _JOB_LOG = logging.getLogger("tocsin.job")
 _MOVING_NS = 30 * NS_PER_SECOND
 """A host that went on to a later attempt ended its processes of this one no longer before that."""
+_TOLD_AFTER_END_NS = 3600 * NS_PER_SECOND
+"""What explains the end of a job that died stays open for so long, where no new attempt begins."""
 _MOST_TOLD_COUNT = 1000
 """Hosts and reasons of which the log tells that they were not heard, in a job's life."""
 OWN_PART = "job"
@@ -128,6 +130,8 @@ class JobPipeline:
         self.abstained: Counter[str] = Counter()
         self._told: set[tuple[str, str]] = set()
         self._ended = False
+        self._gone_ns = 0
+        """Since when all processes are known to be gone, 0: they are not."""
         self._superseded = False
         self._has_news = False
         self._metric_anomalies: tuple[Anomaly, ...] = ()
@@ -190,11 +194,25 @@ class JobPipeline:
             diagnosis = self.diagnose.on_slice(fast, anomalies, JobPace(self.steps, self.peers))
         self.abstained.update(reason.value for reason in diagnosis.abstained)
         findings = [finding for finding in diagnosis.findings if not self._is_of_moved(finding)]
-        verdicts = self.decide.on_findings(fast.end_ns, findings)
+        verdicts = self._after_the_end(fast.end_ns)
+        if self._gone_ns:
+            is_over = fast.end_ns - self._gone_ns >= _TOLD_AFTER_END_NS
+            findings = [] if is_over else [one for one in findings if self.decide.explains_end(one)]
+        verdicts += self.decide.on_findings(fast.end_ns, findings)
         if self.graph.ended() and not self._ended:
             self._ended = True
             verdicts.extend(self.decide.close_all(fast.end_ns, Reason.JOB_ENDED))
         return verdicts, anomalies
+
+    def _after_the_end(self, now_ns: int) -> list[Verdict]:
+        """Once all processes are gone: close what explains no end, and an hour later what does."""
+        if not self.graph.all_left():
+            self._gone_ns = 0
+            return []
+        self._gone_ns = self._gone_ns or now_ns
+        if now_ns - self._gone_ns >= _TOLD_AFTER_END_NS:
+            return self.decide.close_all(now_ns, Reason.JOB_ENDED)
+        return self.decide.close_what_ended(now_ns)
 
     def _is_of_moved(self, finding: Finding) -> bool:
         """Whether it only accuses hosts of what is so because they went on to a later attempt."""
@@ -302,6 +320,7 @@ class JobPipeline:
             OWN_PART: pack_state(
                 {
                     "ended": self._ended,
+                    "gone_ns": self._gone_ns,
                     "superseded": self._superseded,
                     "abstained": dict(self.abstained),
                     "models": self.models_in_use(),
@@ -322,6 +341,7 @@ class JobPipeline:
         """Take back what ``snapshot`` gave."""
         state = unpack_state(parts, OWN_PART)
         self._ended = state["ended"]
+        self._gone_ns = state["gone_ns"]
         self._superseded = state["superseded"]
         self.model_changed_ns = state["model_changed_ns"]
         self.abstained = Counter(state["abstained"])

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from tocsin.pipeline.operators.base import pack_state, unpack_state
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.incidents import (
+    SLOWER,
     STANDSTILL,
     Incident,
     action_of,
@@ -132,16 +133,31 @@ class Decide:
         Who was said to be slow or to hold up all, for too short a time to be sure, is not: the job came to its end. Nor
         is who is said to hold it up for a line in its log alone: it stood because it was started again.
         """
-        lines = []
-        for incident in list(self._incidents):
-            verdict = incident.verdict
-            unsure = not incident.was_confirmed and verdict.state is VerdictState.OPEN
-            by_log = verdict.fault is FaultKind.HANG and verdict.reason == Reason.HARDWARE_EVENT.value
-            ended = verdict.fault in (FaultKind.FAIL_SLOW, FaultKind.HANG) and reason is Reason.JOB_ENDED
-            taken_back = unsure and (ended or by_log)
-            state = VerdictState.CANCELLED if taken_back else VerdictState.RESOLVED
-            lines.append(self._close(incident, now_ns, state, reason))
-        return lines
+        return [self._end(incident, now_ns, reason) for incident in list(self._incidents)]
+
+    def close_what_ended(self, now_ns: int) -> list[Verdict]:
+        """All processes of the job are gone: nobody is slow any more; what explains the end stays.
+
+        Lost numbers explain it where nothing else does.
+        """
+        is_told = any(incident.verdict.fault in STANDSTILL for incident in self._incidents)
+        over = (*SLOWER, FaultKind.SILENT_CORRUPTION) if is_told else SLOWER
+        ended = [incident for incident in self._incidents if incident.verdict.fault in over]
+        return [self._end(incident, now_ns, Reason.JOB_ENDED) for incident in ended]
+
+    def explains_end(self, finding: Finding) -> bool:
+        """Whether a finding may still hold when all processes of the job are gone."""
+        if finding.fault is FaultKind.SILENT_CORRUPTION:
+            return not any(incident.verdict.fault in STANDSTILL for incident in self._incidents)
+        return finding.fault not in SLOWER
+
+    def _end(self, incident: Incident, now_ns: int, reason: Reason) -> Verdict:
+        verdict = incident.verdict
+        unsure = not incident.was_confirmed and verdict.state is VerdictState.OPEN
+        by_log = verdict.fault is FaultKind.HANG and verdict.reason == Reason.HARDWARE_EVENT.value
+        ended = verdict.fault in (FaultKind.FAIL_SLOW, FaultKind.HANG) and reason is Reason.JOB_ENDED
+        taken_back = unsure and (ended or by_log)
+        return self._close(incident, now_ns, VerdictState.CANCELLED if taken_back else VerdictState.RESOLVED, reason)
 
     def abandon(self, now_ns: int, reason: Reason) -> list[Verdict]:
         """Close everything because the job begins anew: nobody knows any more whether it still holds."""

@@ -35,6 +35,7 @@ class Finding:
         witnesses: who saw it.
         machine_count: machines of the job.
         is_by_words: only the last words of a program tell the cause.
+        is_wordless: a process ended, by no signal, and nothing tells why but what its job went through before.
         is_lone: the others go on as if nothing had happened: nobody is restarted or rolled back for it.
     """
 
@@ -59,6 +60,7 @@ class Finding:
     witnesses: tuple[Witness, ...] = ()
     machine_count: int = 1
     is_by_words: bool = False
+    is_wordless: bool = False
     is_lone: bool = False
 
     @property

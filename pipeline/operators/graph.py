@@ -260,6 +260,14 @@ class JobGraph:
         mute = [facts for facts in rest if facts.exit is None and self._is_mute(facts.host, newest_ns)]
         return len(left) > len(rest) and len(mute) == len(rest)
 
+    def all_left(self) -> bool:
+        """Whether all of the job's processes are known to be over, however they ended."""
+        return (
+            bool(self.ranks)
+            and len(self.leaving) >= len(self.ranks)
+            and all(facts.exit is not None or facts.bye_ns for facts in self.ranks.values())
+        )
+
     def speaks(self, host: str) -> bool:
         """Whether a host was heard as late as the others."""
         return not self._is_mute(host, max((facts.last_seen_ns for facts in self.hosts.values()), default=0))

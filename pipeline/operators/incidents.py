@@ -27,7 +27,7 @@ from tocsin.schemas.verdicts import (
 DECIDER = "decide"
 _NAMED_COUNT = 4
 STANDSTILL = (FaultKind.FAIL_STOP, FaultKind.HANG)
-_SLOWER = (FaultKind.FAIL_SLOW, FaultKind.DEGRADED)
+SLOWER = (FaultKind.FAIL_SLOW, FaultKind.DEGRADED)
 _THROTTLING = ("thermal_throttle", "power_cap")
 _RESTING, _RESTING_RATIO = ("gpu_util_ratio", "gpu_graphics_active_ratio", "gpu_sm_active_ratio"), 0.9
 """Time in which anything runs: a throttled GPU is as busy as its peers, who wait for it, or busier."""
@@ -106,8 +106,10 @@ def same_fault(incident: Incident, finding: Finding) -> bool:
         return False  # what hurts began after that was said
     if _stopped_later(incident, finding):
         return False
-    if finding.fault is FaultKind.SILENT_CORRUPTION and verdict.fault in _SLOWER:
+    if FaultKind.SILENT_CORRUPTION in (finding.fault, verdict.fault) and {finding.fault, verdict.fault} & set(SLOWER):
         return False  # numbers that break are no slowness, be it the same machine
+    if verdict.fault is FaultKind.SILENT_CORRUPTION and finding.fault in STANDSTILL and not _ends_itself(finding):
+        return False  # nor do they kill a process by a signal, or with another reason
     if {s.component for s in verdict.suspects} & {s.component for s in finding.suspects}:
         return True
     if verdict.fault in STANDSTILL and finding.fault in STANDSTILL:
@@ -148,7 +150,7 @@ def is_slow_still(finding: Finding, incident: Incident) -> bool:
 
 def _ends_itself(finding: Finding) -> bool:
     """Whether a job that saw a NaN may have ended itself: who of it dies first, and says nothing, is no culprit."""
-    return finding.fault in STANDSTILL and (not finding.suspects or finding.cause == "process_exit")
+    return finding.fault in STANDSTILL and (not finding.suspects or finding.is_wordless)
 
 
 def is_smaller(one: Finding | Verdict, other: Finding | Verdict) -> bool:

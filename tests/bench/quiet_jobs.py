@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tocsin.pipeline.job import JobConfig, JobPipeline
+from tocsin.pipeline.operators.holders import SpeakersConfig
 from tocsin.pipeline.simulation.case import HEALTHY, Case, draw_case
 from tocsin.pipeline.simulation.draw import Draw, Half
 from tocsin.pipeline.simulation.innocents import draw_innocents
@@ -237,12 +238,16 @@ def _described(updates: Sequence[Verdict]) -> dict[str, Any]:
     }
 
 
+_PLAYED = JobConfig(speakers=SpeakersConfig(is_played=True))
+"""The records are a recording's: one host announces what all have."""
+
+
 def listen(cases: Sequence[Case], config: JobConfig | None = None) -> Iterator[Verdict]:
     """The verdict lines of a job's attempts, one after the other, each ended in order."""
     for attempt, case in enumerate(cases):
         pipeline: JobPipeline | None = None
         for turn in turns_of(case, attempt):
-            pipeline = pipeline or JobPipeline(config or JobConfig(), turn.job)
+            pipeline = pipeline or JobPipeline(config or _PLAYED, turn.job)
             yield from pipeline.on_turn(turn).verdicts
         if pipeline is not None:
             for turn in ending(case, pipeline.job):

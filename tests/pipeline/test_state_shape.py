@@ -15,7 +15,7 @@ from tocsin.pipeline.operators.base import STATE_VERSION
 from tocsin.pipeline.testing import JobShape, MetricsScenario
 from tocsin.schemas.errors import SnapshotError
 
-SHAPE_OF_VERSION = (16, "73ce01ce37ada654")
+SHAPE_OF_VERSION = (16, "1d8bfa47c27ccbf6")
 _JOB = re.compile(r"^pipeline/[^/]*/[^/]*/[^/]*/")
 
 

@@ -114,6 +114,8 @@ class Diagnose:
         self._belied = Belied()
         self._returned = ReturnedHosts()
         self._dies_in_vain = False
+        self._hang: tuple[list[Finding], list[Reason]] = [], []
+        """Whom the waiting leads to in this slice: asked in each one, as it counts for how long it is so."""
 
     def follow(self, older: Diagnose) -> None:
         """Know of the attempt before this one what this one may meet again."""
@@ -129,6 +131,9 @@ class Diagnose:
         """
         self._take(data)
         now_ns = data.end_ns
+        silent = silent_hosts(self._graph, now_ns, self._config.silence)
+        gone = [*silent, *self._graph.moved_ns]  # who is in a later attempt keeps nobody waiting in this one
+        self._hang = self._waits.find(now_ns, pace.median_step_ns, gone)
         if self._graph.ended():
             return Diagnosis((), ())
         reasons: list[Reason] = []
@@ -148,11 +153,7 @@ class Diagnose:
             findings = _beside_dumps(findings, dumped)
         if dump_reason is not None:
             reasons.append(dump_reason)
-        if not findings and stop_reason is None:
-            switch = find_switch(now_ns, jammed, pace, self._config.switches)
-            findings.extend(beside_switch(self._slow(now_ns, anomalies, pace, reasons), switch))
-        elif not findings and stop_reason is Reason.VICTIM:
-            findings.extend(self._before_deaths(now_ns, anomalies, pace, reasons))
+        findings = self._beside_numbers(findings, now_ns, anomalies, (stop_reason, jammed), pace, reasons)
         findings = [*self._not_where_others_are(findings, now_ns, anomalies, pace), *findings]
         findings.extend(self._stands(now_ns, pace, findings, all_live=stop_reason is None))
         if not any(finding.suspects for finding in findings):
@@ -168,6 +169,36 @@ class Diagnose:
         told_aside = [] if any(finding.suspects for finding in findings) else aside
         findings = [*told_aside, *findings]
         return Diagnosis(self._with_witnesses(findings, now_ns, pace), tuple(reasons))
+
+    def _beside_numbers(
+        self,
+        findings: list[Finding],
+        now_ns: int,
+        anomalies: Sequence[Anomaly],
+        stops: tuple[Reason | None, Sequence[Anomaly]],
+        pace: Pace,
+        reasons: list[Reason],
+    ) -> list[Finding]:
+        """What is found, and who is slow: numbers that break slow nobody, and hide nobody who is.
+
+        Args:
+            findings: what stops the job or its numbers.
+            now_ns: the slice's end.
+            anomalies: of machines and steps.
+            stops: why no death counts, and what switches show.
+            pace: the job's pace.
+            reasons: why something is no finding; more are added.
+        """
+        stop_reason, jammed = stops
+        link = self._link(now_ns, anomalies, pace)
+        if any(finding.fault is not FaultKind.SILENT_CORRUPTION for finding in findings):
+            return findings
+        if stop_reason is None:
+            switch = find_switch(now_ns, jammed, pace, self._config.switches)
+            return [*findings, *beside_switch(self._slow(now_ns, anomalies, pace, reasons, link), switch)]
+        if stop_reason is Reason.VICTIM:
+            return [*findings, *self._before_deaths(now_ns, anomalies, pace, reasons)]
+        return findings
 
     def _with_witnesses(self, findings: Sequence[Finding], now_ns: int, pace: Pace) -> tuple[Finding, ...]:
         """What is found, with whom it frees and who saw it."""
@@ -261,9 +292,8 @@ class Diagnose:
         """Who holds up a job whose processes live, or whose deaths explain nothing: waits, then silence."""
         silent = silent_hosts(self._graph, now_ns, self._config.silence)
         findings: list[Finding] = []
+        hang, hang_reasons = self._hang
         if all_live:
-            gone = [*silent, *self._graph.moved_ns]  # who is in a later attempt keeps nobody waiting in this one
-            hang, hang_reasons = self._waits.find(now_ns, pace.median_step_ns, gone)
             if not any(finding.suspects for finding in hang):
                 stuck = self._flows.find(now_ns, elsewhere(anomalies))
                 hang = hang if stuck is None else [stuck]
@@ -283,11 +313,18 @@ class Diagnose:
             return self._graph.progress_ns + 2 * pace.median_step_ns
         return pace.standing_since_ns or self._dumps.standing_since_ns
 
-    def _slow(self, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, reasons: list[Reason]) -> list[Finding]:
+    def _link(self, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace) -> Finding | None:
+        """Whose traffic is slow; asked in each slice, as both count for how long it is so."""
         steps = [anomaly for anomaly in anomalies if anomaly.detector != PEERS]
-        network = self._network.find(now_ns, steps) or self._backlog.find(now_ns, pace)
-        if network is not None:
-            return [network]
+        network, backlog = self._network.find(now_ns, steps), self._backlog.find(now_ns, pace)
+        return network or backlog
+
+    def _slow(
+        self, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, reasons: list[Reason], link: Finding | None
+    ) -> list[Finding]:
+        if link is not None:
+            return [link]
+        steps = [anomaly for anomaly in anomalies if anomaly.detector != PEERS]
         peers = [anomaly for anomaly in anomalies if anomaly.detector == PEERS]
         broken = self._hardware.hosts_with_reports(now_ns)
         peers = beside_reports(beside_shared_data(steps, peers, self._config.slow), broken)

@@ -33,6 +33,7 @@ _LOST_PEER = re.compile(
 )
 _TIMEOUT = re.compile(r"watchdog caught|collective operation timeout", re.IGNORECASE)
 """A collective's own timeout: minutes of waiting, by default. A socket's may be short."""
+_LOST_NUMBER = re.compile(r"\bnans?\b|\binf(s|inity|inite)?\b|not finite|non-?finite", re.IGNORECASE)
 _LAST_ERROR = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Interrupt|Exit|Warning)\b.*)$", re.MULTILINE)
 
 
@@ -354,7 +355,14 @@ def _finding(graph: JobGraph, dead: dict[int, ExitFact], roots: Sequence[int], o
         tuple(evidence),
         certain=True,
         is_by_words=by_words,
+        is_wordless=not any(_says_why(dead[rank]) for rank in roots),
     )
+
+
+def _says_why(fact: ExitFact) -> bool:
+    """Whether a death is more than the end of a job that had lost its numbers: a signal, or words of anything else."""
+    words = _last_words(fact.stderr_tail).strip()
+    return bool(fact.signal) or (bool(words) and not _LOST_NUMBER.search(words))
 
 
 def _together(graph: JobGraph, dead: dict[int, ExitFact], roots: Sequence[int], onset_ns: int) -> Finding:

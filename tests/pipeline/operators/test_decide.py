@@ -538,7 +538,7 @@ class TestNan:
         life = Life()
         nan = finding(FaultKind.SILENT_CORRUPTION, "n2", cause="nan_gradient")
         life.see(nan, seconds=20)
-        life.see(nan, finding(STOP, "n3", cause="process_exit", onset=20, certain=True), seconds=20)
+        life.see(nan, finding(STOP, "n3", cause="process_exit", onset=20, certain=True, is_wordless=True), seconds=20)
 
         assert [[suspect.component.name for suspect in line.suspects] for line in life.decide.live] == [["n2"]]
 

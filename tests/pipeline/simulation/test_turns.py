@@ -11,6 +11,7 @@ import pytest
 from tocsin.models.metric_means import MetricMeans
 from tocsin.pipeline.frame_blocks import blocks_of, join_blocks
 from tocsin.pipeline.job import JobConfig, JobPipeline
+from tocsin.pipeline.operators.holders import SpeakersConfig
 from tocsin.pipeline.recording.frames import metric_table_of
 from tocsin.pipeline.recording.replay import ReplayConfig, replay
 from tocsin.pipeline.recording.stream import records_of
@@ -26,7 +27,7 @@ def _lines(case: Case) -> list[dict[str, Any]]:
     pipeline: JobPipeline | None = None
     found = []
     for turn in turns_of(case):
-        pipeline = pipeline or JobPipeline(JobConfig(), turn.job)
+        pipeline = pipeline or JobPipeline(JobConfig(speakers=SpeakersConfig(is_played=True)), turn.job)
         found += [verdict.to_line() for verdict in pipeline.on_turn(turn).verdicts]
     return found
 
