@@ -12,6 +12,9 @@ from typing import Any
 
 from tocsin.schemas.records import NS_PER_SECOND
 
+JOB = "job:"
+"""Name of the candidate that stands for the whole job; no host name holds a colon. It is nobody whose turn it was."""
+
 
 @dataclass(frozen=True, slots=True)
 class RotationConfig:
@@ -19,12 +22,17 @@ class RotationConfig:
 
     Attributes:
         memory_ns: a host that looked slow and recovered is remembered for this long.
+        handover_ns: one other host alone that recovered longer than this before handed nothing on: the job was as fast
+            as ever in between ...
+        handover_steps_count: ... or so many steps, if they are longer.
         overlap_ns: a host that recovered so long after another one began to be slow did not hand it on.
         settled_seconds: who stays slow for so long (hot experts stay for one to two and a half minutes) is named all
             the same; for so long times the number of those who looked slow before it, where there were several.
     """
 
     memory_ns: int = 180 * NS_PER_SECOND
+    handover_ns: int = 15 * NS_PER_SECOND
+    handover_steps_count: int = 5
     overlap_ns: int = 60 * NS_PER_SECOND
     settled_seconds: float = 120.0
 
@@ -75,13 +83,26 @@ class Candidates:
             self.past.append([name, known.last_ns])
         self.past = [entry for entry in self.past if newest_ns - entry[1] <= self.config.memory_ns]
 
-    def before(self, name: str) -> list[str]:
-        """Other components that looked slow and recovered shortly before this one began, or as it began."""
-        candidate = self.now[name]
-        earliest = candidate.since_ns - self.config.memory_ns
-        latest = candidate.since_ns + self.config.overlap_ns  # slow at the same time for longer: each is by itself
-        others = {other for other, last_ns in self.past if other != name and earliest <= last_ns <= latest}
-        settled = candidate.lasted_seconds >= self.config.settled_seconds * max(1, len(others))
+    def before(self, name: str, step_ns: int = 0) -> list[str]:
+        """Other components that looked slow and recovered shortly before this one began, or as it began.
+
+        Args:
+            name: of a candidate.
+            step_ns: the job's usual step, 0: not known.
+        """
+        config, candidate = self.config, self.now[name]
+        earliest = candidate.since_ns - config.memory_ns
+        latest = candidate.since_ns + config.overlap_ns  # slow at the same time for longer: each is by itself
+        turns = [
+            [other, last_ns]
+            for other, last_ns in self.past
+            if other not in (name, JOB) and earliest <= last_ns <= latest
+        ]
+        handover_ns = max(config.handover_ns, config.handover_steps_count * step_ns)
+        if len(turns) == 1 and turns[0][1] < candidate.since_ns - handover_ns:
+            return []
+        others = {other for other, _ in turns}
+        settled = candidate.lasted_seconds >= config.settled_seconds * max(1, len(others))
         return [] if settled else sorted(others)
 
     def to_state(self) -> dict[str, Any]:

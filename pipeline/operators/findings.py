@@ -71,7 +71,13 @@ class Finding:
     @property
     def has_witnesses(self) -> bool:
         """Whether enough saw it to take the machines away."""
-        return may_take_away(self.accused, self.witnesses, self.machine_count, is_by_words=self.is_by_words)
+        return may_take_away(
+            self.accused,
+            self.witnesses,
+            self.machine_count,
+            is_by_words=self.is_by_words,
+            is_slowness=self.fault is FaultKind.FAIL_SLOW,
+        )
 
 
 def machine_of(suspect: Suspect) -> str:

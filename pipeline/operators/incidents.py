@@ -292,7 +292,9 @@ def _too_few(finding: Finding, wished: ActionKind) -> Evidence:
     others = sorted(others_of(finding.witnesses, accused))
     who = f"of all others only {', '.join(others)}" if others else f"nobody but {', '.join(accused[:_NAMED_COUNT])}"
     text = f"{who} saw it: not enough to {wished.value} a machine"
-    if len(others) > 1:
+    if len(others) > 1 and finding.fault is FaultKind.FAIL_SLOW:
+        text = f"it is slower than {', '.join(others)}, and no event tells more: not enough to {wished.value} a machine"
+    elif len(others) > 1:
         text = f"only the program's own words tell it: not enough to {wished.value} a machine"
     return Evidence(DECIDER, Reason.ONE_WITNESS.value, 0.0, finding.onset_ns, finding.onset_ns, text)
 

@@ -29,7 +29,7 @@ from tocsin.models.steps import (
 from tocsin.pipeline.operators.announced import StepExcuses
 from tocsin.pipeline.operators.arrays import map_from, map_state
 from tocsin.pipeline.operators.base import UNCHANGED, pack_state, unpack_state
-from tocsin.pipeline.operators.candidates import Candidate, Candidates, RotationConfig
+from tocsin.pipeline.operators.candidates import JOB, Candidate, Candidates, RotationConfig
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.pipeline.operators.step_harm import harmed_hosts
 from tocsin.pipeline.operators.step_past import BLOCK_COUNT, ExcessPast
@@ -56,6 +56,7 @@ class StepsConfig:
         slow: alarm lines of the comparison among peers.
         short_count: window of strong evidence, steps.
         long_count: window of weak evidence, steps.
+        least_ranks_count: ranks of one role from which on they are compared on fewer machines than make peers.
         history_count: steps of the job's own past.
         warmup_count: first steps of a rank that are not judged (compilation, caches).
         active_ns: a rank that finished no step for this long is not waited for.
@@ -84,6 +85,7 @@ class StepsConfig:
     slow: SlowConfig = field(default_factory=SlowConfig)
     short_count: int = 5
     long_count: int = 24
+    least_ranks_count: int = 4
     history_count: int = 512
     warmup_count: int = 3
     active_ns: int = 12 * NS_PER_SECOND
@@ -106,10 +108,6 @@ class StepsConfig:
         """How long evidence of this strength must last."""
         need = self.lasting_scale_seconds / max(strength_ratio, 1e-3) ** 2
         return min(max(need, self.min_lasting_seconds), self.max_lasting_seconds)
-
-
-_JOB = "job:"
-"""Name of the candidate that stands for the whole job; no host name holds a colon."""
 
 
 _HISTORY_COLUMNS = 4
@@ -139,6 +137,8 @@ class StepDetector:
         """rank -> its excess over its peers' own time in the job's first judged steps, seconds."""
         self._past = ExcessPast()
         self._candidates = Candidates(config.rotation)
+        self._is_compared = True
+        """Whether ranks were compared with one another as they were judged last."""
         self.abstained: dict[str, int] = {}
 
     @property
@@ -226,7 +226,7 @@ class StepDetector:
     @property
     def own_growth(self) -> tuple[int, float] | None:
         """Since when all ranks' own time makes the job slow, and by what ratio its steps grew; None: it does not."""
-        job = self._candidates.now.get(_JOB)
+        job = self._candidates.now.get(JOB)
         if job is None or job.detail["own_ratio"] < self._config.own_growth_ratio:
             return None
         return job.since_ns, job.detail["step_seconds"] / job.detail["baseline_seconds"] - 1
@@ -338,8 +338,9 @@ class StepDetector:
         if self._judged_count <= self._config.long_count:
             excess = median_excess(window)
             self._early = {rank: float(excess[index]) for index, rank in enumerate(ranks)}
-        host_count = self._graph.host_count(ranks, self._config.slow.min_peer_count)
-        if host_count < self._config.slow.min_peer_count or not has_peers(window.roles, self._config.slow):
+        lines = self._lines(ranks)
+        self._is_compared = has_peers(window.roles, lines)
+        if not self._is_compared:
             self._abstain(Reason.TOO_FEW_PEERS)
             return window
         volatile = volatility_ratio(window) > self._config.max_volatility_ratio
@@ -349,7 +350,7 @@ class StepDetector:
         for count in counts:
             if len(self._window) < count:
                 continue
-            slow = find_slow(window.last(count), self._config.slow)
+            slow = find_slow(window.last(count), lines)
             if slow is None:
                 continue
             is_any_slow = True
@@ -363,6 +364,13 @@ class StepDetector:
             self._keep_overshadowed(found, window.last(counts[0]), ranks)
         self._update_candidates(found)
         return window
+
+    def _lines(self, ranks: Sequence[int]) -> SlowConfig:
+        """The alarm lines: on one or two machines a rank has peers only among more ranks of its role."""
+        lines = self._config.slow
+        if self._graph.host_count(ranks, lines.min_peer_count) >= lines.min_peer_count:
+            return lines
+        return replace(lines, min_peer_count=max(lines.min_peer_count, self._config.least_ranks_count))
 
     def _are_few(self, slow: SlowRanks, ranks: Sequence[int]) -> bool:
         """Whether these are on so few hosts that it can be the machines' fault."""
@@ -396,13 +404,13 @@ class StepDetector:
         for host, seen in found.items():
             self._candidates.see(host, seen)
         for name in list(self._candidates.now):
-            if name != _JOB:
+            if name != JOB:
                 self._candidates.forget(name, newest_ns, self._config.candidate_grace_ns)
 
     def _keep_overshadowed(self, found: Collection[str], window: StepWindow, ranks: Sequence[int]) -> None:
         """Who was slow and is so still has not recovered because another one is slower now, or several are."""
         now = self._candidates.now
-        hidden = [name for name in now if name != _JOB and name not in found and now[name].spoken]
+        hidden = [name for name in now if name != JOB and name not in found and now[name].spoken]
         excess = dict(zip(ranks, median_excess(window), strict=True)) if hidden else {}
         for name in hidden:
             candidate = now[name]
@@ -411,16 +419,17 @@ class StepDetector:
                 candidate.last_ns = self._window[-1].end_ns
 
     def _judge_job(self) -> None:
-        known = self._candidates.now.get(_JOB)
+        known = self._candidates.now.get(JOB)
         kept_ratio = self._config.job_kept_ratio if known is not None and known.spoken else 1.0
         line = kept_ratio * self._config.job_strength_ratio
         change = find_job_change(np.array(self._history), self._config.short_count, line)
         if change is None:
-            self._candidates.forget(_JOB, self._history_ns[-1], self._config.candidate_grace_ns)
+            self._candidates.forget(JOB, self._history_ns[-1], self._config.candidate_grace_ns)
             return
         detail = {name: value for name, value in asdict(change).items() if name != "first_row"}
+        detail["is_compared"] = self._is_compared
         score = change.strength_ratio / self._config.job_strength_ratio
-        self._candidates.see(_JOB, Candidate(self._job_onset_ns(change), self._history_ns[-1], detail, score))
+        self._candidates.see(JOB, Candidate(self._job_onset_ns(change), self._history_ns[-1], detail, score))
 
     def _job_onset_ns(self, change: JobChange) -> int:
         end_ns = self._history_ns[change.first_row]
@@ -434,9 +443,8 @@ class StepDetector:
                 self._abstain(reason)
                 continue
             candidate.spoken = True
-            # The job is no host whose turn it was: a slowdown of all that is history by now is this host's own.
-            before = [] if name == _JOB else [other for other in self._candidates.before(name) if other != _JOB]
-            if name == _JOB or before:
+            before = [] if name == JOB else self._candidates.before(name, self.median_step_ns)
+            if name == JOB or before:
                 component = Component(ComponentKind.JOB, data.job.job_id)
             else:
                 component = Component(ComponentKind.HOST, name)
@@ -445,7 +453,7 @@ class StepDetector:
                     job=data.job,
                     slice_end_ns=data.end_ns,
                     component=component,
-                    metric="step_seconds" if name == _JOB else "rotating_seconds" if before else "own_seconds",
+                    metric="step_seconds" if name == JOB else "rotating_seconds" if before else "own_seconds",
                     start_ns=candidate.since_ns,
                     end_ns=candidate.last_ns,
                     score=candidate.score,
@@ -458,7 +466,7 @@ class StepDetector:
 
     def _too_early(self, candidate: Candidate) -> Reason | None:
         """Why a candidate is not worth an anomaly yet."""
-        if candidate.spoken and candidate is self._candidates.now.get(_JOB):
+        if candidate.spoken and candidate is self._candidates.now.get(JOB):
             return None  # it lasts, if by less
         need = self._config.need_seconds(candidate.detail["strength_ratio"])
         if candidate.from_start:

@@ -16,6 +16,8 @@ NEEDS_FOLLOWERS: frozenset[ActionKind] = frozenset({ActionKind.RESTART, ActionKi
 """Actions that cost all hosts of the job their work: not on the word of one whom nobody followed."""
 _OTHERS_NEEDED_COUNT = 2
 _TWO_MACHINES = 2
+FEW_MACHINES = 3
+"""Of so few nobody can say that one is slower than machines usually are."""
 _OWN = (
     WitnessKind.CHECK,
     WitnessKind.HARDWARE_EVENT,
@@ -34,6 +36,7 @@ def may_take_away(
     machine_count: int | None,
     *,
     is_by_words: bool = False,
+    is_slowness: bool = False,
 ) -> bool:
     """Whether these witnesses are enough to drain or evict the accused machines.
 
@@ -42,6 +45,7 @@ def may_take_away(
         witnesses: who saw it.
         machine_count: machines of the job; None: they have no job (idle).
         is_by_words: only a program's own text tells what broke: then only the machine's own event is believed.
+        is_slowness: the machine is only slower than its peers: so it is where there are three machines, or fewer.
 
     Returns:
         True where one of these holds for each of them: a check under load failed on it; its own hardware event, and
@@ -57,10 +61,11 @@ def may_take_away(
             others.add(one.host)
     if not own:
         return False
-    return all(_is_enough(kinds, len(others), machine_count, is_by_words=is_by_words) for kinds in own.values())
+    needs_event = is_by_words or (is_slowness and machine_count is not None and machine_count <= FEW_MACHINES)
+    return all(_is_enough(kinds, len(others), machine_count, needs_event=needs_event) for kinds in own.values())
 
 
-def _is_enough(own: Collection[WitnessKind], other_count: int, machine_count: int | None, *, is_by_words: bool) -> bool:
+def _is_enough(own: Collection[WitnessKind], other_count: int, machine_count: int | None, *, needs_event: bool) -> bool:
     """As ``may_take_away``, of one machine."""
     has_event = WitnessKind.HARDWARE_EVENT in own
     if machine_count is None:
@@ -69,7 +74,7 @@ def _is_enough(own: Collection[WitnessKind], other_count: int, machine_count: in
         return False
     if WitnessKind.CHECK in own or (has_event and other_count > 0):
         return True
-    if machine_count == _TWO_MACHINES or is_by_words:
+    if machine_count == _TWO_MACHINES or needs_event:
         return False
     is_dead = WitnessKind.CONNECTION_LOST in own
     return other_count >= _OTHERS_NEEDED_COUNT or (is_dead and other_count > 0)

@@ -70,7 +70,7 @@ class FakeJob:
         self.job = job or JobKey("test", "job", 0)
         self.now_ns = shape.start_ns
         self.step = 0
-        self.ranks = [_Rank(rank, f"n{rank:02d}") for rank in range(shape.rank_count)]
+        self.ranks = [_Rank(rank, f"n{rank // shape.host_ranks_count:02d}") for rank in range(shape.rank_count)]
         self.groups = self._make_groups()
         self.load: Callable[[int, int, str], float] = lambda _rank, _step, _phase: 1.0
         """(rank, step, phase) -> times the healthy time: data that differs, a longer stage."""
@@ -216,7 +216,17 @@ class FakeJob:
             stage = rank.rank * self.shape.stage_count // self.shape.rank_count
             leaf, minipod = self._switches(rank.rank)
             size, pid = self.shape.rank_count, 100 + rank.rank
-            place = RankPlace(rank.rank, rank.host, pp=stage, leaf=leaf, minipod=minipod, world_size=size, pid=pid)
+            gpu, count = (rank.rank % self.shape.host_ranks_count, self.shape.host_ranks_count)
+            place = RankPlace(
+                rank.rank,
+                rank.host,
+                gpu if count > 1 else -1,
+                pp=stage,
+                leaf=leaf,
+                minipod=minipod,
+                world_size=size,
+                pid=pid,
+            )
             own = tuple(group for group in self.groups if rank.rank in group.ranks)
             self._queue.append(Topology(self.job, rank.host, self.now_ns, (place,)))
             self._queue.append(Groups(self.job, rank.host, self.now_ns, own))

@@ -12,7 +12,8 @@ class JobShape:
     """How the job looks.
 
     Attributes:
-        rank_count: ranks, one a host; even.
+        rank_count: ranks; even.
+        host_ranks_count: ranks of each host.
         stage_count: pipeline stages (ranks are compared within one).
         leaf_hosts_count: hosts behind one leaf switch, 0: nobody knows the switches.
         minipod_leaves_count: leaf switches of one minipod, 0: nobody knows the minipods.
@@ -24,6 +25,7 @@ class JobShape:
     """
 
     rank_count: int = 8
+    host_ranks_count: int = 1
     stage_count: int = 1
     leaf_hosts_count: int = 0
     minipod_leaves_count: int = 0

@@ -38,6 +38,13 @@ def names_of(graph: JobGraph, ranks: Iterable[int]) -> str:
     return ", ".join(names)
 
 
+def gpus_of(graph: JobGraph, ranks: Iterable[int]) -> str:
+    """For a sentence: `` (GPU 3)``, where a machine has ranks on several GPUs; "" where that tells nothing."""
+    places = [graph.places[rank] for rank in sorted(ranks) if rank in graph.places]
+    numbers = [place.gpu for place in places if place.gpu >= 0 and len(graph.ranks_of_host(place.host)) > 1]
+    return f" (GPU {', '.join(map(str, numbers))})" if numbers else ""
+
+
 def common_component(graph: JobGraph, hosts: Collection[str]) -> Component | None:
     """The leaf switch that all of several hosts hang on, else their minipod; None where they share none."""
     if len(hosts) < 2:

@@ -6,7 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tocsin.pipeline.operators.diagnose.common import TOGETHER_NS, common_component, few_hosts, names_of, suspects_of
+from tocsin.pipeline.operators.diagnose.common import (
+    TOGETHER_NS,
+    common_component,
+    few_hosts,
+    gpus_of,
+    names_of,
+    suspects_of,
+)
 from tocsin.pipeline.operators.diagnose.deviations import (
     SHOWN_METRICS,
     SILENT_FAMILIES,
@@ -349,8 +356,8 @@ def _slow_evidence(
         anomaly.score,
         anomaly.start_ns,
         anomaly.end_ns,
-        f"{names_of(graph, ranks)}: {detail['own_seconds'] * 1e3:.0f} ms of its own a step, its peers "
-        f"{detail['peer_seconds'] * 1e3:.0f} ms; slowest in {detail['share_ratio']:.0%} of the steps"
+        f"{names_of(graph, ranks)}{gpus_of(graph, ranks)}: {detail['own_seconds'] * 1e3:.0f} ms of its own a step, its "
+        f"peers {detail['peer_seconds'] * 1e3:.0f} ms; slowest in {detail['share_ratio']:.0%} of the steps"
         + (f", mostly in {phase}" if phase else ""),
         suspect_value=float(detail["own_seconds"]),
         peer_value=float(detail["peer_seconds"]),
@@ -381,11 +388,9 @@ def _slow_job(anomaly: Anomaly, rules: SlowRules, *, they_wait: bool) -> Finding
     elif detail["own_ratio"] >= rules.loader_share_ratio and lasting_ns >= rules.nobody_lasting_ns and not they_wait:
         cause, reason, what = "workload_change", Reason.JOB_WIDE_SLOWDOWN, "all ranks compute longer"
     elif lasting_ns >= rules.nobody_lasting_ns:
-        cause, reason, what = (
-            "unknown",
-            Reason.JOB_WIDE_SLOWDOWN,
-            "the steps take longer and no rank stands out",
-        )
+        cause, reason, what = "unknown", Reason.JOB_WIDE_SLOWDOWN, "the steps take longer and no rank stands out"
+        if not detail.get("is_compared", True):
+            what = "the steps take longer, and too few ranks have the same role to say which one is slow"
     else:
         return None
     text = f"{what}: {detail['step_seconds'] * 1e3:.0f} ms a step, before {detail['baseline_seconds'] * 1e3:.0f} ms"

@@ -1,4 +1,4 @@
-"""Lost numbers hide nobody else, and a job that is over accuses nobody of being slow."""
+"""Incidents that others hide no more: beside lost numbers, after another slow machine, at a job's end."""
 
 from __future__ import annotations
 
@@ -104,3 +104,56 @@ class TestJobIsOver:
         ended = [v for v in scenario.verdicts if v.fault.value == "fail_slow" and v.reason == "job_ended"]
         assert ended
         assert {v.fault.value for v in scenario.final() if v.state.value in ("open", "confirmed")} == {"fail_stop"}
+
+
+class TestSecondSlowMachine:
+    @pytest.mark.parametrize("gap_seconds", [20, 60, 150])
+    def test_it_is_named_though_another_one_was_slow_before(self, gap_seconds: int) -> None:
+        scenario = Scenario(_SHAPE)
+        job, second = scenario.job, 70 + gap_seconds
+        scenario.at(30).inject(job.slow, 5, "forward", 3.0)
+        scenario.at(70).inject(job.slow, 5, "forward", 1.0)
+        scenario.at(second).inject(job.slow, 2, "forward", 3.0)
+        scenario.want(between(30, 40), fault="fail_slow", suspects=["n05"])
+        scenario.want(between(second, second + 10), fault="fail_slow", suspects=["n02"])
+        scenario.run(second + 60).check()
+
+    def test_one_that_stays_is_named_though_it_began_as_another_one_recovered(self) -> None:
+        scenario = Scenario(_SHAPE)
+        job = scenario.job
+        scenario.at(30).inject(job.slow, 5, "forward", 3.0)
+        scenario.at(70).inject(job.slow, 5, "forward", 1.0)
+        scenario.at(72).inject(job.slow, 2, "forward", 3.0)
+        scenario.want(between(190, 205), fault="fail_slow", suspects=["n02"])
+        scenario.want(between(30, 40), fault="fail_slow", suspects=["n05"])
+        scenario.run(230).check()
+
+
+class TestFewMachines:
+    """Ranks of one role are peers where there are four, on whatever machines."""
+
+    @pytest.mark.parametrize(("rank_count", "host_ranks_count"), [(4, 4), (8, 8), (8, 4), (4, 2), (24, 8)])
+    def test_a_slow_rank_is_named_with_its_gpu_and_no_machine_is_taken_away(
+        self, rank_count: int, host_ranks_count: int
+    ) -> None:
+        scenario = Scenario(JobShape(rank_count, host_ranks_count, step_seconds=0.5))
+        scenario.at(30).inject(scenario.job.slow, 1, "forward", 3.0)
+        scenario.want(between(30, 40), fault="fail_slow", suspects=["n00"])
+        scenario.run(150).check()
+        assert {suspect.ranks for verdict in scenario.verdicts for suspect in verdict.suspects} == {(1,)}
+        assert "rank 1 on n00 (GPU 1)" in scenario.verdicts[-1].evidence[0].text
+        assert not {verdict.action.value for verdict in scenario.verdicts} & {"drain", "evict", "restart"}
+
+    def test_fewer_than_four_abstain_and_say_why(self) -> None:
+        scenario = Scenario(JobShape(2, 2, step_seconds=0.5))
+        scenario.at(30).inject(scenario.job.slow, 1, "forward", 3.0)
+        scenario.run(100)
+        assert not [suspect for verdict in scenario.verdicts for suspect in verdict.suspects]
+        assert "too few ranks have the same role" in scenario.verdicts[-1].evidence[0].text
+
+    def test_a_whole_slow_machine_of_two_names_nobody(self) -> None:
+        scenario = Scenario(JobShape(8, 4, step_seconds=0.5))
+        for rank in range(4):
+            scenario.at(30).inject(scenario.job.slow, rank, "forward", 3.0)
+        scenario.run(120)
+        assert not [suspect for verdict in scenario.verdicts for suspect in verdict.suspects]
