@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import resource
+import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -33,9 +34,17 @@ def rows() -> Outcome:
         size_bytes = (folder / "topology.parquet").stat().st_size
         command = [str(Path(sys.executable).with_name("tocsin")), "replay", str(folder)]
         begin = time.monotonic()
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        with (Path(name) / "stderr").open("w+") as words:
+            child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=words)
+            ender = threading.Timer(120.0, child.kill)
+            ender.start()
+            _, state, usage = os.wait4(child.pid, 0)  # of this child alone
+            ender.cancel()
+            child.returncode = os.waitstatus_to_exitcode(state)
+            words.seek(0)
+            told = words.read()
         took_seconds = time.monotonic() - begin
-        peak_megabytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    refused = done.returncode == 2 and "topology.parquet" in done.stderr and "Traceback" not in done.stderr
-    effect = f"{size_bytes} bytes: status {done.returncode}, {took_seconds:.1f} s, {peak_megabytes:.0f} MB at most"
+        peak_megabytes = usage.ru_maxrss / 1024
+    refused = child.returncode == 2 and "topology.parquet" in told and "Traceback" not in told
+    effect = f"{size_bytes} bytes: status {child.returncode}, {took_seconds:.1f} s, {peak_megabytes:.0f} MB at most"
     return Outcome(1, effect, refused and peak_megabytes < 1_000)

@@ -10,6 +10,7 @@ from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.testing.fake_job import FakeJob
 from tocsin.pipeline.testing.job_shape import JobShape
 from tocsin.schemas import events
+from tocsin.schemas.metrics import FIRST_CUSTOM_TABLE_ID, Metric, MetricTable
 from tocsin.schemas.records import (
     NS_PER_SECOND,
     CollectiveBatch,
@@ -25,6 +26,7 @@ from tocsin.schemas.records import (
     Severity,
     StepBatch,
     StepRecord,
+    TableAnnouncement,
     Topology,
 )
 from tocsin.schemas.verdicts import ActionKind, Verdict, VerdictState
@@ -68,6 +70,7 @@ class Liar:
         self._job, self._rank, self._host = job, rank, job.ranks[rank].host
         self._random = random.Random(seed)
         own = [self._phase, self._nan, self._hardware, self._exit, self._waits, self._attempt, self._world]
+        own += [self._completes, self._own_group, self._table]
         others = [self._of_other, self._steps_of_other, self._places, self._groups, self._status, self._job_phase]
         every: list[Callable[[], list[JobRecord]]] = own if own_only else [*own, *others]
         # Each liar has a taste, and says that again and again.
@@ -116,6 +119,25 @@ class Liar:
         seq = self._random.choice((1, self._job.step, self._job.step + 1))
         row = CollectiveRecord(self._now_ns, "state", self._rank, comm_id, "all_reduce", seq, 4096, since_ns)
         return [CollectiveBatch(self._job.job, self._host, self._now_ns, (row,))]
+
+    def _completes(self) -> list[JobRecord]:
+        """Its own rank finished a collective in which nobody else is yet."""
+        comm_id = self._random.choice([group.comm_id for group in self._job.groups if self._rank in group.ranks])
+        end_ns, seq = self._now_ns, self._job.step + self._random.choice((1, 2, 1000))
+        row = CollectiveRecord(end_ns, "completion", self._rank, comm_id, "all_reduce", seq, 4096, end_ns - _MS, end_ns)
+        return [CollectiveBatch(self._job.job, self._host, end_ns, (row,))]
+
+    def _own_group(self) -> list[JobRecord]:
+        """A group that it is a member of has other members."""
+        group = self._random.choice([group for group in self._job.groups if self._rank in group.ranks])
+        ranks = tuple(sorted({self._rank, *self._random.sample(range(HOSTS_COUNT), 3)}))
+        return [Groups(self._job.job, self._host, self._now_ns, (replace(group, ranks=ranks),))]
+
+    def _table(self) -> list[JobRecord]:
+        """The job has metrics of its own, others each time."""
+        own = Metric(f"made_up_{self._random.randrange(1000)}_ratio", "host", 0.0, 1.0, "high")
+        table = MetricTable(FIRST_CUSTOM_TABLE_ID, (), (own,))
+        return [TableAnnouncement(self._job.job, self._host, self._now_ns, table)]
 
     def _attempt(self) -> list[JobRecord]:
         job = replace(self._job.job, attempt=self._random.choice((1, 7, 2**31 - 1)))

@@ -157,3 +157,16 @@ class TestFewMachines:
             scenario.at(30).inject(scenario.job.slow, rank, "forward", 3.0)
         scenario.run(120)
         assert not [suspect for verdict in scenario.verdicts for suspect in verdict.suspects]
+
+
+class TestDeathAfterFreeze:
+    @pytest.mark.parametrize("words", ["Connection reset by peer", "RuntimeError: out of memory"])
+    def test_who_dies_while_the_job_waits_for_a_frozen_rank_hides_it_not(self, words: str) -> None:
+        scenario = Scenario(_SHAPE)
+        job = scenario.job
+        scenario.at(30).inject(job.freeze, 5)
+        scenario.at(42).inject(job.event, 2, events.EXIT, Severity.ERROR, code=1, signal=0, stderr_tail=words)
+        scenario.want(between(30, 40), fault="hang", cause="process_frozen", suspects=["n05"])
+        scenario.run(100)
+        assert [s.component.name for verdict in scenario.final() for s in verdict.suspects] == ["n05"]
+        assert scenario.final()[-1].state.value == "confirmed"

@@ -38,6 +38,7 @@ from tocsin.pipeline.operators.diagnose.stop import (
     dies_in_vain,
     find_gone_first,
     find_stop,
+    first_death_ns,
     stood_before_deaths_ns,
 )
 from tocsin.pipeline.operators.diagnose.switches import SwitchRules, beside_switch, find_switch
@@ -51,8 +52,11 @@ from tocsin.pipeline.operators.peer_switches import SWITCHES
 from tocsin.pipeline.operators.peer_words import DETECTOR as PEERS
 from tocsin.schemas import events
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import CollectiveBatch, Event, ProbeAnswer, Slice, StepBatch
-from tocsin.schemas.verdicts import Anomaly, ComponentKind, FaultKind
+from tocsin.schemas.records import NS_PER_SECOND, CollectiveBatch, Event, ProbeAnswer, Slice, StepBatch
+from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind, FaultKind
+
+_DEATH_MARGIN_NS = 2 * NS_PER_SECOND
+"""Clocks differ by less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,21 +295,30 @@ class Diagnose:
     ) -> list[Finding]:
         """Who holds up a job whose processes live, or whose deaths explain nothing: waits, then silence."""
         silent = silent_hosts(self._graph, now_ns, self._config.silence)
-        findings: list[Finding] = []
-        hang, hang_reasons = self._hang
-        if all_live:
-            if not any(finding.suspects for finding in hang):
-                stuck = self._flows.find(now_ns, elsewhere(anomalies))
-                hang = hang if stuck is None else [stuck]
-            findings.extend(hang)
-            reasons.extend(hang_reasons)
+        hang, hang_reasons = self._hang if all_live else (self._before_first_death(), [])
+        if all_live and not any(finding.suspects for finding in hang):
+            stuck = self._flows.find(now_ns, elsewhere(anomalies))
+            hang = hang if stuck is None else [stuck]
+        reasons.extend(hang_reasons)
         emptied = [anomaly.component.name for anomaly in anomalies if anomaly.detector == EXITS]
         lost, lost_reasons = find_silence(self._graph, now_ns, pace, self._config.silence, silent, emptied)
         if all_live and not self._waits.agrees(lost):
             # The peers stand, but it is not these hosts that they wait for.
             lost, lost_reasons = [], lost_reasons | dict.fromkeys(silent, Reason.MONITORING_LOST)
         reasons.extend(lost_reasons.values())
-        return [*findings, *lost]
+        return [*hang, *lost]
+
+    def _before_first_death(self) -> list[Finding]:
+        """Whom the job waited for before anybody died, of those that live: who died since does not explain that."""
+        died_ns = first_death_ns(self._graph)
+        gone = [rank for rank in self._graph.leaving if self._graph.ranks[rank].exit is not None]
+        left = {Component(ComponentKind.HOST, self._graph.host_of(rank)) for rank in gone}
+        found = []
+        for finding in self._hang[0]:
+            rest = tuple(suspect for suspect in finding.suspects if suspect.component not in left)
+            if rest and finding.cause == "process_frozen" and finding.onset_ns < died_ns - _DEATH_MARGIN_NS:
+                found.append(replace(finding, suspects=rest))
+        return found
 
     def _stood_since_ns(self, pace: Pace) -> int:
         """Since when the job makes no progress: by its steps, else by its machines' work; 0: nobody knows."""
@@ -442,9 +455,10 @@ def _of(finding: Finding | None) -> list[Finding]:
 
 
 def _elsewhere_than(stop: Finding, findings: Sequence[Finding]) -> list[Finding]:
-    """What names other hosts than a death does."""
+    """What names other hosts than a death does: of several only these."""
     dead = {suspect.component for suspect in stop.suspects}
-    return [f for f in findings if f.suspects and dead.isdisjoint(suspect.component for suspect in f.suspects)]
+    others = [tuple(suspect for suspect in f.suspects if suspect.component not in dead) for f in findings]
+    return [replace(f, suspects=rest) for f, rest in zip(findings, others, strict=True) if rest]
 
 
 def _beside_dumps(findings: list[Finding], dumped: Finding | None) -> list[Finding]:

@@ -223,6 +223,12 @@ def dies_in_vain(graph: JobGraph, belied: Collection[int]) -> bool:
     return bool(belied) and not _dead(graph).keys() - set(belied)
 
 
+def first_death_ns(graph: JobGraph) -> int:
+    """When the first rank died, by the engine's clock; 0: nobody did."""
+    dead = _dead(graph) if graph.leaving else {}
+    return _first_ns(graph, dead) if dead else 0
+
+
 def stood_before_deaths_ns(graph: JobGraph, standing_since_ns: int, config: StopConfig) -> int:
     """When the first rank died of a job that had stood for a while; 0: it had not, or nobody died."""
     dead = _dead(graph)
