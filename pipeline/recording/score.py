@@ -66,12 +66,14 @@ class FolderScore:
         false_count: accusations that hit no fault.
         machine_days: hosts times duration.
         false_lines: the last lines of the false accusations.
+        ever_wrong: who was ever named though no fault is theirs, taken back or not (a degraded machine is not named).
     """
 
     faults: tuple[FaultScore, ...]
     false_count: int
     machine_days: float
     false_lines: tuple[Mapping[str, Any], ...] = ()
+    ever_wrong: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -81,6 +83,7 @@ class Score:
     hit_count: int = 0
     missed_count: int = 0
     false_count: int = 0
+    ever_wrong_count: int = 0
     cause_right_count: int = 0
     machine_days: float = 0.0
     delays_seconds: list[float] = field(default_factory=list)
@@ -139,6 +142,7 @@ class Score:
             "hits": self.hit_count,
             "missed": self.missed_count,
             "false_accusations": self.false_count,
+            "ever_named_wrongly": self.ever_wrong_count,
             "precision": self.precision,
             "recall": self.recall,
             "f1": self.f1,
@@ -268,7 +272,13 @@ def score_lines(
         delay, right, verdict_id = hits.get(index, (None, None, ""))
         cause = str(fault.get("cause", ""))
         scores.append(FaultScore(str(fault.get("kind") or cause), cause, delay, right, verdict_id))
-    return FolderScore(tuple(scores), len(false_lines), machine_days, tuple(false_lines))
+    return FolderScore(tuple(scores), len(false_lines), machine_days, tuple(false_lines), _ever_wrong(lines, faults))
+
+
+def _ever_wrong(lines: Sequence[Mapping[str, Any]], faults: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+    guilty = frozenset(name for fault in faults for name in _names(fault["suspects"]))
+    named = (line for line in lines if line["fault"] != "degraded" and line["state"] != "cancelled")
+    return frozenset(name for line in named for name in _names(line["suspects"])) - guilty
 
 
 def accusations_of(lines: Sequence[Mapping[str, Any]]) -> list[tuple[int, Mapping[str, Any]]]:
@@ -315,6 +325,7 @@ def add_up(scores: Sequence[FolderScore]) -> tuple[Score, dict[str, Score]]:
     for score in scores:
         total.machine_days += score.machine_days
         total.false_count += score.false_count
+        total.ever_wrong_count += len(score.ever_wrong)
         for fault in score.faults:
             total.take(fault)
     return total, _by(scores, lambda fault: fault.cause or fault.kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tocsin.cli.drill import report
 from tocsin.cli.drill.board import Board, Order
 from tocsin.cli.drill.faults import KINDS, Target, Wanted
-from tocsin.cli.drill.judge import Answer, Heard, judge
+from tocsin.cli.drill.judge import Answer, Heard, ever_wrong, host_name, judge
 from tocsin.cli.drill.orders import OrderKind
 from tocsin.cli.drill.plan import Plan, make_plan
 from tocsin.cli.drill.result import Result
@@ -201,6 +202,14 @@ class TestReport:
         assert "| freeze | 0 of 1 | - | - |" in text
         assert "accuses n4" in text
         assert "poses as a host" in text
+
+    def test_who_was_ever_named_wrongly_is_counted(self) -> None:
+        lines = (heard(1, ["n0", "n1"]), heard(2, ["n2"], state="cancelled"), heard(3, ["n1"]))
+        result = replace(result_of("kill", Answer(False, "x")), heard=lines)
+        guilty = host_name(result.plan.rank)
+
+        assert ever_wrong(result.plan, lines) == {"n0", "n1"} - {guilty}
+        assert report.summary_line([result]).endswith(f"; ever named wrongly: {len({'n0', 'n1'} - {guilty})}")
 
     def test_a_line_says_right_or_wrong_and_how_long(self) -> None:
         assert "right" in report.result_line(result_of("kill", Answer(True, "x", 2.04)))

@@ -56,6 +56,7 @@ def table_of(total: Score, causes: dict[str, Score], kinds: dict[str, Score] | N
         f"{total.hit_count + total.missed_count} faults, {total.machine_days:.2f} machine-days",
         f"precision {_share(total.precision)}  recall {_share(total.recall)}  F1 {_share(total.f1)}",
         f"false accusations {total.false_count} ({_number(total.false_per_machine_day)} per machine-day)",
+        f"ever named wrongly (also if taken back) {total.ever_wrong_count}",
         f"cause right {_share(total.cause_accuracy)} of the hits",
         f"onset to detection: median {_number(total.median_seconds)} s, 90 % {_number(total.p90_seconds)} s",
     ]

@@ -84,6 +84,14 @@ def test_wrong_suspects_are_a_false_accusation(hosts: tuple[str, ...]) -> None:
     assert judged([line(110, *hosts)], fault()) == ([None], 1)
 
 
+def test_who_was_ever_named_wrongly_is_counted_though_it_was_taken_back() -> None:
+    lines = [line(110, "b"), line(120, "a", "c"), line(130, "a"), line(140, "d", name="2", fault="degraded")]
+    score = score_lines([*lines, line(150, "b", name="3", state="cancelled")], [fault()], 1.0)
+
+    assert score.ever_wrong == {"b", "c"}
+    assert add_up([score, score])[0].to_object()["ever_named_wrongly"] == 4
+
+
 def test_several_suspects_must_be_the_same_ones_in_any_order() -> None:
     assert judged([line(110, "b", "a")], fault(100, 200, "a", "b")) == ([10.0], 0)
     assert judged([line(110, "a")], fault(100, 200, "a", "b")) == ([None], 1)

@@ -90,6 +90,12 @@ def judge(plan: Plan, onset_ns: int, heard: Sequence[Heard]) -> Answer:
     return _judge_wanted(plan, onset_ns, heard)
 
 
+def ever_wrong(plan: Plan, heard: Sequence[Heard]) -> frozenset[str]:
+    """Names that any line ever accused wrongly, taken back or not."""
+    guilty = frozenset({host_name(plan.rank)}) if plan.kind.wanted is Wanted.ACCUSE else frozenset[str]()
+    return frozenset(name for item in heard for name in accused(item.line) - guilty)
+
+
 def _first_false_accusation(plan: Plan, onset_ns: int, heard: Sequence[Heard]) -> Answer | None:
     """An accusation of anybody but the struck, or of the struck before the onset."""
     guilty = frozenset({host_name(plan.rank)}) if plan.kind.wanted is Wanted.ACCUSE else frozenset[str]()

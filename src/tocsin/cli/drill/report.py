@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from tocsin.cli.drill.judge import ever_wrong
 from tocsin.cli.drill.result import Result
 from tocsin.schemas.printable import plain
 
@@ -28,7 +29,8 @@ def summary_line(results: Sequence[Result]) -> str:
     right = sum(result.answer.right for result in results)
     seconds = _seconds(results)
     median = f", median {statistics.median(seconds):.1f} s, slowest {max(seconds):.1f} s" if seconds else ""
-    return f"{right} of {len(results)} right{median}"
+    wrong = sum(len(ever_wrong(result.plan, result.heard)) for result in results)
+    return f"{right} of {len(results)} right{median}; ever named wrongly: {wrong}"
 
 
 def markdown(results: Sequence[Result]) -> str:
