@@ -1,0 +1,1 @@
+"""What a new user does first, played with real programs: torchrun, ``tocsin serve``, ``tocsin agent``, ``tocsin exec``."""
