@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from tocsin.cli.drill_mark import has_drill_mark
 from tocsin.cli.paths import control_socket
 from tocsin.pipeline.control import OLD_TICK_SECONDS, ControlClient, EngineAbsentError, EngineRefusedError
 from tocsin.schemas.printable import plain
@@ -39,3 +40,29 @@ def engine_ticks(data: Path, command: str) -> bool:
     text = f"the engine's newest tick is {age_seconds:.0f} s old: it judges nothing now ({answer['live']})"
     print(plain(f"tocsin {command}: {text}; see its log, and start it anew"), file=sys.stderr)
     return False
+
+
+def engine_judges(data: Path, command: str) -> bool:
+    """Whether an engine judges what a data folder holds; where none does, that is said on stderr.
+
+    The folder of a drill that ended in order is as it should be: nothing is left to judge there.
+
+    Args:
+        data: the data folder.
+        command: who asks, for the message.
+
+    Raises:
+        EngineError: an engine runs and does not answer.
+    """
+    try:
+        ControlClient(control_socket(data), _ANSWER_SECONDS).call("ping")
+    except EngineAbsentError:
+        if has_drill_mark(data):
+            return True
+        text = f"no engine runs with the data folder {data}: nothing is judged now, and what is shown may be old"
+        print(
+            plain(f"tocsin {command}: {text}; start one (tocsin serve), or ask another folder (--data)"),
+            file=sys.stderr,
+        )
+        return False
+    return engine_ticks(data, command)
