@@ -127,6 +127,8 @@ def _print_models(answer: dict[str, Any]) -> None:
 def describe(job: dict[str, Any], connected: list[str]) -> list[str]:
     """The lines for one job."""
     hosts, ranks = job["hosts"], job["ranks"]
+    if job.get("superseded"):  # its steps and hosts are history; the later attempt's are shown
+        return [f"job {job['job_id']} (cluster {job['cluster']}, attempt {job['attempt']}), over: a later attempt runs"]
     stepping = [rank for rank, facts in ranks.items() if facts["steps_per_second"] > 0]
     lines = [
         f"job {job['job_id']} (cluster {job['cluster']}, attempt {job['attempt']})"
