@@ -27,11 +27,14 @@ from tocsin.pipeline.intake import Intake
 from tocsin.pipeline.letters import Letter
 from tocsin.pipeline.limits import ConnectionBook, Quota
 from tocsin.pipeline.listen import keep_alive, listen, parse_address, peer_of, remove_socket
+from tocsin.pipeline.reader_desk import ReaderDesk
 from tocsin.pipeline.server_config import ServerConfig
 from tocsin.pipeline.slices import Taken
 from tocsin.pipeline.supervised import SupervisedThread
 from tocsin.schemas.codec import decode
-from tocsin.schemas.errors import ClockAheadError, FieldError, IdentityError, SchemaError
+from tocsin.schemas.credentials import Role
+from tocsin.schemas.errors import ClockAheadError, FieldError, IdentityError, SchemaError, TocsinError
+from tocsin.schemas.reasons import IdentityRefusal
 from tocsin.schemas.records import ModelAnnouncement, Tick
 from tocsin.schemas.trouble_log import TroubleLog
 from tocsin.schemas.validate import check_int
@@ -98,6 +101,7 @@ class AgentServer:
         self._looked_seconds = self._forgot_seconds = clock()
         self._closing = False
         self._probes: deque[tuple[str, dict[str, Any]]] = deque()
+        self.readers = ReaderDesk(self._wake)
         self._troubles = TroubleLog(_LOG)
         self.counters: Counter[str] = Counter()
         self.dead_letters: deque[Letter] = deque(maxlen=_KEPT_DEAD_LETTERS)
@@ -114,12 +118,13 @@ class AgentServer:
         with contextlib.suppress(OSError):  # closed twice, or by a thread that had just looked
             self._wake_out.send(b"x")
         self.thread.join(5.0)
+        self.readers.close()
         remove_socket(self.address)
 
     @property
     def connected_hosts(self) -> tuple[str, ...]:
         """Hosts whose agent is connected now."""
-        return tuple(sorted({c.host for c in list(self._book.all.values()) if c.host}))
+        return tuple(sorted({c.host for c in list(self._book.all.values()) if c.host and not c.is_reader}))
 
     @property
     def live_hosts(self) -> frozenset[str]:
@@ -139,8 +144,12 @@ class AgentServer:
     def probe(self, host: str, request: dict[str, Any]) -> None:
         """Ask the agent of a host something (it answers with a ``ProbeAnswer`` record)."""
         self._probes.append((host, {"t": "probe", **request}))
-        with contextlib.suppress(OSError):  # closed meanwhile: nobody is left to ask
-            self._wake_out.send(b"p")
+        self._wake()
+
+    def _wake(self) -> None:
+        """Let the thread that listens look at what others left for it."""
+        with contextlib.suppress(OSError):  # closed meanwhile: nobody is left to ask or to answer
+            self._wake_out.send(b"w")
 
     def _run(self) -> None:
         while not self._closing:
@@ -164,6 +173,7 @@ class AgentServer:
             elif key.fileobj is self._wake_in:
                 self._wake_in.recv(4096)
                 self._send_probes()
+                self._send_answers()
             elif key.data is not None:
                 ready[key.data] = mask
         for connection in self._backlog:
@@ -351,8 +361,29 @@ class AgentServer:
                 connection.say({"t": "clock", "t0": t0, "engine_ns": self._now_ns()})
             elif kind == "live":
                 connection.is_live = True
+            elif kind == "ask":
+                self._ask(connection, message)
         except (ValueError, KeyError, TypeError, RecursionError, FieldError) as error:
             self._dead(connection, "bad_control", f"control message: {error}", data)
+
+    def _ask(self, connection: Connection, question: dict[str, Any]) -> None:
+        """Take a reader's question; nobody else's: who may send records need not see everybody's."""
+        try:
+            if not connection.is_reader:
+                text = f"a question from {connection.principal}: takes role {Role.READER.value}"
+                raise IdentityError(IdentityRefusal.ROLE_REFUSED, text)
+            self.readers.ask(connection, question)
+        except TocsinError as error:
+            if isinstance(error, IdentityError):
+                self._dead(connection, error.reason, str(error), b"")
+            connection.say({"t": "answer", "ok": False, "error": str(error), "reason": error.reason})
+
+    def _send_answers(self) -> None:
+        for connection, answer in self.readers.answers():
+            if connection.peer.fileno() >= 0:  # it may have left meanwhile
+                connection.answer_bytes = max(connection.answer_bytes, len(answer))
+                connection.say_encoded(answer)
+                self._supervised(connection, selectors.EVENT_WRITE)
 
     def _sign_in(self, connection: Connection, principal: Principal) -> None:
         """From now on its share and its limits are those of this peer."""
@@ -385,7 +416,7 @@ class AgentServer:
             except BlockingIOError:
                 sent = 0
             del connection.outbox[:sent]
-            if len(connection.outbox) > self._limits.outbox_bytes:
+            if len(connection.outbox) > self._limits.outbox_bytes + connection.answer_bytes:
                 self._drop(connection, "answers_unread")
                 return
             if sent or connection.unread_seconds is None:

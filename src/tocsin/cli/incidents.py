@@ -9,13 +9,14 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tocsin.cli.database import add_database_arguments, database, database_of
+from tocsin.cli.engine_reader import EngineReader, add_engine_arguments, reader_of
 from tocsin.cli.incident_text import render, render_one
 from tocsin.cli.main import EXIT_ERROR
 from tocsin.cli.paths import control_socket
-from tocsin.cli.ticks import engine_judges
+from tocsin.cli.ticks import engine_judges, is_ticking
 from tocsin.pipeline.control import ControlClient, EngineAbsentError
 from tocsin.pipeline.stores.clickhouse_address import ClickHouseAddress
 from tocsin.pipeline.stores.user_queries import incidents_query
@@ -36,19 +37,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--job", metavar="J", help="only this job")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     add_database_arguments(parser)
+    add_engine_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the incidents."""
     wanted = wanted_id(args.show)
-    data, address = database_of(args)
+    reader = reader_of(args)
+    source: Source = _Database(*database_of(args)) if reader is None else _Remote(reader)
     now = datetime.now(UTC)
     if wanted is not None:
-        found = [one_of(fetch(data, address, everything=True, id_prefix=wanted), wanted)]
+        found = [one_of(source.fetch(everything=True, id_prefix=wanted), wanted)]
     else:
-        found = fetch(data, address, everything=args.all, job_id=args.job)
+        found = source.fetch(everything=args.all, job_id=args.job)
         if args.job is not None and not found:
-            check_job(args.job, known_jobs(data, address))
+            check_job(args.job, source.known_jobs())
     if args.json:
         for incident in found:
             print(json_text({name: value for name, value in incident.items() if name != "expires"}))
@@ -58,8 +61,59 @@ def run(args: argparse.Namespace) -> int:
         print(render(found, now, everything=args.all, job_id=args.job, limit=MAX_SHOWN_COUNT))
         if found:
             print("\none in full: tocsin incidents show ID")
-    is_judged = address is not None or engine_judges(data, "incidents")
-    return 0 if is_judged else EXIT_ERROR
+    return 0 if source.is_judged() else EXIT_ERROR
+
+
+class Source(Protocol):
+    """Where incidents are asked for."""
+
+    def fetch(
+        self, *, everything: bool = False, job_id: str | None = None, id_prefix: str | None = None
+    ) -> list[Mapping[str, Any]]:
+        """The incidents, as ``fetch``."""
+
+    def known_jobs(self) -> list[str]:
+        """The jobs of which anybody has heard."""
+
+    def is_judged(self) -> bool:
+        """Whether an engine judges; where none does, that is said on stderr."""
+
+
+class _Database:
+    """A data folder, or a server."""
+
+    def __init__(self, data: Path, address: ClickHouseAddress | None) -> None:
+        self._data, self._address = data, address
+
+    def fetch(
+        self, *, everything: bool = False, job_id: str | None = None, id_prefix: str | None = None
+    ) -> list[Mapping[str, Any]]:
+        return fetch(self._data, self._address, everything=everything, job_id=job_id, id_prefix=id_prefix)
+
+    def known_jobs(self) -> list[str]:
+        return known_jobs(self._data, self._address)
+
+    def is_judged(self) -> bool:
+        return self._address is not None or engine_judges(self._data, "incidents")
+
+
+class _Remote:
+    """An engine on another machine."""
+
+    def __init__(self, reader: EngineReader) -> None:
+        self._reader = reader
+
+    def fetch(
+        self, *, everything: bool = False, job_id: str | None = None, id_prefix: str | None = None
+    ) -> list[Mapping[str, Any]]:
+        answer = self._reader.call("incidents", everything=everything, job_id=job_id, id_prefix=id_prefix)
+        return list(answer["rows"])
+
+    def known_jobs(self) -> list[str]:
+        return list(self._reader.call("jobs")["jobs"])
+
+    def is_judged(self) -> bool:
+        return is_ticking(self._reader.call("health"), "incidents")
 
 
 def wanted_id(words: Sequence[str]) -> str | None:

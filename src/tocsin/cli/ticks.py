@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tocsin.cli.drill_mark import has_drill_mark
 from tocsin.cli.paths import control_socket
@@ -34,6 +36,11 @@ def engine_ticks(data: Path, command: str) -> bool:
         if error.reason == "unknown_command":  # an engine of an older version cannot tell
             return True
         raise
+    return is_ticking(answer, command)
+
+
+def is_ticking(answer: Mapping[str, Any], command: str) -> bool:
+    """Whether an engine's answer to ``health`` shows that it judges; where it does not, that is said on stderr."""
     age_seconds = float(answer["tick_age_seconds"])
     if age_seconds <= OLD_TICK_SECONDS:
         return True
