@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -179,6 +181,30 @@ def test_who_may_not_ask_is_told_why_and_sees_nothing(
     assert len(captured.err.splitlines()) == 1
     assert said in captured.err
     assert not ground.asked
+
+
+def test_an_impostor_is_asked_nothing(ground: Ground, capsys: Captured) -> None:
+    """Who listens there and does not know the secret gets the hello, and no question."""
+    heard = bytearray()
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def pose() -> None:
+        with listener.accept()[0] as peer:
+            for message in ({"t": "challenge", "v": 1, "by": "secret", "nonce": "00" * 32}, {"t": "welcome"}):
+                text = json.dumps(message).encode()
+                peer.sendall(len(text).to_bytes(4, "little") + text)
+            while part := peer.recv(4096):
+                heard.extend(part)
+
+    thread = threading.Thread(target=pose)
+    thread.start()
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+    assert main(["incidents", "--engine", address, "--token-file", str(ground.folder / "ops.json")]) == 2
+    thread.join(10.0)
+    listener.close()
+    assert "does not know the secret" in capsys.readouterr().err
+    assert b'"ask"' not in heard
+    assert ground.reader.secret.hex().encode() not in heard
 
 
 def test_without_a_token_nothing_is_asked(ground: Ground, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:

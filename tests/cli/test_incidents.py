@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -9,12 +10,14 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.cli import drill_mark, paths
+from tocsin.cli.drill.runner import DrillGround
 from tocsin.cli.incident_text import action_text, length_text, render_one, short_ids
 from tocsin.cli.incidents import one_of
 from tocsin.cli.main import main
@@ -93,6 +96,34 @@ def test_the_folder_of_a_drill_that_ended_is_fine(filled: Path) -> None:
         assert "1 incident now" in done.stdout
     finally:
         drill_mark.remove_drill_mark(filled)
+
+
+def test_an_engine_that_is_gone_is_missed(tmp_path: Path) -> None:
+    """Also in a folder that was a drill's before, and whether it was stopped or killed."""
+    drill_mark.leave_drill_mark(tmp_path)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        command = ["serve", "--listen", f"unix:{tmp_path}/e.sock", "--metrics-listen", "", "--data", str(tmp_path)]
+        with subprocess.Popen([sys.executable, "-m", "tocsin", *command], stderr=subprocess.PIPE, text=True) as engine:
+            assert engine.stderr is not None
+            assert any("agents on" in line for line in engine.stderr)
+            with_engine = tocsin(tmp_path, "incidents")
+            engine.send_signal(number)
+            engine.communicate(timeout=30)
+        without = tocsin(tmp_path, "incidents")
+        assert (with_engine.returncode, with_engine.stdout, with_engine.stderr) == (0, "nothing is wrong now\n", "")
+        assert (without.returncode, without.stdout) == (2, "nothing is wrong now\n")
+        assert "no engine runs" in without.stderr
+
+
+@pytest.mark.parametrize(("error", "is_left"), [(None, True), (KeyboardInterrupt(), False)])
+def test_a_drill_that_ends_in_order_leaves_its_mark(
+    tmp_path: Path, error: BaseException | None, *, is_left: bool
+) -> None:
+    ground = DrillGround.__new__(DrillGround)
+    ground.processes = mock.Mock()
+    ground.engine = mock.Mock(data_folder=tmp_path)
+    ground.__exit__(type(error) if error else None, error, None)
+    assert drill_mark.has_drill_mark(tmp_path) is is_left
 
 
 def test_what_nobody_renewed_is_no_now_and_has_an_end(filled: Path) -> None:
