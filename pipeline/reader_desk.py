@@ -16,7 +16,9 @@ from typing import Any, Final
 from tocsin.pipeline.connection import Connection
 from tocsin.pipeline.control import EngineRefusedError
 from tocsin.pipeline.stores.user_queries import incidents_query
-from tocsin.schemas.errors import TocsinError
+from tocsin.schemas.credentials import Role
+from tocsin.schemas.errors import IdentityError, TocsinError
+from tocsin.schemas.reasons import IdentityRefusal
 
 MAX_ANSWER_BYTES: Final = 15 << 20
 """Longest answer: a message of this protocol has at most 16 MiB."""
@@ -50,23 +52,34 @@ class ReaderDesk:
         self.answerers: Mapping[str, Answerer] = {}
         """What may be asked -> what answers it."""
 
-    def ask(self, connection: Connection, question: Message) -> None:
-        """Take a question; its answer, or why there is none, comes by ``answers``.
+    def take(self, connection: Connection, question: Message) -> IdentityError | None:
+        """Take a question, or say at once why it is not answered.
 
-        Raises:
-            EngineRefusedError: too many wait, or this connection's question before is not answered yet.
+        Returns:
+            The refusal of who may not ask at all: who may send records need not see everybody's. None: a reader asks.
         """
-        if connection in self._asking or len(self._asking) >= _MAX_WAITING_COUNT:
-            raise EngineRefusedError("too many questions wait for their answers: try again", "busy")
+        try:
+            if not connection.is_reader:
+                text = f"a question from {connection.principal}: takes role {Role.READER.value}"
+                raise IdentityError(IdentityRefusal.ROLE_REFUSED, text)
+            if connection in self._asking or len(self._asking) >= _MAX_WAITING_COUNT:
+                raise EngineRefusedError("too many questions wait for their answers: try again", "busy")
+        except (IdentityError, EngineRefusedError) as error:
+            connection.say({"t": "answer", "ok": False, "error": str(error), "reason": error.reason})
+            return error if isinstance(error, IdentityError) else None
         self._asking.add(connection)
         self._threads.submit(self._work, connection, question)
+        return None
 
-    def answers(self) -> Iterator[tuple[Connection, bytes]]:
-        """What is answered since the last call; called in the listener's thread."""
+    def say_answers(self) -> Iterator[Connection]:
+        """Put what was answered since the last call into outboxes, and yield whose; in the listener's thread."""
         while self._answers:
             connection, answer = self._answers.popleft()
             self._asking.discard(connection)
-            yield connection, answer
+            if connection.peer.fileno() >= 0:  # it may have left meanwhile
+                connection.answer_bytes = max(connection.answer_bytes, len(answer))
+                connection.say_encoded(answer)
+                yield connection
 
     def close(self) -> None:
         """Begin no more answers."""

@@ -32,9 +32,7 @@ from tocsin.pipeline.server_config import ServerConfig
 from tocsin.pipeline.slices import Taken
 from tocsin.pipeline.supervised import SupervisedThread
 from tocsin.schemas.codec import decode
-from tocsin.schemas.credentials import Role
-from tocsin.schemas.errors import ClockAheadError, FieldError, IdentityError, SchemaError, TocsinError
-from tocsin.schemas.reasons import IdentityRefusal
+from tocsin.schemas.errors import ClockAheadError, FieldError, IdentityError, SchemaError
 from tocsin.schemas.records import ModelAnnouncement, Tick
 from tocsin.schemas.trouble_log import TroubleLog
 from tocsin.schemas.validate import check_int
@@ -173,7 +171,8 @@ class AgentServer:
             elif key.fileobj is self._wake_in:
                 self._wake_in.recv(4096)
                 self._send_probes()
-                self._send_answers()
+                for asker in self.readers.say_answers():
+                    self._supervised(asker, selectors.EVENT_WRITE)
             elif key.data is not None:
                 ready[key.data] = mask
         for connection in self._backlog:
@@ -362,28 +361,11 @@ class AgentServer:
             elif kind == "live":
                 connection.is_live = True
             elif kind == "ask":
-                self._ask(connection, message)
+                refusal = self.readers.take(connection, message)
+                if refusal is not None:
+                    self._dead(connection, refusal.reason, str(refusal), b"")
         except (ValueError, KeyError, TypeError, RecursionError, FieldError) as error:
             self._dead(connection, "bad_control", f"control message: {error}", data)
-
-    def _ask(self, connection: Connection, question: dict[str, Any]) -> None:
-        """Take a reader's question; nobody else's: who may send records need not see everybody's."""
-        try:
-            if not connection.is_reader:
-                text = f"a question from {connection.principal}: takes role {Role.READER.value}"
-                raise IdentityError(IdentityRefusal.ROLE_REFUSED, text)
-            self.readers.ask(connection, question)
-        except TocsinError as error:
-            if isinstance(error, IdentityError):
-                self._dead(connection, error.reason, str(error), b"")
-            connection.say({"t": "answer", "ok": False, "error": str(error), "reason": error.reason})
-
-    def _send_answers(self) -> None:
-        for connection, answer in self.readers.answers():
-            if connection.peer.fileno() >= 0:  # it may have left meanwhile
-                connection.answer_bytes = max(connection.answer_bytes, len(answer))
-                connection.say_encoded(answer)
-                self._supervised(connection, selectors.EVENT_WRITE)
 
     def _sign_in(self, connection: Connection, principal: Principal) -> None:
         """From now on its share and its limits are those of this peer."""

@@ -18,7 +18,7 @@ from tocsin.pipeline.service import EngineService, ServiceConfig
 from tocsin.pipeline.testing import MemoryStore
 from tocsin.schemas.records import NS_PER_SECOND
 
-ASK = {"json": False, "job": None, "show": [], "all": False, "clickhouse": None, "engine": ""}
+ASK: dict[str, Any] = {"json": False, "job": None, "show": [], "all": False, "clickhouse": None, "engine": ""}
 """What the commands' parsers give where nothing is said."""
 
 
