@@ -33,11 +33,13 @@ class TokenSearch:
         named: the file that was named (option, environment), "" = none.
         places: where one is looked for otherwise, in order; the first that exists counts.
         is_insecure: speak to an engine that asks nobody who they are, and proves nothing, over TCP, too.
+        roles: whose credentials count: of those who send records, or of readers.
     """
 
     named: str = ""
     places: tuple[str, ...] = ()
     is_insecure: bool = False
+    roles: tuple[Role, ...] = _SPEAKERS
 
     def credential(self, host: str, now_ns: int) -> Credential | None:
         """Return the newest credential for this host; read anew each time, so a rotated one is found.
@@ -53,7 +55,7 @@ class TokenSearch:
             if not self.named and not Path(path).exists():
                 continue
             try:
-                return _newest(path, host, now_ns)
+                return _newest(path, host, now_ns, self.roles)
             except CredentialError as error:  # another user's, perhaps: the next place may be ours
                 first = first or error
         if first is not None:
@@ -66,11 +68,11 @@ class TokenSearch:
         return f"the engine asks for a credential and there is none ({places}): tocsin token issue, --token-file"
 
 
-def _newest(path: str, host: str, now_ns: int) -> Credential:
+def _newest(path: str, host: str, now_ns: int, roles: tuple[Role, ...]) -> Credential:
     fitting = [
         one
         for one in read_credentials(Path(path))
-        if one.secret and one.is_valid(now_ns) and one.speaks_for(host) and one.role in _SPEAKERS
+        if one.secret and one.is_valid(now_ns) and one.speaks_for(host) and one.role in roles
     ]
     if not fitting:
         raise CredentialError(path, f"one with a secret of an agent on {host!r} that counts now (tocsin token issue)")

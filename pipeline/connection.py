@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tocsin.schemas.credentials import Role
 from tocsin.schemas.sign_in import TAG_BYTES
 from tocsin.schemas.tls import TlsStream
 
@@ -40,6 +41,7 @@ class Connection:
         taken_count: records so far.
         acked_count: records that it was told of.
         is_live: it has said that what it had kept while nobody listened is sent.
+        answer_bytes: length of the longest answer to a question of its own: more may wait for it to be read.
     """
 
     peer: socket.socket | TlsStream
@@ -58,6 +60,7 @@ class Connection:
     taken_count: int = 0
     acked_count: int = 0
     is_live: bool = False
+    answer_bytes: int = 0
 
     def acknowledge(self, commit: Callable[[], bool]) -> bool:
         """Tell how many records were taken, where that is news and they are kept; whether it was told."""
@@ -107,9 +110,18 @@ class Connection:
         del self.inbox[:end]
         return data
 
+    @property
+    def is_reader(self) -> bool:
+        """Whether it signed in as one who only asks: it is no host's agent."""
+        principal = None if self.sign_in is None else self.sign_in.principal
+        return principal is not None and principal.role is Role.READER
+
     def say(self, message: Mapping[str, Any]) -> None:
         """Put a control message into the outbox, sealed where both ends have a key."""
-        text = json.dumps(message).encode()
+        self.say_encoded(json.dumps(message).encode())
+
+    def say_encoded(self, text: bytes) -> None:
+        """As ``say``, for a message that is encoded already."""
         if self.sign_in is not None:
             text += self.sign_in.tag(text)
         self.outbox += len(text).to_bytes(LENGTH_BYTES, "little") + text

@@ -14,6 +14,7 @@ from tocsin.pipeline.onlookers import Onlookers
 from tocsin.pipeline.slices import SliceBuffer
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import IDLE_JOB_ID, JobKey
+from tocsin.schemas.verdicts import FaultKind, VerdictState
 
 
 class EngineQueries:
@@ -43,6 +44,13 @@ class EngineQueries:
         """Whether something is said to be wrong with an attempt now."""
         pipeline = self._pipelines.get(job)
         return pipeline is not None and bool(pipeline.decide.live)
+
+    def open_incidents(self) -> Counter[tuple[FaultKind, VerdictState]]:
+        """How many incidents of all jobs stand now, by fault and state."""
+        with self._lock:
+            return Counter(
+                (one.fault, one.state) for pipeline in self._pipelines.values() for one in pipeline.decide.live
+            )
 
     def pipeline(self, job: JobKey) -> JobPipeline | None:
         """A job's operators, None: not known; for taps, to look at."""

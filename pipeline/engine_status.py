@@ -29,6 +29,7 @@ def status_of(
         "attempt": job.attempt,
         "world_size": graph.world_size,
         "ended": graph.ended(),
+        "superseded": pipeline.is_superseded,
         "max_step": graph.max_step,
         "step_seconds": step_seconds,
         "groups": len(graph.groups),

@@ -283,6 +283,11 @@ class JobPipeline:
         return self._superseded and not self._has_news
 
     @property
+    def is_superseded(self) -> bool:
+        """Whether it is over because all of its hosts went on to later attempts."""
+        return self._superseded
+
+    @property
     def heard_ns(self) -> dict[str, int]:
         """Host -> when it was last heard in this attempt."""
         return {host: facts.last_seen_ns for host, facts in self.graph.hosts.items()}

@@ -27,6 +27,7 @@ from tocsin.pipeline.intake import Intake
 from tocsin.pipeline.letters import Letter
 from tocsin.pipeline.limits import ConnectionBook, Quota
 from tocsin.pipeline.listen import keep_alive, listen, parse_address, peer_of, remove_socket
+from tocsin.pipeline.reader_desk import ReaderDesk
 from tocsin.pipeline.server_config import ServerConfig
 from tocsin.pipeline.slices import Taken
 from tocsin.pipeline.supervised import SupervisedThread
@@ -98,6 +99,7 @@ class AgentServer:
         self._looked_seconds = self._forgot_seconds = clock()
         self._closing = False
         self._probes: deque[tuple[str, dict[str, Any]]] = deque()
+        self.readers = ReaderDesk(self._wake)
         self._troubles = TroubleLog(_LOG)
         self.counters: Counter[str] = Counter()
         self.dead_letters: deque[Letter] = deque(maxlen=_KEPT_DEAD_LETTERS)
@@ -114,12 +116,13 @@ class AgentServer:
         with contextlib.suppress(OSError):  # closed twice, or by a thread that had just looked
             self._wake_out.send(b"x")
         self.thread.join(5.0)
+        self.readers.close()
         remove_socket(self.address)
 
     @property
     def connected_hosts(self) -> tuple[str, ...]:
         """Hosts whose agent is connected now."""
-        return tuple(sorted({c.host for c in list(self._book.all.values()) if c.host}))
+        return tuple(sorted({c.host for c in list(self._book.all.values()) if c.host and not c.is_reader}))
 
     @property
     def live_hosts(self) -> frozenset[str]:
@@ -139,8 +142,12 @@ class AgentServer:
     def probe(self, host: str, request: dict[str, Any]) -> None:
         """Ask the agent of a host something (it answers with a ``ProbeAnswer`` record)."""
         self._probes.append((host, {"t": "probe", **request}))
-        with contextlib.suppress(OSError):  # closed meanwhile: nobody is left to ask
-            self._wake_out.send(b"p")
+        self._wake()
+
+    def _wake(self) -> None:
+        """Let the thread that listens look at what others left for it."""
+        with contextlib.suppress(OSError):  # closed meanwhile: nobody is left to ask or to answer
+            self._wake_out.send(b"w")
 
     def _run(self) -> None:
         while not self._closing:
@@ -164,6 +171,8 @@ class AgentServer:
             elif key.fileobj is self._wake_in:
                 self._wake_in.recv(4096)
                 self._send_probes()
+                for asker in self.readers.say_answers():
+                    self._supervised(asker, selectors.EVENT_WRITE)
             elif key.data is not None:
                 ready[key.data] = mask
         for connection in self._backlog:
@@ -351,6 +360,10 @@ class AgentServer:
                 connection.say({"t": "clock", "t0": t0, "engine_ns": self._now_ns()})
             elif kind == "live":
                 connection.is_live = True
+            elif kind == "ask":
+                refusal = self.readers.take(connection, message)
+                if refusal is not None:
+                    self._dead(connection, refusal.reason, str(refusal), b"")
         except (ValueError, KeyError, TypeError, RecursionError, FieldError) as error:
             self._dead(connection, "bad_control", f"control message: {error}", data)
 
@@ -385,7 +398,7 @@ class AgentServer:
             except BlockingIOError:
                 sent = 0
             del connection.outbox[:sent]
-            if len(connection.outbox) > self._limits.outbox_bytes:
+            if len(connection.outbox) > self._limits.outbox_bytes + connection.answer_bytes:
                 self._drop(connection, "answers_unread")
                 return
             if sent or connection.unread_seconds is None:

@@ -25,6 +25,7 @@ from tocsin.pipeline.letters import DEAD_LETTERS, Letter
 from tocsin.pipeline.model_desk import model_handler
 from tocsin.pipeline.model_shelf import FILE_NAME, ModelShelf
 from tocsin.pipeline.proposals import HoldRules, ProposalBook
+from tocsin.pipeline.reader_desk import incidents_answerer, jobs_answerer
 from tocsin.pipeline.recording.desk import RecordingDesk
 from tocsin.pipeline.recovery import Recovery, RecoveryConfig, Repeat
 from tocsin.pipeline.scribe import Scribe
@@ -116,6 +117,12 @@ class EngineService:
         """Where the pages for metrics and probes are, or why they are not there."""
         self.recovery = self._recovery(config)
         self.server = AgentServer(self.engine, config.listen, now_ns, self.letters.put, config.server)
+        self.server.readers.answerers = {
+            "status": self._status,
+            "health": self._health,
+            "incidents": incidents_answerer(store.query),
+            "jobs": jobs_answerer(store.query, lambda: {job.job_id for job in self.engine.jobs()}),
+        }
         if self.recovery is not None:
             self.server.commit = self.recovery.ledger.commit
         self._store = store

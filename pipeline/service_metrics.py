@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tocsin.schemas.prometheus_text import Family, Sample
+from tocsin.schemas.verdicts import FaultKind, VerdictState
 
 if TYPE_CHECKING:
     from tocsin.pipeline.service import EngineService
+
+
+_CONNECTIONS: Final = (
+    ("accepted", "connections"),
+    ("failed", "connection_errors"),
+    ("not_accepted", "accept_failures"),
+)
+"""What becomes of a connection -> the listener's counter of it."""
+_STANDING: Final = (VerdictState.OPEN, VerdictState.CONFIRMED)
 
 
 def families_of(service: EngineService) -> list[Family]:
@@ -22,7 +32,12 @@ def families_of(service: EngineService) -> list[Family]:
             "tocsin_engine_dead_letters_total", "Dead letters by reason.", "reason", server.counters, "dead_letters_"
         ),
         _counter("tocsin_engine_refused_total", "Records refused, by reason.", "reason", server.counters, "refused_"),
-        _counter("tocsin_engine_connections_total", "Agents' connections.", "outcome", server.counters, "connection"),
+        Family(
+            "tocsin_engine_connections_total",
+            "counter",
+            "Connections by what became of them: taken in, broken by an error of the engine's own, not taken in.",
+            tuple(Sample({"outcome": name}, server.counters[key]) for name, key in _CONNECTIONS),
+        ),
         _counter("tocsin_engine_closed_total", "Connections closed, by why.", "reason", server.counters, "closed_"),
         _labelled(
             "tocsin_engine_verdict_lines_total",
@@ -53,6 +68,7 @@ def families_of(service: EngineService) -> list[Family]:
             ("kind", "reason"),
             service.letters.dropped,
         ),
+        _open_incidents(service),
         *_state(service),
         *_gauges(service),
     ]
@@ -68,6 +84,17 @@ def _state(service: EngineService) -> list[Family]:
         _counter("tocsin_engine_state_total", text, "what", service.recovery.figures),
         Family("tocsin_engine_snapshot_pause_seconds", "gauge", pause, (Sample({}, service.recovery.pause_seconds),)),
     ]
+
+
+def _open_incidents(service: EngineService) -> Family:
+    """What is wrong now, of all jobs: every fault and state has a line, also where there are none."""
+    counts = service.engine.open_incidents()
+    samples = (
+        Sample({"fault": fault.value, "state": state.value}, counts[fault, state])
+        for fault in FaultKind
+        for state in _STANDING
+    )
+    return Family("tocsin_open_incidents", "gauge", "Incidents that stand now, by fault and state.", tuple(samples))
 
 
 def _gauges(service: EngineService) -> list[Family]:

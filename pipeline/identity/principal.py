@@ -19,6 +19,8 @@ BY_SIGNATURE: Final = "signature"
 BY_NOTHING: Final = "nothing"
 WAYS: Final = (BY_UID, BY_SECRET, BY_CERTIFICATE, BY_SIGNATURE, BY_NOTHING)
 """How somebody proved who they are; ``nothing``: the engine was told in words not to ask."""
+_SILENT: Final = (Role.READER, Role.EXECUTOR)
+"""Who sends nothing, not even a tick."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +53,16 @@ class Principal:
         """Refuse a record that they may not send.
 
         Raises:
-            IdentityError: a model, another host's record, or not of their role.
+            IdentityError: a model, another host's record, or not of their role; of some roles everything.
         """
         if isinstance(record, ModelAnnouncement):
             if self.role is Role.TRAINER and self.by == BY_SIGNATURE:
                 return
             text = f"a model for {record.name} from {self.label}: announce it over the control socket, or signed"
             raise IdentityError(IdentityRefusal.MODEL_REFUSED, text)
+        if self.role in _SILENT:
+            text = f"{type(record).__name__} from {self.label}: this role sends no records"
+            raise IdentityError(IdentityRefusal.ROLE_REFUSED, text)
         if isinstance(record, Tick) or self.role is Role.PLAYER:
             return
         is_schedulers = isinstance(record, Event) and record.source is EventSource.SCHEDULER

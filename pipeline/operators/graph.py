@@ -313,10 +313,12 @@ class JobGraph:
         if facts is None:
             facts = self._rank(row.rank, host, ts_ns)
         if ts_ns > facts.last_step_ns:
+            if step < facts.last_step and ts_ns > self.max_step_ns:
+                self.max_step = -1  # the job runs anew, and counts anew
             facts.last_step, facts.last_step_ns = step, ts_ns
             if facts.stall is not None and ts_ns > facts.stall_ns:
                 facts.stall = None
-        if step > self.max_step:
+        if step > self.max_step and ts_ns > self.max_step_ns:
             self.max_step, self.max_step_ns = step, ts_ns
         self.progress_ns = max(self.progress_ns, ts_ns)
         if row.loss is not None and math.isfinite(row.loss):

@@ -97,9 +97,19 @@ _TOKEN: Final = re.compile(
     re.DOTALL,
 )
 _CANONICAL: Final = "SELECT formatQuerySingleLine(unhex('{}'))"
+_SHOWN_INCIDENTS: Final = (
+    "SELECT v.*, x.expires AS expires FROM tocsin.incidents_all AS v"
+    " INNER JOIN (SELECT verdict_id AS id, expires FROM tocsin.incidents FINAL) AS x ON x.id = v.verdict_id "
+)
+_STANDING: Final = "v.state IN ('open', 'confirmed') AND x.expires > now64(9, 'UTC')"
+_ONLY_JOB: Final = "v.job = unhex('{}')"
+_ONLY_ID: Final = "startsWith(v.verdict_id, unhex('{}'))"
 _INCIDENTS: Final = re.compile(
-    r"SELECT \* FROM tocsin\.incidents_(?:current|all) (?:WHERE job = unhex\('[0-9a-f]*'\) )?"
-    r"ORDER BY since DESC, verdict_id LIMIT \d{1,6}"
+    re.escape(_SHOWN_INCIDENTS)
+    + "(?:WHERE (?:(?:{}) AND )*(?:{}) )?".format(
+        *["|".join(re.escape(one).replace(r"\{\}", "[0-9a-f]*") for one in (_STANDING, _ONLY_JOB, _ONLY_ID))] * 2
+    )
+    + r"ORDER BY v\.since DESC, v\.verdict_id LIMIT \d{1,6}"
 )
 
 
@@ -198,18 +208,23 @@ class Lanes:
                 places.release()
 
 
-def incidents_query(*, everything: bool = False, job_id: str | None = None, limit: int = 1000) -> str:
-    """The query of ``tocsin incidents``, newest first.
+def incidents_query(
+    *, everything: bool = False, job_id: str | None = None, id_prefix: str | None = None, limit: int = 1000
+) -> str:
+    """The query of ``tocsin incidents``, newest first: the columns of the views, and ``expires``.
 
     Args:
-        everything: also what is over.
+        everything: also what is over, and what nobody renewed before it expired.
         job_id: only this job.
+        id_prefix: only incidents whose id begins so.
         limit: how many.
     """
     # Hexadecimal digits end no literal: the job's name is data, whatever it holds.
-    job = "" if job_id is None else f"WHERE job = unhex('{job_id.encode('utf-8', 'replace').hex()}') "
-    view = "incidents_all" if everything else "incidents_current"
-    return f"SELECT * FROM tocsin.{view} {job}ORDER BY since DESC, verdict_id LIMIT {limit}"  # noqa: S608  # hex only
+    named = ((_ONLY_JOB, job_id), (_ONLY_ID, id_prefix))
+    wanted = [text.format(value.encode("utf-8", "replace").hex()) for text, value in named if value is not None]
+    wanted = wanted if everything else [_STANDING, *wanted]
+    where = f"WHERE {' AND '.join(wanted)} " if wanted else ""
+    return f"{_SHOWN_INCIDENTS}{where}ORDER BY v.since DESC, v.verdict_id LIMIT {limit}"
 
 
 def is_incidents_query(sql: str) -> bool:

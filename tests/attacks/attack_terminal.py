@@ -5,16 +5,18 @@ from __future__ import annotations
 import io
 import sys
 import unicodedata
+from datetime import UTC, datetime
 from typing import Any
 
 from tests.attacks.registry import Outcome, attack
-from tocsin.cli import incidents, status
+from tocsin.cli import status
+from tocsin.cli.incident_text import render, render_one
 from tocsin.cli.terminal import GuardedStream
 from tocsin.schemas.printable import HIDDEN_CATEGORIES, json_text, plain
 
 _HIDDEN = [one for one in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(one) in HIDDEN_CATEGORIES]
 _FIELDS = (
-    *("summary", "what", "state", "since", "machine", "ranks", "why", "action", "reason", "job", "cluster"),
+    *("summary", "what", "state", "cause", "machine", "ranks", "why", "action", "reason", "job", "cluster"),
     *("verdict_id", "attempt", "update_number"),
 )
 _FORGED = "nothing is wrong now"
@@ -43,9 +45,12 @@ def characters() -> Outcome:
 def lines() -> Outcome:
     """Each field holds colours, bidi marks and a line of its own."""
     evil = f"a\x1b[2J\x07\r\n{_FORGED}\r{_FORGED}\x85{_FORGED}\u2028{_FORGED}\u2029\u202e\x9b1m"
-    plain_row: dict[str, Any] = {**dict.fromkeys(_FIELDS, "x"), "confidence": 0.5, "evidence_list": ["e"]}
-    shown = [incidents.render([{**plain_row, field: evil}]) for field in _FIELDS]
-    shown.append(incidents.render([{**plain_row, "evidence_list": [evil]}], job_id=evil))
+    now = datetime(2026, 1, 2, tzinfo=UTC)
+    times = dict.fromkeys(("since", "detected", "expires"), f"{now:%Y-%m-%d %H:%M:%S}")
+    plain_row: dict[str, Any] = {**dict.fromkeys(_FIELDS, "x"), **times, "confidence": 0.5, "evidence_list": ["e"]}
+    rows = [{**plain_row, field: evil} for field in _FIELDS]
+    shown = [render([row], now) + "\n" + render_one(row, now) for row in rows]
+    shown.append(render_one({**plain_row, "evidence_list": [evil]}, now) + "\n" + render(rows, now, job_id=evil))
     host = {"last_seen_seconds": 99.0, "late": 1, "clock_offset_seconds": 0.0, "clock_error_seconds": 0.0}
     verdict = {"state": evil, "fault": evil, "suspects": [{"name": evil}], "cause": evil}
     job = {

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_incidents import FILL
-from tests.pipeline.stores.samples import verdict
+from tests.pipeline.stores.samples import SECOND, verdict
+from tocsin.cli import drill_mark
 from tocsin.cli.cluster.clickhouse import ClickHouseEndpoint, EndpointConfig
 from tocsin.cli.cluster.process import free_port
 from tocsin.cli.main import main
@@ -23,6 +24,7 @@ from tocsin.schemas.verdicts import VerdictState
 def folder(tmp_path_factory: pytest.TempPathFactory, repo_root: Path) -> Path:
     data = tmp_path_factory.mktemp("data")
     subprocess.run([sys.executable, "-c", FILL, str(data)], check=True, timeout=60, cwd=repo_root)
+    drill_mark.leave_drill_mark(data)  # no engine is expected to judge there
     return data
 
 
@@ -33,7 +35,13 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     endpoint.start()
     assert main(["migrate", "--clickhouse", endpoint.url]) == 0
     store = ClickHouseStore(parse_address(endpoint.url))
-    store.write_verdicts([verdict("a"), verdict("b", state=VerdictState.RESOLVED, reason="recovered")])
+    store.write_verdicts(
+        [
+            verdict("a", expires_ns=7_000_000_000 * SECOND),
+            verdict("b", state=VerdictState.RESOLVED, reason="recovered"),
+            verdict("unrenewed", state=VerdictState.CONFIRMED),
+        ]
+    )
     store.close()
     yield endpoint.url
     endpoint.stop()
@@ -44,7 +52,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     [
         ("incidents", "--all"),
         ("incidents", "--all", "--json"),
-        ("incidents", "--job", "it's"),
+        ("incidents", "--all", "--job", "job-1"),
         ("sql", "SELECT * EXCEPT updated FROM tocsin.incidents FINAL ORDER BY verdict_id"),
         ("sql", "SELECT * FROM incidents_all ORDER BY verdict_id", "--format", "JSONEachRow"),
         ("sql", "SELECT * FROM incidents_all ORDER BY verdict_id", "--format", "CSVWithNames"),

@@ -2,17 +2,24 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tocsin.cli import paths
-from tocsin.cli.incidents import render
+from tocsin.cli import drill_mark, paths
+from tocsin.cli.drill.runner import DrillGround
+from tocsin.cli.incident_text import action_text, length_text, render_one, short_ids
+from tocsin.cli.incidents import one_of
 from tocsin.cli.main import main
 from tocsin.pipeline.control import ControlServer, sql_handler
 from tocsin.schemas.causes import CAUSES
@@ -25,9 +32,15 @@ from tests.pipeline.stores.samples import verdict
 from tocsin.pipeline.stores.chdb_store import ChdbStore
 from tocsin.schemas.verdicts import VerdictState
 store = ChdbStore(Path(sys.argv[1]) / "chdb"); store.migrate()
-store.write_verdicts([verdict("a"), verdict("b", state=VerdictState.RESOLVED, reason="recovered")])
+far_ns = 7_000_000_000 * 1_000_000_000
+store.write_verdicts([
+    verdict("a", expires_ns=far_ns),
+    verdict("b", state=VerdictState.RESOLVED, reason="recovered"),
+    verdict("unrenewed", state=VerdictState.CONFIRMED),
+])
 store.close()
 """
+"""One that stands, one that is over, one that stood when its engine died."""
 
 
 def tocsin(data: Path, *args: str) -> subprocess.CompletedProcess[str]:
@@ -44,19 +57,159 @@ def filled(tmp_path_factory: pytest.TempPathFactory, repo_root: Path) -> Path:
 
 def test_incidents_of_a_folder(filled: Path) -> None:
     done = tocsin(filled, "incidents")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("1 incident now\n\nhost n3 (rank 3): process frozen since ")
-    assert "7 peers wait in all_reduce #41" in done.stdout
+    count, _, head, row, *_ = done.stdout.splitlines()
+    assert count == "1 incident now"
+    assert head.split() == ["ID", "AGE", "STATE", "JOB", "MACHINE", "WHAT", "ACTION"]
+    for said in (
+        "a ",
+        "open",
+        "job-1",
+        "n3 (rank 3)",
+        "hangs: process_frozen",
+        "restart process of rank 3 of job job-1",
+    ):
+        assert said in row
     rows = [json.loads(line) for line in tocsin(filled, "incidents", "--all", "--json").stdout.splitlines()]
-    assert {row["verdict_id"] for row in rows} == {"a", "b"}
+    assert {row["verdict_id"] for row in rows} == {"a", "b", "unrenewed"}
 
 
-def test_incidents_of_a_job_that_has_none(filled: Path) -> None:
-    assert tocsin(filled, "incidents", "--job", "it's").stdout == "nothing is wrong now in job it's\n"
+def test_json_has_the_columns_of_the_view(filled: Path) -> None:
+    shown = [json.loads(line) for line in tocsin(filled, "incidents", "--json").stdout.splitlines()]
+    query = "SELECT * FROM tocsin.incidents_current WHERE verdict_id = 'a'"
+    viewed = [json.loads(line) for line in tocsin(filled, "sql", query, "--format", "JSONEachRow").stdout.splitlines()]
+    assert [list(row.items()) for row in shown] == [list(row.items()) for row in viewed]
+
+
+def test_without_an_engine_nothing_is_judged(filled: Path) -> None:
+    for command in (("incidents",), ("incidents", "--all"), ("incidents", "--json"), ("incidents", "show", "a")):
+        done = tocsin(filled, *command)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+        assert "no engine runs" in done.stderr
+        assert done.stdout, "what is known is shown nevertheless"
+
+
+def test_the_folder_of_a_drill_that_ended_is_fine(filled: Path) -> None:
+    drill_mark.leave_drill_mark(filled)
+    try:
+        done = tocsin(filled, "incidents")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "1 incident now" in done.stdout
+    finally:
+        drill_mark.remove_drill_mark(filled)
+
+
+def test_an_engine_that_is_gone_is_missed(tmp_path: Path) -> None:
+    """Also in a folder that was a drill's before, and whether it was stopped or killed."""
+    drill_mark.leave_drill_mark(tmp_path)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        command = ["serve", "--listen", f"unix:{tmp_path}/e.sock", "--metrics-listen", "", "--data", str(tmp_path)]
+        with subprocess.Popen([sys.executable, "-m", "tocsin", *command], stderr=subprocess.PIPE, text=True) as engine:
+            assert engine.stderr is not None
+            assert any("agents on" in line for line in engine.stderr)
+            with_engine = tocsin(tmp_path, "incidents")
+            engine.send_signal(number)
+            engine.communicate(timeout=30)
+        without = tocsin(tmp_path, "incidents")
+        assert (with_engine.returncode, with_engine.stdout, with_engine.stderr) == (0, "nothing is wrong now\n", "")
+        assert (without.returncode, without.stdout) == (2, "nothing is wrong now\n")
+        assert "no engine runs" in without.stderr
+
+
+@pytest.mark.parametrize(("error", "is_left"), [(None, True), (KeyboardInterrupt(), False)])
+def test_a_drill_that_ends_in_order_leaves_its_mark(
+    tmp_path: Path, error: BaseException | None, *, is_left: bool
+) -> None:
+    ground = DrillGround.__new__(DrillGround)
+    ground.processes = mock.Mock()
+    ground.engine = mock.Mock(data_folder=tmp_path)
+    ground.__exit__(type(error) if error else None, error, None)
+    assert drill_mark.has_drill_mark(tmp_path) is is_left
+
+
+def test_what_nobody_renewed_is_no_now_and_has_an_end(filled: Path) -> None:
+    now = tocsin(filled, "incidents").stdout
+    assert "unrenewed" not in now
+    everything = tocsin(filled, "incidents", "--all").stdout
+    for said in ("ENDED (UTC)", "LENGTH", "2025-11-01 00:09:50", "10 min 0 s", "expired"):
+        assert said in everything
+    whole = tocsin(filled, "incidents", "show", "unr").stdout
+    assert "(expired)" in whole
+    assert "ended      2025-11-01 00:09:50 UTC, after 10 min 0 s" in whole
+    assert "ended      2025-10-31 23:59:55 UTC, after 5 s" in tocsin(filled, "incidents", "show", "b").stdout
+
+
+def test_one_incident_in_full(filled: Path) -> None:
+    whole = tocsin(filled, "incidents", "show", "a").stdout
+    assert whole.startswith("host n3 (rank 3): process frozen since ")
+    assert "7 peers wait in all_reduce #41" in whole
+
+
+def test_an_unknown_id_is_refused(filled: Path) -> None:
+    for words, said in (
+        (("show", "x"), "ID = 'x'"),
+        (("show",), "beginning of an incident's id"),
+        (("list",), "'show'"),
+    ):
+        done = tocsin(filled, "incidents", *words)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert said in done.stderr
+
+
+def test_an_ambiguous_beginning_names_what_it_fits() -> None:
+    rows = [{"verdict_id": "ab1"}, {"verdict_id": "ab2"}, {"verdict_id": "ab"}]
+    assert one_of(rows, "ab")["verdict_id"] == "ab", "a whole id is one"
+    with pytest.raises(ConfigError, match="ab1, ab2"):
+        one_of(rows[:2], "ab")
+
+
+def test_a_job_of_which_nobody_has_heard_is_refused(filled: Path) -> None:
+    done = tocsin(filled, "incidents", "--job", "job-11")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "did you mean 'job-1'?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({}, "restart process of rank 3 of job j (proposed, dry run)"),
+        ({"ranks": "3, 4"}, "restart processes of ranks 3, 4 of job j (proposed, dry run)"),
+        ({"ranks": ""}, "restart job j (proposed, dry run)"),
+        ({"action": "rollback n3 (proposed)", "cause": "nan_gradient"}, "rollback job j (proposed)"),
+        ({"action": "notify n3 (proposed)", "cause": "loader_stall"}, "notify (proposed)"),
+        ({"action": "drain n3 (waiting)", "cause": "power_cap"}, "drain n3 (waiting)"),
+        ({"cause": "hdfs_error"}, "restart process of rank 3 of job j on n3 (proposed, dry run)"),
+        ({"cause": "hdfs_error", "ranks": ""}, "restart processes of job j on n3 (proposed, dry run)"),
+        ({"action": "none", "cause": "workload_change"}, "none"),
+    ],
+)
+def test_an_action_says_what_of(changes: dict[str, str], text: str) -> None:
+    row = {"action": "restart n3 (proposed, dry run)", "cause": "process_frozen", "ranks": "3", "job": "j"}
+    assert action_text({**row, **changes}) == text
+
+
+@pytest.mark.parametrize("cause", [cause.name for cause in CAUSES.values() if cause.blames == "program"])
+@pytest.mark.parametrize("kind", ["restart", "rollback", "notify", "drain", "evict"])
+def test_a_cause_of_the_program_has_no_machine_as_target(cause: str, kind: str) -> None:
+    row = {"action": f"{kind} n3 (proposed)", "cause": cause, "ranks": "3", "job": "j"}
+    assert "n3" not in action_text(row)
+
+
+@given(st.lists(st.text("0123456789abcdef", min_size=1, max_size=16), unique=True))
+def test_a_shortened_id_is_the_beginning_of_one_only(ids: list[str]) -> None:
+    for whole, short in short_ids(ids).items():
+        assert short == whole or [one for one in ids if one.startswith(short)] == [whole]
+        assert len(short) >= min(len(whole), 8)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-1, "0 s"), (59.6, "1 min 0 s"), (3_700, "1 h 1 min"), (90_000, "1 d 1 h")]
+)
+def test_lengths_have_two_units(seconds: float, text: str) -> None:
+    assert length_text(seconds) == text
 
 
 def test_sql_prints_what_the_database_formats(filled: Path) -> None:
-    done = tocsin(filled, "sql", "SELECT machine, ranks FROM tocsin.incidents_current", "--format", "CSV")
+    done = tocsin(filled, "sql", "SELECT DISTINCT machine, ranks FROM tocsin.incidents_current", "--format", "CSV")
     assert (done.returncode, done.stdout) == (0, '"n3","3"\n')
 
 
@@ -89,7 +242,14 @@ def engine(tmp_path: Path) -> Iterator[Path]:
             raise StoreError("Unknown table nix")
         return b"6\n" if "schema_migrations" in sql else b""
 
-    with ControlServer(paths.control_socket(tmp_path), {"sql": sql_handler(query)}):
+    def health(_: object) -> dict[str, Any]:
+        return {"tick_age_seconds": 0.5, "live": "ok"}
+
+    def status(_: object) -> dict[str, Any]:
+        return {"jobs": [{"job_id": "quiet"}]}
+
+    handlers = {"sql": sql_handler(query), "health": health, "status": status}
+    with ControlServer(paths.control_socket(tmp_path), handlers):
         yield tmp_path
 
 
@@ -98,6 +258,13 @@ def test_a_running_engine_is_asked(engine: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == "nothing is wrong now\n"
     assert main(["migrate", "--data", str(engine)]) == 0
     assert "schema version 6, open in the running engine" in capsys.readouterr().out
+
+
+def test_a_job_that_the_engine_hears_is_known(engine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["incidents", "--data", str(engine), "--job", "quiet"]) == 0
+    assert capsys.readouterr().out == "nothing is wrong now in job quiet\n"
+    assert main(["incidents", "--data", str(engine), "--job", "loud"]) == 2
+    assert "known are quiet" in capsys.readouterr().err
 
 
 def test_a_running_engines_error_is_the_same_line(engine: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,8 +294,10 @@ def test_long_evidence_is_cut() -> None:
         "job",
         "attempt",
     )
-    row: dict[str, Any] = dict.fromkeys((*names, "cluster", "verdict_id", "update_number"), "x")
-    text = render([{**row, "confidence": 0.93, "evidence_list": [f"e{n}" for n in range(9)]}])
+    row: dict[str, Any] = dict.fromkeys((*names, "cluster", "verdict_id", "update_number", "cause"), "x")
+    row |= dict.fromkeys(("since", "detected", "expires"), "2025-10-31 23:59:55.000000000")
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    text = render_one({**row, "confidence": 0.93, "evidence_list": [f"e{n}" for n in range(9)]}, now)
     assert "e5" in text
     assert "e6" not in text
     assert "3 more" in text

@@ -98,7 +98,9 @@ def test_an_engine_starts_without_its_server_and_goes_on_when_it_comes(
         assert rows == b'"mine","expired"\n"others","open"\n'
         store.close()
         assert main(["incidents", "--data", str(tmp_path)]) == 0, "asked through the running engine"
-        assert "1 incident now" in capfd.readouterr().out
+        assert "nothing is wrong now" in capfd.readouterr().out, "what expired is no now"
+        assert main(["incidents", "--all", "--data", str(tmp_path)]) == 0
+        assert "2 incidents" in capfd.readouterr().out
     finally:
         engine.stop()
 

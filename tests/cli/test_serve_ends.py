@@ -12,11 +12,14 @@ from typing import Any
 
 import pytest
 
-from tocsin.cli import incidents, serve, status
+from tocsin.cli import drill_mark, incidents, serve, status
 from tocsin.cli.paths import control_socket
 from tocsin.pipeline.service import EngineService, ServiceConfig
 from tocsin.pipeline.testing import MemoryStore
 from tocsin.schemas.records import NS_PER_SECOND
+
+ASK: dict[str, Any] = {"json": False, "job": None, "show": [], "all": False, "clickhouse": None, "engine": ""}
+"""What the commands' parsers give where nothing is said."""
 
 
 @pytest.fixture
@@ -86,7 +89,7 @@ def test_a_page_s_port_that_is_taken_is_not_fatal_and_is_said(
     shown: list[int] = []
 
     def look() -> str:
-        shown.append(status.run(argparse.Namespace(data=tmp_path, job=None, json=False)))
+        shown.append(status.run(argparse.Namespace(**{**ASK, "data": tmp_path})))
         return "enough"
 
     monkeypatch.setattr(service, "death", look)
@@ -106,7 +109,7 @@ def test_an_old_tick_is_an_error_of_status_and_incidents(
     service.start(ticking=False)
     service.tick(NS_PER_SECOND)
     monkeypatch.setattr(incidents, "fetch", lambda *_, **__: [])
-    ask = {"data": tmp_path, "json": False, "job": None, "all": False, "clickhouse": None}
+    ask = {**ASK, "data": tmp_path}
     try:
         fresh = status.run(argparse.Namespace(**ask)), incidents.run(argparse.Namespace(**ask))
         quiet = capsys.readouterr().err
@@ -121,8 +124,9 @@ def test_an_old_tick_is_an_error_of_status_and_incidents(
     assert words.count("the engine's newest tick is 12 s old: it judges nothing now") == 2
 
 
-def test_incidents_without_an_engine_need_no_tick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incidents_of_a_drill_that_ended_need_no_tick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drill_mark.leave_drill_mark(tmp_path)
     monkeypatch.setattr(incidents, "fetch", lambda *_, **__: [])
-    ask = {"data": tmp_path, "json": False, "job": None, "all": False, "clickhouse": None}
+    ask = {**ASK, "data": tmp_path}
 
     assert incidents.run(argparse.Namespace(**ask)) == 0

@@ -27,6 +27,12 @@ def test_every_reason_to_say_nothing_has_a_sentence(reason: Reason) -> None:
     assert len(line.partition(": ")[2].split()) >= 4
 
 
+def test_an_attempt_that_is_over_shows_no_steps() -> None:
+    [line] = describe({**job({}), "superseded": True}, [])
+    assert "over: a later attempt runs" in line
+    assert len(describe({**job({}), "superseded": False}, [])) > 1
+
+
 def test_the_most_frequent_reason_comes_first() -> None:
     lines = [line for line in describe(job({"no_model": 1, "too_few_peers": 9}), []) if "abstained" in line]
 

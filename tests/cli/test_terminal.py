@@ -8,6 +8,7 @@ import logging
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.cli import incidents, logs, main, models, paths, score
+from tocsin.cli import incident_text, logs, main, models, paths, score
 from tocsin.cli.drill.judge import Heard
 from tocsin.cli.drill.lines import PlainLines
 from tocsin.cli.terminal import GuardedStream, guarded, unguarded
 from tocsin.pipeline.control import ControlServer
 from tocsin.pipeline.recording.score import add_up
+from tocsin.schemas.errors import StoreError
 from tocsin.schemas.printable import HIDDEN_CATEGORIES, json_escaped, json_text, plain
 
 EVIL = "a\x1b[2J\x07\r\nnothing is wrong now\x9b1m\u202eb\u2028\u2029\u200d\x7f\ud800"
@@ -80,15 +82,21 @@ def test_streams_are_as_before_after_a_command() -> None:
 
 _INCIDENT = (
     *("summary", "what", "state", "since", "machine", "ranks", "why", "action", "reason", "job", "cluster"),
-    *("verdict_id", "attempt", "update_number"),
+    *("verdict_id", "attempt", "update_number", "cause"),
 )
 
 
 @given(st.sampled_from((*_INCIDENT, "evidence_list")), texts)
 def test_incidents_show_any_field(field: str, text: str) -> None:
-    row: dict[str, Any] = {**dict.fromkeys(_INCIDENT, "x"), "confidence": 0.5, "evidence_list": ["e"]}
+    times = dict.fromkeys(("since", "detected", "expires"), "2026-01-01 00:00:00.000000000")
+    row: dict[str, Any] = {**dict.fromkeys(_INCIDENT, "x"), **times, "confidence": 0.5, "evidence_list": ["e"]}
     row[field] = [text] if field == "evidence_list" else text
-    assert_shown(incidents.render([row], job_id=text))
+    now = datetime(2026, 1, 2, tzinfo=UTC)
+    try:
+        assert_shown(incident_text.render([row], now, job_id=text) + "\n" + incident_text.render_one(row, now))
+    except StoreError as error:  # where a time should be
+        assert field == "since"
+        assert_shown(plain(str(error)))
 
 
 def answer_of(evil: str) -> dict[str, Any]:

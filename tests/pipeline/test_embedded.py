@@ -133,6 +133,20 @@ def test_two_jobs_do_not_mix() -> None:
     assert {verdict.job.job_id for verdict in verdicts} == {"sick"}
 
 
+def test_status_tells_which_attempt_is_over() -> None:
+    first = FakeJob(JobShape(), JobKey("c", "j", 0))
+    second = FakeJob(JobShape(start_ns=first.shape.start_ns + 30 * NS_PER_SECOND), JobKey("c", "j", 1))
+    engine = EmbeddedEngine(EngineConfig())
+    for at in range(45):
+        for record in first.second() if at < 30 else second.second():
+            engine.take(encode(record))
+        engine.tick(first.shape.start_ns + (at + 1) * NS_PER_SECOND)
+    before, after = engine.status()["jobs"]
+    assert [before["attempt"], after["attempt"]] == [0, 1]
+    assert [before["superseded"], after["superseded"]] == [True, False]
+    assert 0 <= after["max_step"] < before["max_step"]
+
+
 def test_a_new_attempt_closes_the_verdicts_of_the_old_one() -> None:
     """Nobody is evicted for a fault of an attempt that is over."""
     first = FakeJob(JobShape(), JobKey("c", "j", 0))

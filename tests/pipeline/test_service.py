@@ -22,7 +22,7 @@ from tocsin.schemas.errors import EngineError, ModelRefusedError
 from tocsin.schemas.model_announcement import BOUNDARY_NS
 from tocsin.schemas.prometheus_text import render
 from tocsin.schemas.records import NS_PER_SECOND
-from tocsin.schemas.verdicts import ActionKind
+from tocsin.schemas.verdicts import ActionKind, FaultKind
 
 
 class Bench:
@@ -159,6 +159,30 @@ def test_the_metrics_page_names_verdicts_by_reason(bench: Bench) -> None:
 
     assert 'tocsin_engine_verdict_lines_total{reason="first_fatal_exit",state="open"} 1' in page
     assert bench.service.health() == (False, "dead threads: ticker")
+
+
+def test_the_metrics_page_counts_what_is_wrong_now(bench: Bench) -> None:
+    """Every fault and state has a line, so that an alert sees the change from 0."""
+    bench.run(20)
+    before = render(bench.service.families())
+    bench.job.kill(3)
+    bench.run(10)
+    after = render(bench.service.families())
+
+    for page, count in ((before, 0), (after, 1)):
+        lines = [line for line in page.splitlines() if line.startswith("tocsin_open_incidents{")]
+        assert len(lines) == 2 * len(FaultKind)
+        counts = [float(line.split()[-1]) for line in lines if 'fault="fail_stop"' in line]
+        assert sum(counts) == count
+
+
+def test_the_metrics_page_names_what_became_of_connections(bench: Bench) -> None:
+    bench.service.server.counters.update(connections=3, connection_errors=1)
+    page = render(bench.service.families())
+    lines = [line for line in page.splitlines() if line.startswith("tocsin_engine_connections_total{")]
+
+    outcomes = {"accepted": "3", "failed": "1", "not_accepted": "0"}
+    assert lines == [f'tocsin_engine_connections_total{{outcome="{name}"}} {n}' for name, n in outcomes.items()]
 
 
 def test_announced_models_outlive_the_engine(tmp_path: Path) -> None:

@@ -3,93 +3,198 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import difflib
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tocsin.cli.database import add_database_arguments, database, database_of
+from tocsin.cli.engine_reader import EngineReader, add_engine_arguments, reader_of
+from tocsin.cli.incident_text import render, render_one
 from tocsin.cli.main import EXIT_ERROR
-from tocsin.cli.ticks import engine_ticks
+from tocsin.cli.paths import control_socket
+from tocsin.cli.ticks import engine_judges, is_ticking
+from tocsin.pipeline.control import ControlClient, EngineAbsentError
 from tocsin.pipeline.stores.clickhouse_address import ClickHouseAddress
 from tocsin.pipeline.stores.user_queries import incidents_query
-from tocsin.schemas.printable import json_text, plain
+from tocsin.schemas.errors import ConfigError
+from tocsin.schemas.printable import json_text
 
 MAX_SHOWN_COUNT = 1000
 """Newest incidents shown."""
-MAX_EVIDENCE_COUNT = 6
-"""Sentences of evidence shown; --json has all."""
+_MAX_NAMED_COUNT = 8
+_JOBS_QUERY = "SELECT job_id FROM tocsin.incidents UNION DISTINCT SELECT job_id FROM tocsin.host_health ORDER BY 1"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
+    text = "one incident in full; the beginning of its id is enough"
+    parser.add_argument("show", nargs="*", metavar="show ID", help=text)
     parser.add_argument("--all", action="store_true", help="also what is over: resolved, cancelled, expired")
     parser.add_argument("--job", metavar="J", help="only this job")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     add_database_arguments(parser)
+    add_engine_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the incidents."""
-    data, address = database_of(args)
-    incidents = fetch(data, address, everything=args.all, job_id=args.job)
-    if args.json:
-        for incident in incidents:
-            print(json_text(incident))
+    wanted = wanted_id(args.show)
+    reader = reader_of(args)
+    source: Source = _Database(*database_of(args)) if reader is None else _Remote(reader)
+    now = datetime.now(UTC)
+    if wanted is not None:
+        found = [one_of(source.fetch(everything=True, id_prefix=wanted), wanted)]
     else:
-        print(render(incidents, everything=args.all, job_id=args.job))
-    is_judged = address is not None or engine_ticks(data, "incidents")
-    return 0 if is_judged else EXIT_ERROR
+        found = source.fetch(everything=args.all, job_id=args.job)
+        if args.job is not None and not found:
+            check_job(args.job, source.known_jobs())
+    if args.json:
+        for incident in found:
+            print(json_text({name: value for name, value in incident.items() if name != "expires"}))
+    elif wanted is not None:
+        print(render_one(found[0], now))
+    else:
+        print(render(found, now, everything=args.all, job_id=args.job, limit=MAX_SHOWN_COUNT))
+        if found:
+            print("\none in full: tocsin incidents show ID")
+    return 0 if source.is_judged() else EXIT_ERROR
+
+
+class Source(Protocol):
+    """Where incidents are asked for."""
+
+    def fetch(
+        self, *, everything: bool = False, job_id: str | None = None, id_prefix: str | None = None
+    ) -> list[Mapping[str, Any]]:
+        """The incidents, as ``fetch``."""
+
+    def known_jobs(self) -> list[str]:
+        """The jobs of which anybody has heard."""
+
+    def is_judged(self) -> bool:
+        """Whether an engine judges; where none does, that is said on stderr."""
+
+
+class _Database:
+    """A data folder, or a server."""
+
+    def __init__(self, data: Path, address: ClickHouseAddress | None) -> None:
+        self._data, self._address = data, address
+
+    def fetch(
+        self, *, everything: bool = False, job_id: str | None = None, id_prefix: str | None = None
+    ) -> list[Mapping[str, Any]]:
+        return fetch(self._data, self._address, everything=everything, job_id=job_id, id_prefix=id_prefix)
+
+    def known_jobs(self) -> list[str]:
+        return known_jobs(self._data, self._address)
+
+    def is_judged(self) -> bool:
+        return self._address is not None or engine_judges(self._data, "incidents")
+
+
+class _Remote:
+    """An engine on another machine."""
+
+    def __init__(self, reader: EngineReader) -> None:
+        self._reader = reader
+
+    def fetch(
+        self, *, everything: bool = False, job_id: str | None = None, id_prefix: str | None = None
+    ) -> list[Mapping[str, Any]]:
+        answer = self._reader.call("incidents", everything=everything, job_id=job_id, id_prefix=id_prefix)
+        return list(answer["rows"])
+
+    def known_jobs(self) -> list[str]:
+        return list(self._reader.call("jobs")["jobs"])
+
+    def is_judged(self) -> bool:
+        return is_ticking(self._reader.call("health"), "incidents")
+
+
+def wanted_id(words: Sequence[str]) -> str | None:
+    """The beginning of an id after ``show``, None: no single incident is asked for.
+
+    Raises:
+        ConfigError: something else was written.
+    """
+    if not words:
+        return None
+    if len(words) != 2 or words[0] != "show" or not words[1]:
+        raise ConfigError("incidents", " ".join(words), "left out, or 'show' and the beginning of an incident's id")
+    return words[1]
 
 
 def fetch(
-    data: Path, address: ClickHouseAddress | None = None, *, everything: bool = False, job_id: str | None = None
+    data: Path,
+    address: ClickHouseAddress | None = None,
+    *,
+    everything: bool = False,
+    job_id: str | None = None,
+    id_prefix: str | None = None,
 ) -> list[Mapping[str, Any]]:
-    """The rows of ``incidents_current``, or of ``incidents_all``, newest first.
+    """The incidents, newest first: columns of ``incidents_all``, and when each expires if nobody renews it.
+
+    Args:
+        data: the data folder.
+        address: the server to ask instead.
+        everything: also what is over.
+        job_id: only this job.
+        id_prefix: only those whose id begins so.
 
     Raises:
         StoreError: there is no database, or it cannot be read.
         EngineError: an engine runs and does not answer.
     """
-    query = incidents_query(everything=everything, job_id=job_id, limit=MAX_SHOWN_COUNT)
+    query = incidents_query(everything=everything, job_id=job_id, id_prefix=id_prefix, limit=MAX_SHOWN_COUNT)
     with database(data, address) as ask:
         answer = ask(query, "JSONEachRow")
     return [json.loads(line) for line in answer.splitlines()]
 
 
-def render(incidents: Sequence[Mapping[str, Any]], *, everything: bool = False, job_id: str | None = None) -> str:
-    """All incidents as blocks for a human."""
-    of_job = "" if job_id is None else f" in job {plain(job_id)}"
-    if not incidents:
-        return f"nothing was ever wrong{of_job}" if everything else f"nothing is wrong now{of_job}"
-    count = f"{len(incidents)} incident{'s' if len(incidents) > 1 else ''}"
-    if len(incidents) == MAX_SHOWN_COUNT:
-        count = f"the newest {count}"
-    head = f"{count}{of_job}" if everything else f"{count} now{of_job}"
-    return "\n\n".join([head, *map(render_one, incidents)])
+def one_of(found: Sequence[Mapping[str, Any]], wanted: str) -> Mapping[str, Any]:
+    """The one incident that an id, or its beginning, names.
+
+    Raises:
+        ConfigError: none, or several.
+    """
+    exact = [one for one in found if one["verdict_id"] == wanted]
+    if len(exact or found) == 1:
+        return (exact or found)[0]
+    if not found:
+        raise ConfigError("ID", wanted, "an incident's id, or its beginning (tocsin incidents --all lists them)")
+    several = ", ".join(str(one["verdict_id"]) for one in found[:_MAX_NAMED_COUNT])
+    raise ConfigError("ID", wanted, f"the beginning of one incident's id only; so begin {several}")
 
 
-def render_one(incident: Mapping[str, Any]) -> str:
-    """One incident as a block of lines."""
-    ranks = f"  rank {incident['ranks']}" if incident["ranks"] else ""
-    evidence = list(incident["evidence_list"])
-    more_count = len(evidence) - MAX_EVIDENCE_COUNT
-    shown = evidence[:MAX_EVIDENCE_COUNT] + ([f"… and {more_count} more: --json"] if more_count > 0 else [])
-    lines = [
-        plain(incident["summary"]),
-        *_field("what", f"{incident['what']} ({incident['state']})"),
-        *_field("since", f"{str(incident['since'])[:19]} UTC"),
-        *_field("machine", f"{incident['machine']}{ranks}"),
-        *_field("why", incident["why"]),
-        *_field("evidence", *shown),
-        *_field("confidence", f"{float(incident['confidence']):.0%}"),
-        *_field("action", f"{incident['action']}: {str(incident['reason']).replace('_', ' ')}"),
-        *_field("job", f"{incident['job']}, attempt {incident['attempt']}, cluster {incident['cluster']}"),
-        *_field("verdict", f"{incident['verdict_id']}, update {incident['update_number']}"),
-    ]
-    return "\n".join(lines)
+def known_jobs(data: Path, address: ClickHouseAddress | None) -> list[str]:
+    """The jobs of which the database, or a running engine, has heard.
+
+    Raises:
+        StoreError: the database cannot be read.
+        EngineError: an engine runs and does not answer.
+    """
+    with database(data, address) as ask:
+        found = {json.loads(line)["job_id"] for line in ask(_JOBS_QUERY, "JSONEachRow").splitlines()}
+    if address is None:
+        with contextlib.suppress(EngineAbsentError):  # the folder alone tells
+            found |= {job["job_id"] for job in ControlClient(control_socket(data)).call("status")["jobs"]}
+    return sorted(found)
 
 
-def _field(name: str, *values: str) -> list[str]:
-    """One labelled value, or several below each other."""
-    return [f"  {name if index == 0 else '':<11}{plain(value)}" for index, value in enumerate(values)]
+def check_job(job_id: str, known: Sequence[str]) -> None:
+    """Refuse a job of which nobody has heard: that nothing is wrong in it would be no answer.
+
+    Raises:
+        ConfigError: it is unknown.
+    """
+    if job_id in known:
+        return
+    near = difflib.get_close_matches(job_id, known, n=1)
+    named = ", ".join(known[:_MAX_NAMED_COUNT]) + (", …" if len(known) > _MAX_NAMED_COUNT else "")
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {named}" if known else "no job was ever heard of"
+    raise ConfigError("--job", job_id, f"a job that was heard of: {hint}")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tocsin.cli.database import add_clickhouse_argument, address_of
+from tocsin.cli.drill_mark import remove_drill_mark
 from tocsin.cli.identity import add_gate_arguments, gate_of, local_token, tls_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
 from tocsin.cli.main import EXIT_ERROR
@@ -98,6 +99,7 @@ def run(args: argparse.Namespace) -> int:
         make_private_folder(folder)
     except OSError as error:
         raise ConfigError("--data", str(folder), f"a folder that can be made ({error.strerror or error})") from error
+    remove_drill_mark(folder)
     gate = gate_of(args, folder)
     server = ServerConfig(gate=gate, tls=tls_of(args))
     store, writer = _database(folder, address)

@@ -6,9 +6,10 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
+from tocsin.cli.engine_reader import add_engine_arguments, reader_of
 from tocsin.cli.main import EXIT_ERROR
 from tocsin.cli.paths import add_data_argument, control_socket, data_folder
-from tocsin.cli.ticks import engine_ticks
+from tocsin.cli.ticks import engine_ticks, is_ticking
 from tocsin.pipeline.control import ANSWER_TIMEOUT_SECONDS, ControlClient
 from tocsin.schemas.printable import json_text, plain
 from tocsin.schemas.reasons import Reason
@@ -57,14 +58,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", nargs="?", help="job id (default: all jobs)")
     parser.add_argument("--json", action="store_true", help="the engine's answer as it is")
     add_data_argument(parser)
+    add_engine_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Ask the running engine and print."""
-    data = data_folder(args.data)
-    ticks = engine_ticks(data, "status")
-    client = ControlClient(control_socket(data), ANSWER_TIMEOUT_SECONDS if ticks else _STANDING_SECONDS)
-    answer = client.call("status", **({"job_id": args.job} if args.job else {}))
+    asked = {"job_id": args.job} if args.job else {}
+    reader = reader_of(args)
+    if reader is not None:
+        answer = reader.call("status", **asked)
+        ticks = is_ticking(answer, "status")
+    else:
+        data = data_folder(args.data)
+        ticks = engine_ticks(data, "status")
+        client = ControlClient(control_socket(data), ANSWER_TIMEOUT_SECONDS if ticks else _STANDING_SECONDS)
+        answer = client.call("status", **asked)
     if args.json:
         print(json_text(answer, indent=2))
         return 0 if ticks else EXIT_ERROR
@@ -127,6 +135,8 @@ def _print_models(answer: dict[str, Any]) -> None:
 def describe(job: dict[str, Any], connected: list[str]) -> list[str]:
     """The lines for one job."""
     hosts, ranks = job["hosts"], job["ranks"]
+    if job.get("superseded"):  # its steps and hosts are history; the later attempt's are shown
+        return [f"job {job['job_id']} (cluster {job['cluster']}, attempt {job['attempt']}), over: a later attempt runs"]
     stepping = [rank for rank, facts in ranks.items() if facts["steps_per_second"] > 0]
     lines = [
         f"job {job['job_id']} (cluster {job['cluster']}, attempt {job['attempt']})"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from tocsin.cli.drill_mark import has_drill_mark
 from tocsin.cli.paths import control_socket
 from tocsin.pipeline.control import OLD_TICK_SECONDS, ControlClient, EngineAbsentError, EngineRefusedError
 from tocsin.schemas.printable import plain
@@ -33,9 +36,40 @@ def engine_ticks(data: Path, command: str) -> bool:
         if error.reason == "unknown_command":  # an engine of an older version cannot tell
             return True
         raise
+    return is_ticking(answer, command)
+
+
+def is_ticking(answer: Mapping[str, Any], command: str) -> bool:
+    """Whether an engine's answer to ``health`` shows that it judges; where it does not, that is said on stderr."""
     age_seconds = float(answer["tick_age_seconds"])
     if age_seconds <= OLD_TICK_SECONDS:
         return True
     text = f"the engine's newest tick is {age_seconds:.0f} s old: it judges nothing now ({answer['live']})"
     print(plain(f"tocsin {command}: {text}; see its log, and start it anew"), file=sys.stderr)
     return False
+
+
+def engine_judges(data: Path, command: str) -> bool:
+    """Whether an engine judges what a data folder holds; where none does, that is said on stderr.
+
+    The folder of a drill that ended in order is as it should be: nothing is left to judge there.
+
+    Args:
+        data: the data folder.
+        command: who asks, for the message.
+
+    Raises:
+        EngineError: an engine runs and does not answer.
+    """
+    try:
+        ControlClient(control_socket(data), _ANSWER_SECONDS).call("ping")
+    except EngineAbsentError:
+        if has_drill_mark(data):
+            return True
+        text = f"no engine runs with the data folder {data}: nothing is judged now, and what is shown may be old"
+        print(
+            plain(f"tocsin {command}: {text}; start one (tocsin serve), or ask another folder (--data)"),
+            file=sys.stderr,
+        )
+        return False
+    return engine_ticks(data, command)

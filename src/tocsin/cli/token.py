@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listed = verbs.add_parser("list", help="all of them, without secrets")
     revoked = verbs.add_parser("revoke", help="make a key count no more; who is connected with it is cut off")
     for verb in (issued, rotated):
-        verb.add_argument("name", metavar="HOST", help="the host's name as its agent says it (--host)")
+        verb.add_argument("name", metavar="HOST", help="the host's name as its agent says it (--host), or a reader's")
         verb.add_argument("--role", type=_role, default=Role.AGENT, help=f"one of {' '.join(Role)} (default: agent)")
         text = "where the host's own file goes, 0600 (default: standard output)"
         verb.add_argument("--out", metavar="FILE", type=Path, help=text)

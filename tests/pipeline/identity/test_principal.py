@@ -39,4 +39,4 @@ def test_what_each_role_may_say(role: Role, own: str, foreign: str, scheduled: s
     principal = Principal("n0", role)
     said = (EVENT, replace(EVENT, host="n5"), SCHEDULED, withdrawal("peers", 1))
     assert [_reason(principal, record) for record in said] == [own, foreign, scheduled, model]
-    assert _reason(principal, Tick(1)) == ""
+    assert _reason(principal, Tick(1)) == (Why.ROLE_REFUSED if role in {Role.READER, Role.EXECUTOR} else "")

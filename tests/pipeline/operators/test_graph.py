@@ -39,6 +39,34 @@ def status(host: str, ts_ns: int = T0) -> HostStatus:
     return HostStatus(JOB, host, ts_ns, 0, 0, (), hook_present=False, dropped_count=0, spooled_count=0)
 
 
+def steps(rank: int, *rows: tuple[int, int]) -> StepBatch:
+    """Steps of a rank: each its number, and the second in which it ended."""
+    made = tuple(StepRecord(T0 + second * NS_PER_SECOND, rank, step, 0.5) for step, second in rows)
+    return StepBatch(JOB, "a", made[-1].ts_ns, made)
+
+
+class TestNewestStep:
+    def test_it_is_the_greatest_of_a_run(self) -> None:
+        graph = JobGraph()
+        graph.take([steps(0, (40, 1), (41, 2)), steps(1, (40, 1), (41, 2), (42, 3))])
+
+        assert graph.max_step == 42
+
+    def test_a_run_that_begins_anew_has_its_own(self) -> None:
+        graph = JobGraph()
+        graph.take([steps(0, (5000, 1)), steps(1, (5000, 1))])
+        graph.take([steps(0, (0, 30), (1, 31))])
+        graph.take([steps(1, (5001, 29))])  # late, of the run before
+
+        assert graph.max_step == 1
+
+    def test_a_rank_that_is_one_step_behind_changes_nothing(self) -> None:
+        graph = JobGraph()
+        graph.take([steps(0, (5, 1), (6, 2), (7, 3)), steps(1, (5, 1), (6, 2))])
+
+        assert graph.max_step == 7
+
+
 class TestBeat:
     @pytest.mark.parametrize("tick_ns", [NS_PER_SECOND // 10, NS_PER_SECOND, 5 * NS_PER_SECOND, 60 * NS_PER_SECOND])
     def test_frames_tell_how_often_a_host_speaks(self, tick_ns: int) -> None:

@@ -52,7 +52,7 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def incidents(store: SqlStore) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in store.query(incidents_query(), "JSONEachRow").splitlines()]
+    return [json.loads(line) for line in store.query(incidents_query(everything=True), "JSONEachRow").splitlines()]
 
 
 def test_no_hostile_query_runs_and_nobody_notices_any(store: SqlStore, tmp_path: Path) -> None:
@@ -208,7 +208,9 @@ def test_cleaning_changes_no_printable_text(texts: list[str]) -> None:
 def test_the_query_of_incidents_is_known_whatever_the_job() -> None:
     for job in (None, "j1", "it's", "x') OR 1 --", "\udc80"):
         for everything in (True, False):
-            assert is_incidents_query(incidents_query(everything=everything, job_id=job))
+            for prefix in (None, "a1", "' OR 1 --"):
+                query = incidents_query(everything=everything, job_id=job, id_prefix=prefix)
+                assert is_incidents_query(query)
     assert not is_incidents_query(incidents_query() + " OFFSET 1")
 
 

@@ -10,10 +10,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from tocsin.cli import incidents
+from tocsin.cli import incident_text, incidents
 from tocsin.cli.database import database
 from tocsin.cli.drill import report
 from tocsin.cli.drill.faults import KINDS
@@ -26,7 +27,7 @@ from tocsin.cli.drill.runner import DrillGround
 from tocsin.schemas.errors import TocsinError
 
 _DEFAULT_KIND = "freeze"
-_QUERY = "SELECT what, since, machine, why, action FROM tocsin.incidents_all"
+_QUERY = "SELECT what, since, machine, why FROM tocsin.incidents_all"
 _STATUS_SECONDS = 0.5
 _PLAIN_RATES_SECONDS = 3.0
 
@@ -121,12 +122,17 @@ def _display(*, plain: bool) -> Iterator[DemoDisplay]:
 
 
 def _rows(data: Path) -> str:
-    """What the user sees when repeating the two commands."""
+    """What the user sees when repeating the commands."""
     with database(data) as ask:
         table = ask(_QUERY, "PrettyCompactNoEscapes").decode()
-    shown = incidents.render(incidents.fetch(data, everything=True), everything=True)
-    commands = _command("incidents", data, "--all"), _command("sql", data, f'"{_QUERY}"')
-    return f"$ {commands[0]}\n{shown}\n\n$ {commands[1]}\n{table}"
+    found, now = incidents.fetch(data, everything=True), datetime.now(UTC)
+    said = [(_command("incidents", data, "--all"), incident_text.render(found, now, everything=True))]
+    said += [  # the first in full
+        (_command("incidents", data, f"show {one['verdict_id']}"), incident_text.render_one(one, now))
+        for one in found[-1:]
+    ]
+    said.append((_command("sql", data, f'"{_QUERY}"'), table))
+    return "\n\n".join(f"$ {command}\n{answer}" for command, answer in said)
 
 
 def _command(name: str, data: Path, argument: str) -> str:

@@ -19,6 +19,7 @@ from tocsin.cli.drill.processes import ProcessGroup
 from tocsin.cli.drill.recording import DrillRecording
 from tocsin.cli.drill.result import Result
 from tocsin.cli.drill.strike import Strike
+from tocsin.cli.drill_mark import leave_drill_mark
 
 _START_SECONDS = 90.0
 _STALL_SECONDS = 60.0
@@ -89,8 +90,10 @@ class DrillGround:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave no process behind."""
+        """Leave no process behind, and say in the data folder that the drill ended in order, if it did."""
         self.processes.close()
+        if error is None and self.engine.data_folder.is_dir():
+            leave_drill_mark(self.engine.data_folder)
 
     def run(self, plan: Plan) -> Result:
         """Carry out one drill.

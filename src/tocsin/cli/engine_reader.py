@@ -1,0 +1,174 @@
+"""Asks an engine over the network, as a reader: who may ask, and sends no records. docs/interfaces.md, section 2."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from tocsin import __version__
+from tocsin.cli.identity import signer_of
+from tocsin.collectors.link import LENGTH, MAX_FRAME_BYTES, control_frame, parse_control
+from tocsin.collectors.sign_in import TCP, TLS, UNIX, SignIn, TokenSearch
+from tocsin.pipeline.control import EngineAbsentError, EngineRefusedError
+from tocsin.schemas.address import split_address
+from tocsin.schemas.credentials import ANY_NAME, Credential, Role
+from tocsin.schemas.errors import ConfigError, EngineError, IdentityError
+from tocsin.schemas.reasons import IdentityRefusal
+from tocsin.schemas.tls import TlsFiles
+
+_ANSWER_SECONDS: Final = 120.0
+_CONNECT_SECONDS: Final = 10.0
+
+Message = dict[str, Any]
+
+
+def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare how an engine on another machine is asked."""
+    group = parser.add_argument_group("an engine on another machine (docs/identity.md)")
+    text = "where agents connect to the engine: HOST:PORT, or unix:PATH"
+    group.add_argument("--engine", metavar="ADDRESS", default="", help=text)
+    text = "credential of role reader (tocsin token issue NAME --role reader) [env: TOCSIN_TOKEN_FILE]"
+    group.add_argument("--token-file", metavar="FILE", default=os.environ.get("TOCSIN_TOKEN_FILE", ""), help=text)
+    text = "PEM: speak TLS to an engine whose certificate is of these authorities [env: TOCSIN_TLS_CA]"
+    group.add_argument("--tls-ca", metavar="FILE", default=os.environ.get("TOCSIN_TLS_CA", ""), help=text)
+    text = "PEM: our certificate with its key, where the engine asks for one [env: TOCSIN_TLS_CERT]"
+    group.add_argument("--tls-cert", metavar="FILE", default=os.environ.get("TOCSIN_TLS_CERT", ""), help=text)
+
+
+def reader_of(args: argparse.Namespace) -> EngineReader | None:
+    """Return the engine to ask over the network, None: none is named.
+
+    Raises:
+        ConfigError: another place to ask is named, too, or no credential.
+        CredentialError: the file cannot be used, or holds no reader's credential.
+    """
+    if not args.engine:
+        return None
+    for name in ("data", "clickhouse"):
+        if getattr(args, name, None):
+            raise ConfigError(f"--{name}", str(getattr(args, name)), "left out where --engine is given")
+    credential = signer_of(args, Role.READER)
+    if credential is None:
+        must = "the file of a reader's credential (tocsin token issue NAME --role reader), with --engine"
+        raise ConfigError("--token-file", "", must)
+    tls = TlsFiles(args.tls_cert, "", args.tls_ca) if args.tls_ca else None
+    return EngineReader(args.engine, args.token_file, credential, tls)
+
+
+class EngineReader:
+    """Asks an engine; each call is a connection of its own."""
+
+    def __init__(self, address: str, token_file: str, credential: Credential, tls: TlsFiles | None = None) -> None:
+        """Connect to nothing yet.
+
+        Args:
+            address: ``HOST:PORT`` or ``unix:PATH``.
+            token_file: where the credential is.
+            credential: the newest of a reader in it.
+            tls: how the engine's certificate is checked, None: no TLS.
+
+        Raises:
+            ConfigError: it is no address.
+        """
+        self._address = address
+        self._tls = tls
+        is_unix = address.startswith("unix:")
+        self._where = None if is_unix else split_address(address, "--engine")
+        self._transport = UNIX if is_unix else TCP if tls is None else TLS
+        self._search = TokenSearch(token_file, roles=(Role.READER,))
+        self._name = socket.gethostname() if credential.name == ANY_NAME else credential.name
+
+    def call(self, cmd: str, **args: object) -> Message:
+        """Ask once and return the answer.
+
+        Raises:
+            EngineAbsentError: nobody listens.
+            EngineRefusedError: the engine does not let us in, or refuses the question; ``reason`` is its own.
+            IdentityError: whoever answers does not prove to be the engine.
+            EngineError: it does not answer as agreed.
+        """
+        try:
+            with self._connected() as connection:
+                connection.settimeout(_ANSWER_SECONDS)
+                sign_in = self._sign_in(connection)
+                question = json.dumps({"t": "ask", "cmd": cmd, **args}).encode()
+                sealed = question + sign_in.tag(question)
+                connection.sendall(LENGTH.pack(len(sealed)) + sealed)
+                while (said := parse_control(sign_in.open(_frame(connection))))["t"] != "answer":
+                    if said["t"] == "refused":
+                        raise _refusal(said)
+        except TimeoutError as error:
+            raise EngineError(f"the engine on {self._address} did not answer in time") from error
+        except OSError as error:
+            raise EngineError(f"the engine on {self._address} broke off: {error.strerror or error}") from error
+        if said.get("ok") is not True:
+            raise EngineRefusedError(str(said.get("error", "")), str(said.get("reason", "engine")))
+        del said["t"]
+        return said
+
+    def _sign_in(self, connection: socket.socket) -> SignIn:
+        """Answer the challenge, and see that the engine's welcome proves that it knows the secret, too."""
+        hello = {"t": "hello", "host": self._name, "agent_version": __version__}
+        sign_in = SignIn(self._search, hello, self._transport)
+        challenge = parse_control(_frame(connection))
+        if challenge["t"] == "refused":
+            raise _refusal(challenge)
+        connection.sendall(control_frame(sign_in.answer(challenge, time.time_ns())))
+        frame = _frame(connection)
+        try:
+            welcome = parse_control(sign_in.open(frame))
+        except IdentityError:
+            # who is not let in is told so without a seal
+            if frame[:1] == b"{" and frame[-1:] == b"}" and (said := parse_control(frame))["t"] == "refused":
+                raise _refusal(said) from None
+            text = f"whoever answers on {self._address} does not know the secret of our key: nothing was asked"
+            raise IdentityError(IdentityRefusal.ENGINE_UNPROVEN, text) from None
+        if welcome["t"] != "welcome":
+            raise _refusal(welcome)
+        return sign_in
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[socket.socket]:
+        try:
+            if self._where is None:
+                plain_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                plain_socket.connect(self._address.removeprefix("unix:"))
+            else:
+                plain_socket = socket.create_connection(self._where, _CONNECT_SECONDS)
+        except OSError as error:
+            text = f"no engine can be reached on {self._address}: {error.strerror or error}"
+            raise EngineAbsentError(text) from error
+        with contextlib.ExitStack() as opened:
+            connection: socket.socket = opened.enter_context(plain_socket)
+            if self._tls is not None and self._where is not None:
+                context = self._tls.client_context()
+                connection = opened.enter_context(context.wrap_socket(connection, server_hostname=self._where[0]))
+            yield connection
+
+
+def _frame(connection: socket.socket) -> bytes:
+    (size,) = LENGTH.unpack(_exactly(connection, LENGTH.size))
+    if size > MAX_FRAME_BYTES:
+        raise EngineError(f"a message of {size} bytes, at most {MAX_FRAME_BYTES} were expected: is it an engine?")
+    return _exactly(connection, size)
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        part = connection.recv(min(count - len(data), 1 << 18))
+        if not part:
+            raise EngineError("the engine closed the connection without an answer: see its log")
+        data += part
+    return bytes(data)
+
+
+def _refusal(said: Message) -> EngineRefusedError:
+    reason = str(said.get("reason", "engine"))
+    return EngineRefusedError(f"the engine refuses us ({reason}): {said.get('message', '')}", reason)
