@@ -12,6 +12,11 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Self
 
+from tocsin.collectors._hook_places import may_speak_to
+
+Sockets = str | tuple[str, ...]
+"""Where the agent listens: one path, or several that are tried in this order."""
+
 TAIL_BYTES = 4096
 RETRY_SECONDS = 0.1
 PATIENCE_SECONDS = 2.0
@@ -94,7 +99,7 @@ def last_lines(data: bytes, limit_bytes: int = TAIL_BYTES) -> str:
 
 
 def send_exit(
-    agent_socket: str,
+    agent_sockets: Sockets,
     job: tuple[str, str, int],
     rank: int,
     pid: int,
@@ -106,7 +111,7 @@ def send_exit(
     It is tried again for ``PATIENCE_SECONDS``, as nobody else will say it.
 
     Args:
-        agent_socket: the agent's datagram socket.
+        agent_sockets: the agent's datagram socket, or several: the first at which somebody listens.
         job: ``(cluster, job_id, attempt)``.
         rank: global rank of the process.
         pid: its process id.
@@ -126,21 +131,27 @@ def send_exit(
         "stderr_tail": last_lines(stderr_tail.encode("utf-8", "replace")),
     }
     payload = json.dumps(message, ensure_ascii=False).encode()
-    return _deliver(payload, agent_socket)
+    return _deliver(payload, agent_sockets)
 
 
-def _deliver(payload: bytes, agent_socket: str) -> bool:
+def _deliver(payload: bytes, agent_sockets: Sockets) -> bool:
     deadline = time.monotonic() + PATIENCE_SECONDS
+    paths = (agent_sockets,) if isinstance(agent_sockets, str) else agent_sockets
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)
         while True:
-            try:
-                sender.sendto(payload, agent_socket)
-                return True
-            except OSError:
-                if time.monotonic() >= deadline:
-                    return False
-                time.sleep(RETRY_SECONDS)
+            for path in paths:
+                try:
+                    if may_speak_to(path):
+                        sender.sendto(payload, path)
+                        return True
+                except BlockingIOError:
+                    break  # it listens, and is behind: nobody else is told
+                except OSError:
+                    continue
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(RETRY_SECONDS)
 
 
 def exit_status(returncode: int) -> int:
@@ -197,7 +208,7 @@ def _owns_terminal() -> bool:
         return False
 
 
-def supervise(command: Sequence[str], agent_socket: str, job: tuple[str, str, int], rank: int) -> int:
+def supervise(command: Sequence[str], agent_sockets: Sockets, job: tuple[str, str, int], rank: int) -> int:
     """Run a command to its end, tell the agent, return a shell's exit status.
 
     Standard input and output are the command's own; its stderr passes through a pipe.
@@ -219,5 +230,5 @@ def supervise(command: Sequence[str], agent_socket: str, job: tuple[str, str, in
         returncode = child.wait()
         forwarder.forward_to(0)
         tail.join(DRAIN_SECONDS)
-        send_exit(agent_socket, job, rank, child.pid, returncode, tail.text())
+        send_exit(agent_sockets, job, rank, child.pid, returncode, tail.text())
     return exit_status(returncode)
