@@ -136,7 +136,22 @@ class JobTable:
                     holder = rank.holder
                     if is_family(holder, sender, self._processes) or self._may_report(holder, sender):
                         return datagram._replace(job=state.job, rank=rank.rank)
-        return None if body.of == "worker" or self._launched(datagram, body, sender) else datagram
+        if body.of == "worker":
+            return self._below(datagram, pid, sender)
+        return None if self._launched(datagram, body, sender) else datagram
+
+    def _below(self, datagram: Datagram, pid: int, sender: Sender) -> Datagram | None:
+        """Whose exit a worker's is that is no rank: a shell's is that of the one rank below it, if that is gone."""
+        found = [
+            (state.job, rank.rank)
+            for state in self.jobs.values()
+            for rank in state.ranks.values()
+            if rank.holder is not None
+            and pid in rank.holder.ancestors
+            and is_family(rank.holder, sender, self._processes)
+            and not still_runs(rank.holder, self._processes)
+        ]
+        return datagram._replace(job=found[0][0], rank=found[0][1]) if len(found) == 1 else None
 
     def _launched(self, datagram: Datagram, body: Exit, sender: Sender) -> bool:
         """Return whether a descendant of the process that ended is another rank than the one that it is said to be.

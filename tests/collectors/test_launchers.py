@@ -85,6 +85,20 @@ def test_a_workers_exit_is_its_ranks_and_that_of_an_unknown_process_nobodys(host
     assert list(host.core.jobs) == [("c", "j")]
 
 
+@pytest.mark.parametrize(("runs", "expected"), [(False, [2]), (True, [])])
+def test_a_workers_exit_is_that_of_the_one_rank_below_it(host: Bench, runs: bool, expected: list[int]) -> None:
+    """``torchrun --no-python bash run.sh``; what the shell's end says of a rank that still runs is nothing."""
+    bench = Bench()
+    bench.watcher.parents = {FIRST + 2: SHELL, SHELL: TORCHRUN, TORCHRUN: EXEC}
+    with bench.spoken_by(FIRST + 2):
+        bench.hello(2, pid=FIRST + 2)
+    bench.watcher.gone |= {SHELL} if runs else {SHELL, FIRST + 2}
+    with bench.spoken_by(EXEC):
+        bench.hook("exit", -1, OWN, pid=SHELL, code=137, of="worker")
+
+    assert [event.rank for event in events(bench.take(), "exit")] == expected
+
+
 def ends(text: str, alive: set[int] | None = None, cut: int = 10_000) -> list[tuple[int, int, int]]:
     """What is told of a stream that comes in pieces; each look at the clock is a second later."""
     told: list[tuple[int, int, int]] = []
