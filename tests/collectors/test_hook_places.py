@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.collectors.test_agent import ROOT
+from tocsin.cli.agent import _default_socket
 from tocsin.collectors import _hook_names, _hook_places, hook
 from tocsin.collectors._hook_places import agent_sockets, listening, may_speak_to, own_socket
 from tocsin.collectors._hook_sender import Sender
+from tocsin.schemas.errors import ConfigError
 
 
 @pytest.fixture
@@ -98,6 +100,33 @@ def test_senders_take_the_first_place_at_which_somebody_listens(places: Path, ho
         assert sender.send(b"x")
         assert agent.recv(10) == b"x"
     sender.close()
+
+
+def test_the_agent_says_where_hooks_look_before_they_look_at_it(
+    places: Path, home: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("TOCSIN_AGENT_SOCKET", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", home["XDG_RUNTIME_DIR"])
+    own = f"{places}/user/tocsin/agent.sock"
+
+    assert _default_socket() == own
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(_hook_places, "SYSTEM_FOLDER", str(places / "run"))
+    (places / "run").mkdir()
+    with bound(f"{places}/run/agent.sock"):
+        monkeypatch.setattr(_hook_places, "own_socket", lambda: own)  # root may write anywhere
+        assert _default_socket() == own
+    assert f"hooks look at {places}/run/agent.sock first" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_refused_is_said_by_the_agent(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TOCSIN_AGENT_SOCKET", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/nowhere")
+    (places / f"tocsin-{os.getuid()}").mkdir()
+    (places / f"tocsin-{os.getuid()}").chmod(0o777)
+
+    with pytest.raises(ConfigError, match=r"given with --socket: .* alone, with mode 0700"):
+        _default_socket()
 
 
 @pytest.mark.parametrize(("local_rank", "is_said"), [(0, True), (1, False), (None, True)])
