@@ -1,18 +1,19 @@
 """Whose process this is: job, attempt and rank, read from the environment.
 
-Standard library only, imports nothing of the project: it runs inside the training process.
+Standard library only: it runs inside the training process.
 """
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-DEFAULT_AGENT_SOCKET = "/run/tocsin/agent.sock"
+from tocsin.collectors._hook_names import job_name
+
 UNKNOWN = -1
 _REQUEUE_STRIDE = 1000  # a requeued Slurm job starts torchelastic's own count at 0 again
 
 _CLUSTER = ("TOCSIN_CLUSTER", "SLURM_CLUSTER_NAME")
-_JOB_ID = ("TOCSIN_JOB_ID", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID")
+_JOB_ID = ("TOCSIN_JOB_ID",)
 _RANK = ("TOCSIN_RANK", "RANK", "SLURM_PROCID")
 _WORLD_SIZE = ("TOCSIN_WORLD_SIZE", "WORLD_SIZE", "SLURM_NTASKS")
 _LOCAL_RANK = ("TOCSIN_LOCAL_RANK", "LOCAL_RANK", "SLURM_LOCALID")
@@ -53,19 +54,19 @@ class Identity:
         """``(cluster, job_id, attempt)``, as it travels in every datagram."""
         return (self.cluster, self.job_id, self.attempt)
 
+    @property
+    def is_first_here(self) -> bool:
+        """Whether it is the one of a host's ranks that speaks to people: local rank 0."""
+        return self.local_rank == 0 or (self.local_rank < 0 and self.rank == 0)
 
-def agent_socket(env: Mapping[str, str] = os.environ) -> str:
-    """Return the path of the agent's datagram socket."""
-    return env.get("TOCSIN_AGENT_SOCKET") or DEFAULT_AGENT_SOCKET
 
-
-def from_environment(env: Mapping[str, str] = os.environ) -> Identity:
+def from_environment(env: Mapping[str, str] = os.environ, script: str = "") -> Identity:
     """Read the identity; the first variable that is set and makes sense wins.
 
     ==========  ============================================================================
     cluster     TOCSIN_CLUSTER, SLURM_CLUSTER_NAME, "default"
-    job_id      TOCSIN_JOB_ID, SLURM_JOB_ID, TORCHELASTIC_RUN_ID (not its default "none"),
-                MASTER_ADDR:MASTER_PORT, "local"
+    job_id      TOCSIN_JOB_ID, else user-script-run: eight characters of TORCHELASTIC_RUN_ID (not its
+                default "none"), else SLURM_JOB_ID, else a hash of MASTER_ADDR:MASTER_PORT, "local"
     attempt     TOCSIN_ATTEMPT; else TORCHELASTIC_RESTART_COUNT + 1000 x SLURM_RESTART_COUNT when
                 both are there, whichever is there, 0
     rank        TOCSIN_RANK, RANK, SLURM_PROCID, 0 (torchrun's ranks win over those of srun, which
@@ -76,12 +77,16 @@ def from_environment(env: Mapping[str, str] = os.environ) -> Identity:
     gpu_uuid    TOCSIN_GPU_UUID, that entry if it is a UUID, unknown
     dp, pp, tp  TOCSIN_DP, TOCSIN_PP, TOCSIN_TP, unknown
     ==========  ============================================================================
+
+    Args:
+        env: the environment.
+        script: what runs, for the name of a job that has none; "" = this process's script.
     """
     local_rank = _number(env, _LOCAL_RANK, UNKNOWN)
     gpu, gpu_uuid = _visible_gpu(env, local_rank)
     return Identity(
         cluster=_text(env, _CLUSTER) or "default",
-        job_id=_text(env, _JOB_ID) or _rendezvous(env) or "local",
+        job_id=_text(env, _JOB_ID) or job_name(env, script),
         attempt=_attempt(env),
         rank=_number(env, _RANK, 0),
         world_size=_number(env, _WORLD_SIZE, UNKNOWN),
@@ -97,7 +102,7 @@ def from_environment(env: Mapping[str, str] = os.environ) -> Identity:
 def _text(env: Mapping[str, str], names: tuple[str, ...]) -> str:
     for name in names:
         value = env.get(name, "")
-        if value and not (name == "TORCHELASTIC_RUN_ID" and value == "none"):
+        if value:
             return value
     return ""
 
@@ -116,11 +121,6 @@ def _attempt(env: Mapping[str, str]) -> int:
     requeues = _number(env, ("SLURM_RESTART_COUNT",), UNKNOWN)
     both = requeues * _REQUEUE_STRIDE + restarts if min(restarts, requeues) >= 0 else max(restarts, requeues, 0)
     return _number(env, ("TOCSIN_ATTEMPT",), both)
-
-
-def _rendezvous(env: Mapping[str, str]) -> str:
-    address, port = env.get("MASTER_ADDR", ""), env.get("MASTER_PORT", "")
-    return f"{address}:{port}" if address and port else ""
 
 
 def _visible_gpu(env: Mapping[str, str], local_rank: int) -> tuple[int, str]:

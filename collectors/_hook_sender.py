@@ -8,6 +8,8 @@ import struct
 import tempfile
 import uuid
 
+from tocsin.collectors._hook_places import may_speak_to
+
 _CREDENTIALS = struct.Struct("3i")  # struct ucred of Linux: pid, uid, gid
 MAX_REQUEST_BYTES = 64 * 1024
 
@@ -23,10 +25,11 @@ class Sender:
         dropped_count: datagrams that did not leave.
     """
 
-    __slots__ = ("_path", "_socket", "connected", "dropped_count")
+    __slots__ = ("_paths", "_socket", "connected", "dropped_count")
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, *paths: str) -> None:
+        """Send to the first of the paths at which somebody listens."""
+        self._paths = paths
         self.connected = False
         self.dropped_count = 0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -34,12 +37,15 @@ class Sender:
 
     def connect(self) -> bool:
         """Look for the agent; True if it is there. Called by the hook's thread only, once a second."""
-        try:
-            self._socket.connect(self._path)
-        except OSError:
-            return False
-        self.connected = True
-        return True
+        for path in self._paths:
+            try:
+                if may_speak_to(path):
+                    self._socket.connect(path)
+                    self.connected = True
+                    return True
+            except OSError:
+                continue
+        return False
 
     def send(self, payload: bytes) -> bool:
         """Send one datagram from any thread; True if the agent's socket took it."""
@@ -71,16 +77,17 @@ class ReplySocket:
         path: the address to announce; "" = none.
     """
 
-    __slots__ = ("_agent_path", "_pid", "_socket", "path")
+    __slots__ = ("_agent_paths", "_pid", "_socket", "path")
 
-    def __init__(self, agent_path: str) -> None:
-        self._agent_path = agent_path
+    def __init__(self, *agent_paths: str) -> None:
+        self._agent_paths = agent_paths
         self._pid = os.getpid()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         name = f"tocsin-hook-{self._pid}-{uuid.uuid4().hex[:8]}.sock"
-        folders = (os.path.dirname(os.path.abspath(agent_path)), tempfile.gettempdir())
+        places = [os.path.dirname(os.path.abspath(path)) for path in agent_paths if may_speak_to(path)]
+        folders = (*places, tempfile.gettempdir())
         self.path = next((path for folder in folders if self._bind(path := os.path.join(folder, name))), "")
 
     def _bind(self, path: str) -> bool:
@@ -123,7 +130,10 @@ class ReplySocket:
     def _may_ask(self, uid: int) -> bool:
         if uid in (0, os.getuid()):
             return True
-        try:
-            return uid == os.stat(self._agent_path).st_uid
-        except OSError:
-            return False
+        for path in self._agent_paths:
+            try:
+                if may_speak_to(path) and uid == os.stat(path).st_uid:
+                    return True
+            except OSError:
+                continue
+        return False

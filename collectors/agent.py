@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tocsin.collectors.agent_metrics import families
+from tocsin.collectors.agent_metrics import families, socket_families
 from tocsin.collectors.api import Collector, Reading
 from tocsin.collectors.clock import Now, SteadyClock
 from tocsin.collectors.core import AgentCore, CoreConfig, Surroundings
@@ -35,6 +35,7 @@ from tocsin.schemas.validate import MAX_NAME_BYTES, check_name
 log = logging.getLogger(__name__)
 
 TURN_SECONDS: Final = 0.25
+SOCKET_LOOK_NS: Final = 1_000_000_000
 DATAGRAMS_A_TURN: Final = 256
 LAST_TURNS: Final = 64
 """At the end so many turns are read at most: a hook that never pauses must not hold the agent."""
@@ -135,6 +136,7 @@ class Agent:
         self._stopping = False
         self._turned_mono_ns = now.mono_ns
         self._socket = DatagramSocket(config.socket_path)
+        self._socket_looked_mono_ns = now.mono_ns
         self._pages = Pages(config.metrics_listen, self.families, self.health, self.ready)
 
     def run(self) -> None:
@@ -173,7 +175,8 @@ class Agent:
         reports = {runner.name: runner.report() for runner in self._runners}
         skipped = {runner.name: runner.skipped() for runner in self._runners}
         late_count = self.core.frames.late_count
-        return families(self.core.tally, dict(self._records), reports, self._sink.status(), late_count, skipped)
+        own = families(self.core.tally, dict(self._records), reports, self._sink.status(), late_count, skipped)
+        return own + socket_families(self._socket.renewed_count, is_reached=not self._socket.trouble)
 
     def health(self) -> tuple[bool, str]:
         """Return whether the agent does its work, for ``/healthz``. An engine that is away is no fault of it."""
@@ -185,10 +188,12 @@ class Agent:
         return True, "ok"
 
     def ready(self) -> tuple[bool, str]:
-        """Return whether it sees this host and is heard, for ``/readyz``: collectors, and the way to the engine."""
+        """Return whether it sees this host and is heard, for ``/readyz``: collectors, the hooks' socket, the engine."""
         failing = sorted(runner.name for runner in self._runners if not runner.report().ok)
         if failing:
             return False, f"collectors fail: {', '.join(failing)}"
+        if self._socket.trouble:
+            return False, f"hooks do not reach {self._socket.path}: {self._socket.trouble}"
         status = self._sink.status()
         if not status.is_connected:
             return False, f"no engine is connected, {status.spooled_count} records wait in the spool"
@@ -202,6 +207,9 @@ class Agent:
         now = self._read_clock()
         if self._socket.fileno() in ready:
             self._receive(now)
+        if now.mono_ns - self._socket_looked_mono_ns >= SOCKET_LOOK_NS:
+            self._socket_looked_mono_ns = now.mono_ns
+            self._keep_socket(now)
         said = self._sink.poll()
         readings = [self._readings.popleft() for _ in range(len(self._readings))]
         if said or self._unread.is_urgent or any(reading.events for _, reading in readings):
@@ -232,6 +240,22 @@ class Agent:
                 return False
             self._unread.put(received, now)
         return True
+
+    def _keep_socket(self, now: Now) -> None:
+        """Make the hooks' socket again where its file has vanished; what the old one took is received first."""
+        one = self._socket
+        if one.look():
+            one.trouble = ""
+            return
+        for _ in range(LAST_TURNS):
+            if not self._receive(now):
+                break
+        renewed_count, trouble = one.renewed_count, one.trouble
+        one.renew()
+        if one.renewed_count > renewed_count:
+            log.warning("the hooks' socket had vanished and was made again", extra={"socket": one.path})
+        elif one.trouble != trouble:
+            log.error("hooks do not reach this agent", extra={"socket": one.path, "error": one.trouble})
 
     def _catch_up(self) -> None:
         """Look into the datagrams that were received."""

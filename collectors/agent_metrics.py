@@ -70,6 +70,16 @@ def families(
     ]
 
 
+def socket_families(renewed_count: int, *, is_reached: bool) -> list[Family]:
+    """Return what there is to say about the socket of the hooks."""
+    reached = "0 while another has the place of the hooks' socket."
+    renewals = "Times it had vanished and was made again."
+    return [
+        _one("socket_reached", "gauge", reached, float(is_reached)),
+        _one("socket_renewals_total", "counter", renewals, renewed_count),
+    ]
+
+
 def _one(name: str, kind: str, text: str, value: float) -> Family:
     full_name = f"tocsin_agent_{name}"
     return Family(full_name, "counter" if kind == "counter" else "gauge", text, (Sample({}, value),))

@@ -146,7 +146,11 @@ class AgentCore:
         self.tally.datagrams[type(datagram.body).__name__] += 1
         body = datagram.body
         if isinstance(body, Exit):
-            datagram = self.table.whose_exit(datagram, body.pid, sender)
+            owned = self.table.whose_exit(datagram, body, sender)
+            if owned is None:
+                self.tally.datagrams["LauncherExit"] += 1
+                return
+            datagram = owned
         entry = self.table.enter(datagram, sender, now)
         if isinstance(entry, Refusal):
             self.dead_letter(*entry)

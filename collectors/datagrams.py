@@ -280,6 +280,7 @@ def _exit(fields: _Fields) -> Exit:
         code=fields.integer("code", -(2**31), 2**31 - 1),
         signal=fields.integer("signal", 0, 128, default=0),
         stderr_tail=fields.tail("stderr_tail", 4096),
+        of=fields.text("of", 32, default=""),
     )
 
 

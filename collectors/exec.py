@@ -8,13 +8,21 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Self
+
+from tocsin.collectors._hook_places import may_speak_to
+from tocsin.collectors.launcher_lines import WorkerEnds
+
+Sockets = str | tuple[str, ...]
+"""Where the agent listens: one path, or several that are tried in this order."""
 
 TAIL_BYTES = 4096
 RETRY_SECONDS = 0.1
 PATIENCE_SECONDS = 2.0
+WORKER_PATIENCE_SECONDS = 0.2
+"""The command's stderr waits meanwhile."""
 DRAIN_SECONDS = 2.0
 SIGNAL_EXIT_BASE = 128
 
@@ -37,13 +45,21 @@ class StderrTail:
         sink_fd: where to pass it on; None: nowhere. When the sink breaks, reading goes on, so that
             the writer never blocks.
         limit_bytes: how much to keep.
+        on_data: is called with all that was passed on.
     """
 
-    def __init__(self, source_fd: int, sink_fd: int | None, limit_bytes: int = TAIL_BYTES) -> None:
+    def __init__(
+        self,
+        source_fd: int,
+        sink_fd: int | None,
+        limit_bytes: int = TAIL_BYTES,
+        on_data: Callable[[bytes], None] = lambda _: None,
+    ) -> None:
         self._source_fd = source_fd
         self._sink_fd = sink_fd
         self._limit_bytes = limit_bytes
         self._kept = b""
+        self._on_data = on_data
         self._thread = threading.Thread(target=self._run, name="tocsin-stderr", daemon=True)
 
     def start(self) -> Self:
@@ -63,6 +79,7 @@ class StderrTail:
         while data := os.read(self._source_fd, 65536):
             self._kept = (self._kept + data)[-2 * self._limit_bytes :]
             self._pass_on(data)
+            self._on_data(data)
         os.close(self._source_fd)
 
     def _pass_on(self, data: bytes) -> None:
@@ -94,7 +111,7 @@ def last_lines(data: bytes, limit_bytes: int = TAIL_BYTES) -> str:
 
 
 def send_exit(
-    agent_socket: str,
+    agent_sockets: Sockets,
     job: tuple[str, str, int],
     rank: int,
     pid: int,
@@ -106,7 +123,7 @@ def send_exit(
     It is tried again for ``PATIENCE_SECONDS``, as nobody else will say it.
 
     Args:
-        agent_socket: the agent's datagram socket.
+        agent_sockets: the agent's datagram socket, or several: the first at which somebody listens.
         job: ``(cluster, job_id, attempt)``.
         rank: global rank of the process.
         pid: its process id.
@@ -114,7 +131,28 @@ def send_exit(
             and, as shells do, as ``code`` 128 + signal: 0 means success and nothing else does.
         stderr_tail: its last lines.
     """
-    message = {
+    message = _exit_message(job, rank, pid, returncode)
+    message["stderr_tail"] = last_lines(stderr_tail.encode("utf-8", "replace"))
+    return _deliver(message, agent_sockets, PATIENCE_SECONDS)
+
+
+def send_worker_exit(agent_sockets: Sockets, job: tuple[str, str, int], pid: int, returncode: int, ts_ns: int) -> bool:
+    """Tell the agent how a launcher's worker ended: the agent knows which rank the process was, or that it was none.
+
+    Args:
+        agent_sockets: as in ``send_exit``.
+        job: the launcher's, as far as its environment tells.
+        pid: the worker.
+        returncode: as in ``send_exit``.
+        ts_ns: when it ended.
+    """
+    message = _exit_message(job, -1, pid, returncode)
+    message.update(ts=ts_ns, of="worker")
+    return _deliver(message, agent_sockets, WORKER_PATIENCE_SECONDS)
+
+
+def _exit_message(job: tuple[str, str, int], rank: int, pid: int, returncode: int) -> dict[str, object]:
+    return {
         "v": 1,
         "t": "exit",
         "job": job,
@@ -123,24 +161,28 @@ def send_exit(
         "pid": pid,
         "code": exit_status(returncode),
         "signal": max(-returncode, 0),
-        "stderr_tail": last_lines(stderr_tail.encode("utf-8", "replace")),
     }
+
+
+def _deliver(message: dict[str, object], agent_sockets: Sockets, patience_seconds: float) -> bool:
     payload = json.dumps(message, ensure_ascii=False).encode()
-    return _deliver(payload, agent_socket)
-
-
-def _deliver(payload: bytes, agent_socket: str) -> bool:
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + patience_seconds
+    paths = (agent_sockets,) if isinstance(agent_sockets, str) else agent_sockets
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)
         while True:
-            try:
-                sender.sendto(payload, agent_socket)
-                return True
-            except OSError:
-                if time.monotonic() >= deadline:
-                    return False
-                time.sleep(RETRY_SECONDS)
+            for path in paths:
+                try:
+                    if may_speak_to(path):
+                        sender.sendto(payload, path)
+                        return True
+                except BlockingIOError:
+                    break  # it listens, and is behind: nobody else is told
+                except OSError:
+                    continue
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(RETRY_SECONDS)
 
 
 def exit_status(returncode: int) -> int:
@@ -197,10 +239,11 @@ def _owns_terminal() -> bool:
         return False
 
 
-def supervise(command: Sequence[str], agent_socket: str, job: tuple[str, str, int], rank: int) -> int:
+def supervise(command: Sequence[str], agent_sockets: Sockets, job: tuple[str, str, int], rank: int) -> int:
     """Run a command to its end, tell the agent, return a shell's exit status.
 
-    Standard input and output are the command's own; its stderr passes through a pipe.
+    Standard input and output are the command's own; its stderr passes through a pipe. Where the command is torchrun,
+    the ends of its workers are told as it tells them.
 
     Raises:
         OSError: when the command cannot be started (not found, not executable).
@@ -214,10 +257,14 @@ def supervise(command: Sequence[str], agent_socket: str, job: tuple[str, str, in
             raise
         finally:
             os.close(write_fd)
-        tail = StderrTail(read_fd, 2).start()
+        ends = WorkerEnds(lambda pid, code, ts_ns: send_worker_exit(agent_sockets, job, pid, code, ts_ns))
+        tail = StderrTail(read_fd, 2, on_data=ends.feed).start()
         forwarder.forward_to(child.pid)
         returncode = child.wait()
         forwarder.forward_to(0)
         tail.join(DRAIN_SECONDS)
-        send_exit(agent_socket, job, rank, child.pid, returncode, tail.text())
+        ends.close()
+        message = _exit_message(job, rank, child.pid, returncode)
+        message.update(of="command", stderr_tail=tail.text())
+        _deliver(message, agent_sockets, PATIENCE_SECONDS)
     return exit_status(returncode)

@@ -30,10 +30,11 @@ import os
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
-from tocsin.collectors import _hook_identity
+from tocsin.collectors import _hook_identity, _hook_places
 from tocsin.collectors._hook_attach import BackwardPatch, TimedLoader, attach_model, attach_optimizer
 from tocsin.collectors._hook_collectives import CollectiveTracker
 from tocsin.collectors._hook_identity import Identity
@@ -62,6 +63,7 @@ class Hook:
     __slots__ = (
         "_backward",
         "_handles",
+        "_paths",
         "_phases",
         "_pid",
         "_reply",
@@ -71,20 +73,26 @@ class Hook:
         "tracker",
     )
 
-    def __init__(self, identity: Identity, agent_socket: str) -> None:
-        self.recorder = Recorder(identity, Sender(agent_socket))
+    def __init__(self, identity: Identity, *agent_sockets: str) -> None:
+        self.recorder = Recorder(identity, Sender(*agent_sockets))
+        self._paths = agent_sockets
         self.tracker = CollectiveTracker(self.recorder)
         self._backward = BackwardPatch(self.recorder)
         self._handles: list[Any] = []
         self._phases = self.recorder.phases
         self._pid = os.getpid()
-        self._reply = ReplySocket(agent_socket)
+        self._reply = ReplySocket(*agent_sockets)
         self._reporter = Reporter(self.recorder, self.tracker, self._reply)
         self._step = Step(self.recorder)
 
     def start(self) -> None:
-        """Greet the agent and start the thread."""
+        """Greet the agent and start the thread; the first rank of a host says so where no agent listens."""
         self._reporter.start()
+        if not self.recorder.sender.connected and self.recorder.identity.is_first_here:
+            try:
+                warnings.warn(f"tocsin: {_hook_places.no_agent(self._paths)}", RuntimeWarning, stacklevel=4)
+            except RuntimeWarning:  # warnings are errors here: training goes on all the same
+                pass
 
     def step(self, number: int | None = None) -> Step:
         """See the module's ``step``."""
@@ -180,7 +188,7 @@ def init(
     identity = dataclasses.replace(
         _hook_identity.from_environment(), **{key: value for key, value in given.items() if value is not None}
     )
-    return _start(identity, agent_socket or _hook_identity.agent_socket())
+    return _start(identity, *((agent_socket,) if agent_socket else _hook_places.agent_sockets()))
 
 
 def step(n: int | None = None) -> Step:
@@ -251,13 +259,13 @@ def _training_hook() -> Hook:
 
 
 def _default_hook() -> Hook:
-    return _start(_hook_identity.from_environment(), _hook_identity.agent_socket())
+    return _start(_hook_identity.from_environment(), *_hook_places.agent_sockets())
 
 
-def _start(identity: Identity, agent_socket: str) -> Hook:
+def _start(identity: Identity, *agent_sockets: str) -> Hook:
     global _hook  # noqa: PLW0603  # one hook a process: the script has no object to pass around
     close()
-    _hook = Hook(identity, agent_socket)
+    _hook = Hook(identity, *agent_sockets)
     if os.environ.get("TOCSIN_HOOK", "").strip().lower() in OFF_WORDS or _is_loader_worker():
         _hook.abandon()
     else:

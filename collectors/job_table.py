@@ -124,15 +124,47 @@ class JobTable:
             return self._bind_anew(state, rank.rank, sender)
         return None
 
-    def whose_exit(self, datagram: Datagram, pid: int, sender: Sender) -> Datagram:
-        """Whose exit it is: a supervisor knows the environment only, the process itself may have named its job."""
+    def whose_exit(self, datagram: Datagram, body: Exit, sender: Sender) -> Datagram | None:
+        """Whose exit it is: a supervisor knows the environment only, the process itself may have named its job.
+
+        None: no rank's. It is that of a launcher, or of a worker that no rank is known to be.
+        """
+        pid = body.pid
         for state in self.jobs.values():
             for rank in state.ranks.values():
                 if pid > 0 and rank.hello is not None and rank.holder is not None and pid in (rank.pid, rank.hello.pid):
                     holder = rank.holder
                     if is_family(holder, sender, self._processes) or self._may_report(holder, sender):
                         return datagram._replace(job=state.job, rank=rank.rank)
-        return datagram
+        if body.of == "worker":
+            return self._below(datagram, pid, sender)
+        return None if self._launched(datagram, body, sender) else datagram
+
+    def _below(self, datagram: Datagram, pid: int, sender: Sender) -> Datagram | None:
+        """Whose exit a worker's is that is no rank: a shell's is that of the one rank below it, if that is gone."""
+        found = [
+            (state.job, rank.rank)
+            for state in self.jobs.values()
+            for rank in state.ranks.values()
+            if rank.holder is not None
+            and pid in rank.holder.ancestors
+            and is_family(rank.holder, sender, self._processes)
+            and not still_runs(rank.holder, self._processes)
+        ]
+        return datagram._replace(job=found[0][0], rank=found[0][1]) if len(found) == 1 else None
+
+    def _launched(self, datagram: Datagram, body: Exit, sender: Sender) -> bool:
+        """Return whether a descendant of the process that ended is another rank than the one that it is said to be.
+
+        The child of a supervisor that has one only is known by the supervisor too: it may have another id for us.
+        """
+        said = (datagram.job.cluster, datagram.job.job_id, datagram.rank)
+        pids = {body.pid, sender.pid} - {0} if body.of == "command" else {body.pid} - {0}
+        return any(
+            rank.holder is not None and not pids.isdisjoint(rank.holder.ancestors) and (*name, number) != said
+            for name, state in self.jobs.items()
+            for number, rank in state.ranks.items()
+        )
 
     def forget(self, name: tuple[str, str]) -> None:
         """Forget a job."""

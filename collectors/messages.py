@@ -106,6 +106,8 @@ class Exit:
     code: int
     signal: int
     stderr_tail: str
+    of: str = ""
+    """"command": the sender's only child; "worker": one of a launcher's workers, whichever rank that is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -426,16 +426,6 @@ def test_a_socket_path_that_cannot_be_bound_is_said(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_old_agent_does_not_remove_its_successors_socket(tmp_path: Path) -> None:
-    old, new = DatagramSocket(str(tmp_path / "a")), DatagramSocket(str(tmp_path / "a"))
-    old.close()
-
-    assert (tmp_path / "a").exists()
-    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o666
-    new.close()
-    assert not (tmp_path / "a").exists()
-
-
 def test_the_agent_imports_nothing_heavy() -> None:
     code = (
         "import sys, tocsin.cli.agent, tocsin.collectors.agent, tocsin.collectors.socket_sink\n"

@@ -1,4 +1,7 @@
+import hashlib
 import json
+import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -10,29 +13,32 @@ from tocsin.collectors._hook_recorder import Recorder
 from tocsin.collectors._hook_sender import Sender
 from tocsin.collectors._hook_torch import FlightSampler, Group, comm_id_of, kind_of, op_name_of
 
+ME = pwd.getpwuid(os.getuid()).pw_name
+HASH = hashlib.sha256(b"h:1").hexdigest()[:8]
+
 
 @pytest.mark.parametrize(
     ("env", "job", "rank"),
     [
-        ({}, ("default", "local", 0), 0),
-        ({"MASTER_ADDR": "h", "MASTER_PORT": "1", "RANK": "4"}, ("default", "h:1", 0), 4),
+        ({}, ("default", f"{ME}-train-local", 0), 0),
+        ({"MASTER_ADDR": "h", "MASTER_PORT": "1", "RANK": "4"}, ("default", f"{ME}-train-{HASH}", 0), 4),
         (
             {"SLURM_JOB_ID": "77", "SLURM_PROCID": "1", "RANK": "9", "SLURM_CLUSTER_NAME": "c"},
-            ("c", "77", 0),
+            ("c", f"{ME}-train-77", 0),
             9,
         ),
-        ({"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "2"}, ("default", "local", 2), 0),
+        ({"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "2"}, ("default", f"{ME}-train-local", 2), 0),
         (
             {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1", "TORCHELASTIC_RESTART_COUNT": "2"},
-            ("default", "7", 1002),
+            ("default", f"{ME}-train-7", 1002),
             0,
         ),
         ({"TOCSIN_JOB_ID": "mine", "SLURM_JOB_ID": "7", "TOCSIN_ATTEMPT": "5"}, ("default", "mine", 5), 0),
-        ({"RANK": "abc", "SLURM_PROCID": "6"}, ("default", "local", 0), 6),
+        ({"RANK": "abc", "SLURM_PROCID": "6"}, ("default", f"{ME}-train-local", 0), 6),
     ],
 )
 def test_identity_by_precedence(env: dict[str, str], job: tuple[str, str, int], rank: int) -> None:
-    identity = from_environment(env)
+    identity = from_environment(env, "train")
 
     assert (identity.job, identity.rank) == (job, rank)
 

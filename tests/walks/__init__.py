@@ -1,1 +1,1 @@
-"""What a new user does first, played with real programs: torchrun, ``tocsin serve``, ``tocsin agent``, ``tocsin exec``."""
+"""What a new user does first, with real programs: torchrun, ``tocsin serve``, ``tocsin agent``, ``tocsin exec``."""

@@ -347,7 +347,7 @@ def _finding(graph: JobGraph, dead: dict[int, ExitFact], roots: Sequence[int], o
     evidence = [_evidence(graph, rank, dead[rank]) for rank in roots]
     if victims:
         first = min(dead[rank].ts_ns for rank in victims)
-        text = f"{len(victims)} other ranks exited afterwards, their last words name a lost peer"
+        text = f"{len(victims)} other ranks exited afterwards, {_why_victims([dead[rank] for rank in victims])}"
         evidence.append(Evidence("stop", events.EXIT, 1.0, first, max(dead[r].ts_ns for r in victims), text))
     told = {cause_of_words(_last_words(dead[rank].stderr_tail)) for rank in roots} - {""}
     by_words = len(told) == 1
@@ -369,6 +369,13 @@ def _says_why(fact: ExitFact) -> bool:
     """Whether a death is more than the end of a job that had lost its numbers: a signal, or words of anything else."""
     words = _last_words(fact.stderr_tail).strip()
     return bool(fact.signal) or (bool(words) and not _LOST_NUMBER.search(words))
+
+
+def _why_victims(facts: Sequence[ExitFact]) -> str:
+    asked_count = sum(map(_asked_for, facts))
+    if not asked_count:
+        return "their last words name a lost peer"
+    return "as they were asked to" if asked_count == len(facts) else "asked to, or their last words name a lost peer"
 
 
 def _together(graph: JobGraph, dead: dict[int, ExitFact], roots: Sequence[int], onset_ns: int) -> Finding:

@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from tocsin.collectors.sink import Sink
 
 DEFAULT_ENGINE = "127.0.0.1:4440"
-DEFAULT_SOCKET = "/run/tocsin/agent.sock"
 DEFAULT_METRICS_LISTEN = "127.0.0.1:9441"
 DEFAULT_SPOOL_BYTES = 64 * 1024 * 1024
 
@@ -41,7 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_peers(parser: argparse.ArgumentParser) -> None:
     """Declare who this agent is, and whom it speaks to."""
     _flag(parser, "--engine", "TOCSIN_ENGINE", DEFAULT_ENGINE, "where the engine is: unix:PATH or HOST:PORT")
-    _flag(parser, "--socket", "TOCSIN_AGENT_SOCKET", DEFAULT_SOCKET, "unix datagram socket of the hooks")
+    text = (
+        "unix datagram socket of the hooks (default: agent.sock in /run/tocsin where this user may write there, else in"
+    )
+    _flag(parser, "--socket", "TOCSIN_AGENT_SOCKET", "", f"{text} $XDG_RUNTIME_DIR/tocsin, else in /tmp/tocsin-UID)")
     text = "flight-recorder dumps of hooks are read below this folder only; '': none but those asked for"
     _flag(parser, "--dump-dir", "TOCSIN_DUMP_DIR", default_dump_folder(), text)
     _flag(parser, "--host", "TOCSIN_HOST", socket.gethostname(), "this machine's name")
@@ -111,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
     clock, wake = SteadyClock(system), Wakeup()
     core = CoreConfig(HostPlace(args.host, args.leaf, args.minipod), args.cluster, args.period_seconds)
     sink = _sink(args, clock, wake)
-    config = AgentConfig(core, args.socket, args.dump_dir, args.metrics_listen)
+    config = AgentConfig(core, args.socket or _default_socket(), args.dump_dir, args.metrics_listen)
     collectors = (*metric_collectors(args), *hardware_collectors(args), watcher)
     agent = Agent(config, Parts(sink, watcher, collectors), clock, wake)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -139,6 +142,27 @@ def _sink(args: argparse.Namespace, clock: SteadyClock, wake: Wakeup) -> Sink:
     config = KafkaSinkConfig(settings, args.host, args.topic_prefix, args.kafka_compression, split, tokens)
     config.check()
     return KafkaSink(config, spool(), clock, wake)
+
+
+def _default_socket() -> str:
+    """Return where hooks of this user look for an agent that this user may be.
+
+    Raises:
+        ConfigError: the folder is not this user's alone.
+    """
+    from tocsin.collectors._hook_places import agent_sockets, listening, own_socket
+    from tocsin.schemas.errors import ConfigError
+
+    try:
+        own = own_socket()
+    except OSError as error:
+        raise ConfigError("socket", "", f"given with --socket: {error}") from error
+    places = agent_sockets()
+    other = listening(places[: places.index(own)])
+    if other:
+        told = f"hooks look at {other} first, and an agent listens there: set TOCSIN_AGENT_SOCKET={own} for your job"
+        print(f"tocsin agent: {told}", file=sys.stderr, flush=True)
+    return own
 
 
 def config_of(args: argparse.Namespace) -> SinkConfig:

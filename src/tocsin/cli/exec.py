@@ -3,7 +3,9 @@
 import argparse
 import sys
 
-from tocsin.collectors._hook_identity import agent_socket, from_environment
+from tocsin.collectors._hook_identity import from_environment
+from tocsin.collectors._hook_names import script_of
+from tocsin.collectors._hook_places import agent_sockets, listening, no_agent
 from tocsin.collectors.exec import supervise
 
 COMMAND_NOT_FOUND = 127
@@ -20,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--agent-socket",
         metavar="PATH",
-        default=agent_socket(),
-        help="the agent's datagram socket (TOCSIN_AGENT_SOCKET; now %(default)s)",
+        default="",
+        help=f"the agent's datagram socket (TOCSIN_AGENT_SOCKET; now {', '.join(agent_sockets())})",
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, help="what to run")
 
@@ -32,9 +34,12 @@ def run(args: argparse.Namespace) -> int:
     if not command:
         print("tocsin exec: no command given: tocsin exec -- python train.py", file=sys.stderr)
         return 2
-    identity = from_environment()
+    identity = from_environment(script=script_of(command))
+    sockets = (args.agent_socket,) if args.agent_socket else agent_sockets()
+    if identity.is_first_here and not listening(sockets):
+        print(f"tocsin exec: {no_agent(sockets)}; {command[0]} is not watched until then", file=sys.stderr, flush=True)
     try:
-        return supervise(command, args.agent_socket, identity.job, identity.rank)
+        return supervise(command, sockets, identity.job, identity.rank)
     except OSError as error:
         print(f"tocsin exec: cannot run {command[0]}: {error.strerror}", file=sys.stderr)
         return COMMAND_NOT_FOUND if isinstance(error, FileNotFoundError) else COMMAND_NOT_STARTED

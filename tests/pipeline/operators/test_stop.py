@@ -63,6 +63,17 @@ def test_who_says_why_is_the_root_whatever_the_others_tell() -> None:
     assert _root((10.0, 3, 0, words), (10.2, 5, 6, TIMEOUT)) == ["n3"]
 
 
+@pytest.mark.parametrize("asked_second", [10.0, 10.3, 12.0])
+def test_whom_a_launcher_ended_because_another_one_died_is_a_victim(asked_second: float) -> None:
+    """torchrun sends SIGTERM to the other workers when one was killed."""
+    deaths = [(10.0, 3, 9, ""), *((asked_second, rank, 15, "") for rank in (0, 1, 2, 4, 5, 6)), (10.1, 7, 0, LOST)]
+    finding, _ = find_stop(_after(deaths), T0 + 30 * NS_PER_SECOND, StopConfig())
+
+    assert finding is not None
+    assert [suspect.component.name for suspect in finding.suspects] == ["n3"]
+    assert "7 other ranks exited afterwards, asked to, or their last words name a lost peer" in finding.evidence[1].text
+
+
 @pytest.mark.parametrize(("done_count", "expected"), [(0, ["n3"]), (1, ["n3"]), (4, Reason.ENDED_WITH_OTHERS)])
 def test_who_stumbles_as_all_clean_up_stopped_nobody(done_count: int, expected: list[str] | Reason) -> None:
     graph = _after([(10.0, 3, 0, "BrokenPipe in an atexit handler")])

@@ -1,0 +1,92 @@
+"""What torchrun says on stderr about the ends of its workers.
+
+Only a launcher knows how its workers ended. It asks the others to end when one has failed; whom it asked is no cause.
+Its lines are read as they pass::
+
+    ... Sending process 640 closing signal SIGTERM
+    ... failed (exitcode: -9) local_rank: 2 (pid: 641) of binary: /usr/bin/python
+      exitcode  : -15 (pid: 640)  (SIGTERM)
+"""
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+
+_LINES = re.compile(
+    rb"Sending process (?P<asked>\d{1,10}) closing signal "
+    rb"|failed \(exitcode: (?P<code>-?\d{1,10})\) local_rank: \d+ \(pid: (?P<failed>\d{1,10})\) of binary"
+    rb"|^ *exitcode *: (?P<listed_code>-?\d{1,10}) \(pid: (?P<listed>\d{1,10})\)",
+    re.MULTILINE,
+)
+_LONGEST_LINE = 1024
+
+Tell = Callable[[int, int, int], object]
+"""Takes process id, return code as ``subprocess`` gives it, and when it ended (Unix ns)."""
+
+
+class WorkerEnds:
+    """Reads a launcher's stderr, and tells each worker's end once.
+
+    Who failed ended before the first of the others was asked to: such an end is stamped with that moment. Whoever was
+    asked is told as ended by SIGTERM, when it is gone.
+    """
+
+    def __init__(
+        self,
+        tell: Tell,
+        is_gone: Callable[[int], bool] | None = None,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """Know of no worker; tests replace how processes and the time are looked at."""
+        self._tell = tell
+        self._is_gone = is_gone or _is_gone
+        self._now_ns = now_ns
+        self._rest = b""
+        self._asked: set[int] = set()
+        self._told: set[int] = set()
+        self._asked_ns = 0
+        self._has_failed = False
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the stream."""
+        text = self._rest + data
+        end = text.rfind(b"\n") + 1
+        self._rest = text[end:][-_LONGEST_LINE:]
+        for found in _LINES.finditer(text, 0, end):
+            if found["asked"]:
+                self._on_asked(int(found["asked"]))
+            else:
+                self._on_failed(int(found["failed"] or found["listed"]), int(found["code"] or found["listed_code"]))
+
+    def close(self) -> None:
+        """The launcher has ended: whoever was asked and is gone ended because of it."""
+        for pid in sorted(self._asked - self._told):
+            self._tell_once(pid, -signal.SIGTERM, self._now_ns())
+
+    def _on_asked(self, pid: int) -> None:
+        if not self._asked_ns or self._has_failed:  # the first, or the first after a restart of the workers
+            self._asked_ns, self._has_failed = self._now_ns(), False
+        self._asked.add(pid)
+
+    def _on_failed(self, pid: int, code: int) -> None:
+        if pid not in self._asked:
+            self._tell_once(pid, code, self._asked_ns or self._now_ns())
+        self._has_failed = True
+        self.close()
+
+    def _tell_once(self, pid: int, code: int, ts_ns: int) -> None:
+        if pid not in self._told and self._is_gone(pid):
+            self._told.add(pid)
+            self._tell(pid, code, ts_ns)
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        return False
+    return False
