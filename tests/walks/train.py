@@ -1,7 +1,7 @@
 """A small DDP job as a user writes it, with tocsin's two lines: ``train.py FOLDER``.
 
 The walk gives its orders by files in FOLDER: ``slow-RANK`` makes a rank's forward pass longer, ``nan-RANK`` spoils its
-next loss, ``end`` ends the job. Each rank writes its process id into ``pid-RANK``, rank 0 the newest step into ``step``.
+next losses, ``end`` ends the job. Each rank writes its process id into ``pid-RANK``, rank 0 its step into ``step``.
 """
 
 import os
