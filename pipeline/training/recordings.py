@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.pipeline.mapping import Mapper
-from tocsin.pipeline.recording.manifest import is_there
+from tocsin.pipeline.recording.manifest import is_there, no_folder
 from tocsin.pipeline.recording.notes import notes_of
 from tocsin.pipeline.recording.ops import read_with_ops
 from tocsin.pipeline.recording.score import machine_days_of
@@ -98,7 +98,7 @@ def recordings_under(paths: Iterable[Path]) -> list[Path]:
     found: dict[Path, None] = {}
     for path in paths:
         if not path.is_dir():
-            raise RecordingError(str(path), "no such folder")
+            raise RecordingError(str(path), no_folder(path))
         inside = [path] if is_there(path / _MANIFEST) else sorted(p for p in path.iterdir() if is_there(p / _MANIFEST))
         if not inside:
             text = f"neither a recording (it has no {_MANIFEST}) nor a folder that holds recordings"
