@@ -33,6 +33,15 @@ def plain(text: object, *, kept: str = "") -> str:
     return "".join(one if one in kept or not _is_hidden(one) else _escaped(one) for one in shown)
 
 
+def counted(count: int, noun: str) -> str:
+    """A number and what it counts.
+
+    >>> counted(1, "recording"), counted(2, "recording")
+    ('1 recording', '2 recordings')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def json_text(value: object, *, indent: int | None = None, default: Callable[[Any], object] | None = None) -> str:
     """A value as JSON in ASCII, without any control character but the line ends of ``indent``."""
     return json.dumps(value, indent=indent, default=default).replace("\x7f", "\\u007f")

@@ -177,7 +177,7 @@ def _claim(out: Path) -> None:
 def _folders(paths: Sequence[Path]) -> tuple[list[Path], list[Case]]:
     """The recordings that paths name, each once; and the paths that name none."""
     from tocsin.pipeline.backtest.summary import Case
-    from tocsin.pipeline.training.recordings import recordings_under
+    from tocsin.pipeline.recording.under import recordings_under
 
     found: dict[Path, None] = {}
     failed = []
