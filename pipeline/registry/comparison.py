@@ -175,6 +175,7 @@ def too_few(extent: Extent) -> list[Shortfall]:
     """Whether recordings are too few to tell: known before they are judged."""
     if extent.fault_count >= MIN_FAULT_COUNT and extent.machine_days >= MIN_MACHINE_DAYS:
         return []
-    text = f"{counted(extent.fault_count, 'fault')} and {extent.machine_days:.2f} machine-days: at least {MIN_FAULT_COUNT} faults and"
+    text = f"{counted(extent.fault_count, 'fault')} and {extent.machine_days:.2f} machine-days: at least"
+    text += f" {MIN_FAULT_COUNT} faults and"
     text += f" {MIN_MACHINE_DAYS:g} machine-day are needed to tell"
     return [Shortfall(PromotionRefusal.TOO_FEW_RECORDINGS, text)]

@@ -395,8 +395,8 @@ def test_too_few_recordings_are_refused_before_anything_is_judged(
     assert main(flags) == 1
     told = capsys.readouterr().out
 
-    assert "2 recordings, 0.03 machine-days" in told
-    assert "refused (too_few_recordings): 2 faults and 0.03 machine-days" in told
+    assert "2 recordings, 0.02 machine-days" in told
+    assert "refused (too_few_recordings): 2 faults and 0.02 machine-days" in told
     assert registry.promotion("peers") is None
 
 
