@@ -60,8 +60,8 @@ def read_folder(folder: Path) -> DumpFolder:
         ConfigError: no folder, no file whose name ends in a rank, or none that can be read.
     """
     if not folder.is_dir():
-        found = "it is a file" if folder.exists() else "it does not exist"
-        raise ConfigError("DIR", str(folder), f"a folder with Flight Recorder dumps; {found}")
+        what = "it is a file" if folder.exists() else "it does not exist"
+        raise ConfigError("DIR", str(folder), f"a folder with Flight Recorder dumps; {what}")
     files = _files_by_rank(folder)
     if not files:
         raise ConfigError("DIR", str(folder), "a folder with files whose names end in a rank; it has none")
