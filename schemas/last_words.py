@@ -28,13 +28,15 @@ _SAYINGS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
 )
 """(cause, what is said), the most telling first."""
 
-_TELLING: Final = re.compile(
-    r"mismatch\w*|out of memory|timed? ?out\b|connection (?:was )?(?:reset|closed|refused|aborted)"
-    r"|assert(?:ion)?\w* (?:failed|triggered)|segmentation fault|\bnan\b|no space left|permission denied"
-    r"|not found|no such file",
-    re.IGNORECASE,
+_TELLING: Final = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"(?:\w+ )?collectives? mismatch|mismatch between collectives|mismatch\w*|out of memory|no space left",
+        r"assert(?:ion)?\w* (?:failed|triggered)|segmentation fault|\bnan\b|permission denied|not found|no such file",
+        r"timed? ?out\b|connection (?:was )?(?:reset|closed|refused|aborted)",
+    )
 )
-"""What says why, where none of ``_SAYINGS`` is found."""
+"""What says why, where none of ``_SAYINGS`` is found, the most telling first."""
 SHOWN_CHARACTERS: Final = 200
 """Of one line of last words, in an evidence or a summary."""
 _LEAD_CHARACTERS: Final = 80
@@ -57,12 +59,14 @@ def telling_part(line: str, limit_characters: int = SHOWN_CHARACTERS) -> str:
     """
     if len(line) <= limit_characters:
         return line
-    found = [one for one in (*(pattern.search(line) for _, pattern in _SAYINGS), _TELLING.search(line)) if one]
+    patterns = (*(pattern for _, pattern in _SAYINGS), *_TELLING)
+    found = [one for pattern in patterns if (one := pattern.search(line))]
     if not found or found[0].end() <= limit_characters:
         return line[:limit_characters]
     head = line[: min(_LEAD_CHARACTERS, limit_characters // 2)]
     room = limit_characters - len(head) - len(_GAP)
-    begin = max(len(head), min(found[0].start() - room // 2, len(line) - room))
+    before = max(0, room - len(found[0][0])) // 2
+    begin = max(len(head), min(found[0].start() - before, len(line) - room))
     return head + _GAP + line[begin : begin + room]
 
 
