@@ -10,7 +10,7 @@ import pytest
 from tests.pipeline.backtest.kit import cpu_recording, fault
 from tocsin.models.documents import write_numbers
 from tocsin.pipeline.backtest import heats
-from tocsin.pipeline.backtest.detector_sets import OURS
+from tocsin.pipeline.backtest.detector_sets import OURS, runner_of
 from tocsin.pipeline.recording.writer import write_recording
 
 STEPS = [{"steps": write_numbers({"slow": {"min_strength_ratio": ratio}})} for ratio in (0.055, 0.1, 0.18)]
@@ -22,11 +22,10 @@ def test_models_of_a_detector_that_sees_nothing_are_judged_once(
 ) -> None:
     write_recording(tmp_path / "one", cpu_recording(faults=[fault("n2", 200, 500)]))
     asked: list[object] = []
-    real = heats.runner_of
 
     def counted(name: str, models: Any) -> Any:
         asked.append(models)
-        return real(name, models)
+        return runner_of(name, models)
 
     monkeypatch.setattr(heats, "runner_of", counted)
     same = heats.judge_one(heats.Heat(tmp_path / "one", OURS, tuple(STEPS)))
