@@ -21,6 +21,7 @@ from tocsin.collectors.api import Collector, Reading
 from tocsin.collectors.clock import Now, SteadyClock
 from tocsin.collectors.core import AgentCore, CoreConfig, Surroundings
 from tocsin.collectors.datagram_socket import DatagramSocket, Unread
+from tocsin.collectors.hook_sockets import HookSockets
 from tocsin.collectors.metrics_page import Pages
 from tocsin.collectors.owners import Sender
 from tocsin.collectors.probes import ProbeDesk
@@ -137,6 +138,7 @@ class Agent:
         self._turned_mono_ns = now.mono_ns
         self._socket = DatagramSocket(config.socket_path)
         self._socket_looked_mono_ns = now.mono_ns
+        self._hook_sockets = HookSockets(config.socket_path)
         self._pages = Pages(config.metrics_listen, self.families, self.health, self.ready)
 
     def run(self) -> None:
@@ -220,6 +222,7 @@ class Agent:
             now = self._on_engine(item, now)
         self._follow_engine_clock()
         self._desk.on_time(now)
+        self._hook_sockets.on_time(now.mono_ns)
         self.core.on_time(now, self._surroundings, self._catch_up)
         self._ship()
         self._turned_mono_ns = now.mono_ns

@@ -16,6 +16,7 @@ from typing import Any
 
 from tocsin.models.hang import GroupInfo, HangFinding, HangInput, OpState, RankState, analyse
 from tocsin.models.hang_waits import unheard_ranks
+from tocsin.pipeline.uncollected import without_the_uncollected
 from tocsin.schemas.errors import ConfigError, FieldError, SchemaError
 from tocsin.schemas.flight_recorder import (
     MAX_DUMP_BYTES,
@@ -59,7 +60,8 @@ def read_folder(folder: Path) -> DumpFolder:
         ConfigError: no folder, no file whose name ends in a rank, or none that can be read.
     """
     if not folder.is_dir():
-        raise ConfigError("DIR", str(folder), "a folder with Flight Recorder dumps; it does not exist")
+        what = "it is a file" if folder.exists() else "it does not exist"
+        raise ConfigError("DIR", str(folder), f"a folder with Flight Recorder dumps; {what}")
     files = _files_by_rank(folder)
     if not files:
         raise ConfigError("DIR", str(folder), "a folder with files whose names end in a rank; it has none")
@@ -134,7 +136,9 @@ def analyse_folder(folder: Path, world_size: int = 0) -> HangFinding:
     Raises:
         ConfigError: there is nothing to judge.
     """
-    return analyse_dumps(read_folder(folder), world_size)
+    content = read_folder(folder)
+    finding = analyse_dumps(content, world_size)
+    return without_the_uncollected(finding, len(set(content.dumps) | set(finding.missing_ranks)))
 
 
 def analyse_dumps(content: DumpFolder, world_size: int = 0, facts: Mapping[int, str] | None = None) -> HangFinding:

@@ -166,9 +166,10 @@ class StoreWriter:
     def _write(self, work: Write) -> None:
         if self._open_verdicts is not None:
             self._open_verdicts.opened(work.verdicts)
+        # Actions first: there is no transaction, and whoever sees an incident is to see what it proposes.
+        self._rows(self._store.write_actions, work.actions)
         self._rows(self._store.write_verdicts, work.verdicts)
         self._rows(self._store.write_evidence, work.evidence)
-        self._rows(self._store.write_actions, work.actions)
         self._rows(self._store.write_host_health, work.health)
         if self._open_verdicts is not None:
             self._open_verdicts.closed(work.verdicts)

@@ -33,6 +33,28 @@ def plain(text: object, *, kept: str = "") -> str:
     return "".join(one if one in kept or not _is_hidden(one) else _escaped(one) for one in shown)
 
 
+def counted(count: int, noun: str) -> str:
+    """A number and what it counts.
+
+    >>> counted(1, "recording"), counted(2, "recording")
+    ('1 recording', '2 recordings')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def readable(value: object) -> object:
+    """A value of JSON with its numbers rounded to six digits, whole numbers as they are: for figures, not for times.
+
+    >>> readable({"f1": 0.1 + 0.2, "at_ns": 1764000000000000001, "of": [1 / 3]})
+    {'f1': 0.3, 'at_ns': 1764000000000000001, 'of': [0.333333]}
+    """
+    if isinstance(value, dict):
+        return {key: readable(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [readable(one) for one in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
 def json_text(value: object, *, indent: int | None = None, default: Callable[[Any], object] | None = None) -> str:
     """A value as JSON in ASCII, without any control character but the line ends of ``indent``."""
     return json.dumps(value, indent=indent, default=default).replace("\x7f", "\\u007f")

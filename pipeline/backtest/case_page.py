@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from tocsin.pipeline.backtest.curves import Curves, Points, curves_of
+from tocsin.pipeline.backtest.curves import STEPS_PREFIX, Curves, Points, curves_of
 from tocsin.pipeline.backtest.markup import marked, page, since, table, text, utc
 from tocsin.pipeline.backtest.plots import STYLE, Mark, Scene, Span, plot
 from tocsin.pipeline.backtest.trial import Told, Trial, fault_name
@@ -61,7 +61,7 @@ def _scene(recording: Recording, trial: Trial) -> Scene:
 
 
 def _sorted(curves: Iterator[Curves], trial: Trial) -> Iterator[Curves]:
-    """What convicted somebody comes first."""
+    """What convicted somebody comes first, then how far the steps are and where their time goes: hangs, slow ranks."""
     told = {metric for one in trial.told for accusation in one.accusations for metric in accusation.metrics}
     rest = []
     for one in curves:
@@ -69,7 +69,7 @@ def _sorted(curves: Iterator[Curves], trial: Trial) -> Iterator[Curves]:
             yield one
         else:
             rest.append(one)
-    yield from rest
+    yield from sorted(rest, key=lambda one: not one.metric.startswith(STEPS_PREFIX))
 
 
 def _names(names: Sequence[str], most: int = 3) -> str:

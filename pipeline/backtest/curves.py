@@ -27,7 +27,10 @@ _POINTS_A_PLOT = 6400
 """All lines of a plot together: a page of 20 metrics stays below a megabyte."""
 _LEAST_TICKS = 2
 """Samples of a machine jitter: a point of one tick would hold none here and two there."""
-_STEP_COLUMNS = ("duration_seconds", "communication_seconds", "data_seconds")
+STEPS_PREFIX = "steps."
+_PHASES = ("data", "forward", "backward", "optimizer", "communication")
+_STEP_COLUMNS = ("step", "duration_seconds", *(f"{phase}_seconds" for phase in _PHASES))
+"""``step``: how far a machine is; where it hangs the line ends, and who stands behind lies below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,7 @@ def _of_steps(recording: Recording, points: Points) -> Iterator[Curves]:
             rows = np.flatnonzero(inside & np.isfinite(values))
             if rows.size:
                 means = _means(values[rows], host[rows], place[rows], (len(names), points.count))
-                yield _sorted(f"steps.{name}", tuple(names), means, {})
+                yield _sorted(f"{STEPS_PREFIX}{name}", tuple(names), means, {})
 
 
 def _places(ts_ns: NDArray[np.int64], points: Points) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

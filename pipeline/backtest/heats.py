@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from tocsin.pipeline.backtest.detector_sets import runner_of
 from tocsin.pipeline.mapping import Mapper, Told, for_each
 from tocsin.pipeline.recording.ops import read_with_ops
 from tocsin.pipeline.recording.score import FolderScore, Score, add_up, machine_days_of, score_lines
+from tocsin.pipeline.recording.tables import Recording
 from tocsin.schemas.errors import RecordingError, TocsinError
 
 Models = Mapping[str, bytes]
@@ -29,6 +31,10 @@ class Heat:
     folder: Path
     detectors: str
     models: tuple[Models, ...]
+
+
+_TABLE_OF = {"peers": "host_metrics", "steps": "steps"}
+"""Detector -> the table without which its model decides nothing."""
 
 
 def run_heats(
@@ -58,8 +64,25 @@ def judge_one(heat: Heat) -> list[FolderScore] | str:
         if recording.truth is None:
             raise RecordingError("truth.json", f"missing in {heat.folder}: nothing to score against")
         faults, days = recording.truth["faults"], machine_days_of(recording)
-        said = [runner_of(heat.detectors, models).judge(recording).lines for models in heat.models]
+        said = _said(heat, recording)
     except (TocsinError, OSError) as error:
         return str(error)
     # The lines of false accusations are long, and would cross to another process.
     return [replace(score_lines(lines, faults, days), false_lines=()) for lines in said]
+
+
+def _said(heat: Heat, recording: Recording) -> list[tuple[Mapping[str, Any], ...]]:
+    """What each of the models says; models that differ in nothing that this recording holds are asked once."""
+    known: dict[tuple[tuple[str, bytes], ...], tuple[Mapping[str, Any], ...]] = {}
+    said = []
+    for models in heat.models:
+        telling = tuple(sorted((name, payload) for name, payload in models.items() if _has_rows(recording, name)))
+        if telling not in known:
+            known[telling] = tuple(runner_of(heat.detectors, models).judge(recording).lines)
+        said.append(known[telling])
+    return said
+
+
+def _has_rows(recording: Recording, detector: str) -> bool:
+    table = _TABLE_OF.get(detector)
+    return table is None or len(next(iter(recording.tables.get(table, {}).values()), ())) > 0

@@ -31,6 +31,8 @@ _UNITS = (
     ("_watts", "W"),
     ("_celsius", "°C"),
 )
+_WHOLE_UNITS = frozenset({"", "B", "B/s", "/s"})
+"""What is counted: there are no thousandths of a byte."""
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"))
 
 STYLE = """
@@ -146,8 +148,8 @@ def _range(curves: Curves, shown: Sequence[str]) -> tuple[float, float]:
         known = spread[np.isfinite(spread)]
         low, high = float(min([low, *known])), float(max([high, *known]))
     if high - low < 1e-9 * max(abs(high), 1e-9):
-        margin = 0.5 * abs(high) or 0.5
-        low, high = low - margin, high + margin
+        margin = 0.5 * abs(high)
+        low, high = (low - margin, high + margin) if margin else (0.0, 1.0)  # a counter that is zero goes upwards only
     return low, high
 
 
@@ -258,5 +260,6 @@ def with_unit(value: float, metric: str) -> str:
     unit = next((unit for suffix, unit in _UNITS if metric.endswith(suffix)), "")
     if metric.endswith(("_ratio", "_celsius")) or value == 0:
         return f"{value:.3g} {unit}".rstrip()
-    size, prefix = next((one for one in _PREFIXES if abs(value) >= one[0]), _PREFIXES[-1])
+    least = 1.0 if unit in _WHOLE_UNITS else 0.0
+    size, prefix = next((one for one in _PREFIXES if abs(value) >= one[0] or one[0] <= least), _PREFIXES[-1])
     return f"{value / size:.3g} {prefix}{unit}".rstrip()

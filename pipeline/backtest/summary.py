@@ -159,7 +159,7 @@ def headline(cases: Sequence[Case]) -> str:
     """How many recordings, and what they hold."""
     trials = [case.trial for case in cases if case.trial is not None]
     counts = (
-        (len(cases), "recordings"),
+        (len(cases), "recording" if len(cases) == 1 else "recordings"),
         (sum(bool(trial.faults) for trial in trials), "with a fault"),
         (sum(trial.faults == () for trial in trials), "healthy"),
         (sum(trial.faults is None for trial in trials), "without truth.json, not scored"),

@@ -19,6 +19,11 @@ _INT64_MAX = 2**63 - 1
 _FLOAT_MAX = sys.float_info.max
 
 
+def no_folder(path: Path) -> str:
+    """Why a path is no folder of a recording, for an error: it is a file, or it is not there."""
+    return "is a file: a recording is a folder with a manifest.json" if path.exists() else "no such folder"
+
+
 def read_manifest(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> Manifest:
     """Read ``manifest.json``.
 
@@ -31,7 +36,7 @@ def read_manifest(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> Manifest
     """
     name = "manifest.json"
     if not folder.is_dir():
-        raise RecordingError(str(folder), "no such folder")
+        raise RecordingError(str(folder), no_folder(folder))
     if not is_there(folder / name):
         raise RecordingError(name, f"missing in {folder}: a recording is a folder with a manifest")
     values = _read_object(folder / name)

@@ -175,6 +175,39 @@ def score_folder(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> FolderSco
     return score_lines(read_lines(folder / VERDICTS_FILE), truth["faults"], machine_days)
 
 
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much recordings say, before anybody judges them.
+
+    Attributes:
+        fault_count: of their truth.
+        machine_days: hosts times duration.
+    """
+
+    fault_count: int
+    machine_days: float
+
+
+def extent_of(folders: Sequence[Path], limits: ReadLimits = DEFAULT_LIMITS) -> Extent:
+    """Count faults and machine-days as ``score_folder`` does; names, truths and manifests are all that is read.
+
+    Args:
+        folders: recordings.
+        limits: how much of each is read.
+
+    Raises:
+        RecordingError: one has no truth, or is not as the format says.
+    """
+    fault_count, machine_days = 0, 0.0
+    for folder in folders:
+        truth = read_truth(folder)
+        if truth is None:
+            raise RecordingError("truth.json", f"missing in {folder}: nothing to score against")
+        fault_count += len(truth["faults"])
+        machine_days += _days(read_manifest(folder, limits)) * _host_count(folder, limits)
+    return Extent(fault_count, machine_days)
+
+
 def machine_days_of(recording: Recording) -> float:
     """Hosts times duration, counted as ``score_folder`` counts them."""
     return _days(recording.manifest) * host_count_of(recording)

@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tocsin.pipeline.recording.score import FaultScore, FolderScore, Score, add_up
+from tocsin.pipeline.recording.score import Extent, FaultScore, FolderScore, Score, add_up
+from tocsin.schemas.printable import counted
 from tocsin.schemas.reasons import PromotionRefusal
 
 CAUSE_TOLERANCE_RATIO: Final = 0.02
@@ -167,9 +168,14 @@ def _delays(shared: Shared) -> list[Shortfall]:
 
 
 def _too_few(score: Score) -> list[Shortfall]:
-    faults = score.hit_count + score.missed_count
-    if faults >= MIN_FAULT_COUNT and score.machine_days >= MIN_MACHINE_DAYS:
+    return too_few(Extent(score.hit_count + score.missed_count, score.machine_days))
+
+
+def too_few(extent: Extent) -> list[Shortfall]:
+    """Whether recordings are too few to tell: known before they are judged."""
+    if extent.fault_count >= MIN_FAULT_COUNT and extent.machine_days >= MIN_MACHINE_DAYS:
         return []
-    text = f"{faults} faults and {score.machine_days:.2f} machine-days: at least {MIN_FAULT_COUNT} faults and"
+    text = f"{counted(extent.fault_count, 'fault')} and {extent.machine_days:.2f} machine-days: at least"
+    text += f" {MIN_FAULT_COUNT} faults and"
     text += f" {MIN_MACHINE_DAYS:g} machine-day are needed to tell"
     return [Shortfall(PromotionRefusal.TOO_FEW_RECORDINGS, text)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.pipeline.mapping import Mapper
-from tocsin.pipeline.recording.manifest import is_there
 from tocsin.pipeline.recording.notes import notes_of
 from tocsin.pipeline.recording.ops import read_with_ops
 from tocsin.pipeline.recording.score import machine_days_of
 from tocsin.pipeline.recording.tables import Recording
+from tocsin.pipeline.recording.under import recordings_under
 from tocsin.pipeline.registry import fingerprint_of
 from tocsin.schemas.errors import RecordingError, TocsinError
 from tocsin.schemas.metrics import BUILTIN_TABLE
@@ -87,24 +87,6 @@ class TrainingSet:
             "faults": self.fault_count,
             "source": list(self.source),
         }
-
-
-def recordings_under(paths: Iterable[Path]) -> list[Path]:
-    """Recordings that paths name: each a recording, or a folder that holds some. Sorted, each once.
-
-    Raises:
-        RecordingError: a path is neither.
-    """
-    found: dict[Path, None] = {}
-    for path in paths:
-        if not path.is_dir():
-            raise RecordingError(str(path), "no such folder")
-        inside = [path] if is_there(path / _MANIFEST) else sorted(p for p in path.iterdir() if is_there(p / _MANIFEST))
-        if not inside:
-            text = f"neither a recording (it has no {_MANIFEST}) nor a folder that holds recordings"
-            raise RecordingError(str(path), text)
-        found.update(dict.fromkeys(inside))
-    return list(found)
 
 
 def look_at(folder: Path) -> Looked:

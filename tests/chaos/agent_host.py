@@ -26,6 +26,8 @@ from tocsin.schemas.records import Record
 _LENGTH = struct.Struct("<I")
 _SPOOL_BYTES = 1 << 24
 _LOOK_SECONDS = 0.02
+SENDING = "agent_host: sending"
+"""What it says when it begins to send: from then on it may be killed."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ def main() -> None:
     config = KafkaSinkConfig(kafka_settings(order.kafka), order.host, order.prefix)
     sink = KafkaSink(config, DiskSpool(order.spool, _SPOOL_BYTES), SteadyClock(SystemClock()), lambda: None)
     sink.start()
+    print(SENDING, flush=True)
     born_ns = order.now_ns()
     for record in _read_records(Path(order.records)):
         if record.ts_ns < born_ns - round(order.speed * 1e9) * (born_ns > order.start_ns):

@@ -12,7 +12,7 @@ from typing import Any
 
 from kafka import TopicPartition
 
-from tests.chaos.agent_host import Order, write_records
+from tests.chaos.agent_host import SENDING, Order, write_records
 from tests.chaos.engine import Distributed
 from tests.chaos.outcome import outcome, read_tables
 from tests.chaos.plays import Pace, Play, as_job, play_together
@@ -26,6 +26,7 @@ from tocsin.pipeline.embedded import EmbeddedEngine
 from tocsin.pipeline.recording.replay import ReplayConfig
 from tocsin.pipeline.recording.stream import records_of
 from tocsin.schemas.codec import decode, encode
+from tocsin.schemas.errors import EngineError
 from tocsin.schemas.kafka_settings import KafkaSettings
 from tocsin.schemas.records import ModelAnnouncement, Record, Tick
 from tocsin.schemas.topics import INPUTS, LATE, topic_name
@@ -36,6 +37,8 @@ KIND, SEED, HOSTS_COUNT = "pcie_downgrade", 4, 6
 _LEAD_SECONDS = 0.6
 """The agent's clock is so much ahead of the player's ticks: at a high speed its records would be late."""
 _FIRST_SECONDS = 4.0
+_START_SECONDS = 120.0
+"""A process starts slowly on a loaded machine: its life is counted from when it sends."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class AgentConfig:
         is_exactly_once: verdicts leave in transactions.
         speed: recording seconds a second.
         stream_seconds: length of the recording.
-        life_seconds: how long an agent lives, from and to.
+        life_seconds: how long an agent sends before it is killed, from and to.
         gap_seconds: how long it is away, from and to.
         crashes_count: how often the broker is killed, so that records go through the spool.
     """
@@ -84,6 +87,11 @@ class Agent:
         child = Child(Program("an agent", self.order.command(), self.log, folder=ROOT))
         while True:
             child.start()
+            try:
+                child.wait_ready(lambda: child.said(SENDING), _START_SECONDS)
+            except EngineError as error:
+                self.error = str(error)
+                return
             life_seconds += drawn.uniform(*self.config.life_seconds)
             status = child.wait(life_seconds)
             if status is None:

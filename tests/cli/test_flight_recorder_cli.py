@@ -45,3 +45,23 @@ def test_a_wrong_folder_is_one_line_and_status_2(tmp_path: Path, capsys: pytest.
 
     assert "nowhere" in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("kept", range(16))
+def test_one_dump_of_sixteen_names_nobody_and_says_what_is_missing(
+    folder: Path, kept: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in folder.iterdir():
+        if not path.name.endswith(f"_{kept}"):
+            path.unlink()
+    assert main(["flight-recorder", str(folder)]) == 0
+    head, *evidence = capsys.readouterr().out.splitlines()
+    assert head.startswith("the dumps do not show a culprit (")
+    assert any("15 of 16 dumps are missing" in line for line in evidence)
+
+
+def test_a_file_is_no_folder_and_called_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["flight-recorder", str(next(folder.iterdir()))]) == 2
+    assert "it is a file" in capsys.readouterr().err
+    assert main(["replay", str(next(folder.iterdir()))]) == 2
+    assert "is a file" in capsys.readouterr().err

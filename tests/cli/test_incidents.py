@@ -213,6 +213,29 @@ def test_sql_prints_what_the_database_formats(filled: Path) -> None:
     assert (done.returncode, done.stdout) == (0, '"n3","3"\n')
 
 
+def test_sql_into_a_pipe_is_rows_with_tabs_and_a_header(filled: Path) -> None:
+    done = tocsin(filled, "sql", "SELECT machine, ranks FROM tocsin.incidents_current")
+    assert (done.returncode, done.stdout) == (0, "machine\tranks\nn3\t3\n")
+
+
+def test_sql_on_a_terminal_is_a_table(filled: Path) -> None:
+    near, far = os.openpty()
+    command = [sys.executable, "-m", "tocsin", "sql", "SELECT 1 AS one", "--data", str(filled)]
+    subprocess.run(command, stdout=far, timeout=60, check=True)
+    os.close(far)
+    shown = os.read(near, 10_000).decode()
+    os.close(near)
+    assert "one" in shown
+    assert "─" in shown
+
+
+def test_a_second_statement_is_refused_and_not_dropped(filled: Path) -> None:
+    done = tocsin(filled, "sql", "SELECT 1; SELECT 2")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Multi-statements are not allowed" in done.stderr
+
+
 def test_wrong_sql_is_one_line_and_status_2(filled: Path) -> None:
     done = tocsin(filled, "sql", "SELECT * FROM nix")
     assert done.returncode == 2

@@ -43,6 +43,16 @@ def test_alone_it_prints_every_command_and_loads_none(capsys: pytest.CaptureFixt
     assert all(name in printed for name in front.COMMANDS)
 
 
+def test_each_command_stands_with_those_who_use_it(capsys: pytest.CaptureFixture[str]) -> None:
+    grouped = [name for names in front.GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted(front.COMMANDS)
+    front.main([])
+    printed = capsys.readouterr().out
+    places = [printed.index(f"{who}:") for who in front.GROUPS]
+    assert places == sorted(places)
+    assert places[0] < printed.index("  incidents ") < places[1]
+
+
 def test_help_loads_no_command_and_no_heavy_package() -> None:
     code = "import sys; from tocsin.cli.main import main; main([]); print(*sys.modules, file=sys.stderr)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

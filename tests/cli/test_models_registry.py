@@ -29,6 +29,7 @@ from tocsin.pipeline.recording.score import score_lines
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.pipeline.recording.writer import write_recording
 from tocsin.pipeline.registry import Registry, comparison, fingerprint_of
+from tocsin.pipeline.registry import validation as registry_validation
 from tocsin.pipeline.registry.card import named, write_card
 from tocsin.pipeline.simulation.case import Case, draw_case
 from tocsin.schemas.codec import decode
@@ -379,18 +380,23 @@ def test_two_commands_that_promote_at_the_same_time_leave_one_of_the_two(registr
     assert main(["models", "list", "--registry", place]) == 0
 
 
-@pytest.mark.slow
-def test_too_few_recordings_in_processes_of_their_own(
-    registry: Registry, place: str, folder: Path, capsys: pytest.CaptureFixture[str]
+def test_too_few_recordings_are_refused_before_anything_is_judged(
+    registry: Registry,
+    place: str,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Also where they are well-formed: truth and names say it, and no minutes of replays."""
+    monkeypatch.setattr(registry_validation, "run_heats", lambda *_: pytest.fail("recordings were judged"))
     write_recording(folder / "two", recording())
     version = add(registry, SAME)
     flags = ["models", "promote", "peers", version, "--registry", place, "--jobs=2", "--validate", str(folder)]
     assert main(flags) == 1
     told = capsys.readouterr().out
 
-    assert "2 recordings, 0.03 machine-days" in told
-    assert "refused (too_few_recordings): 2 faults and 0.03 machine-days" in told
+    assert "2 recordings, 0.02 machine-days" in told
+    assert "refused (too_few_recordings): 2 faults and 0.02 machine-days" in told
     assert registry.promotion("peers") is None
 
 

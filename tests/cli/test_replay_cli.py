@@ -154,7 +154,7 @@ def test_wrong_arguments(folder: Path, arguments: list[str], words: str, capsys:
 
 def test_one_file_for_two_folders_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", str(folder), str(folder), "--verdicts", "v"]) == 2
-    assert "one folder only" in capsys.readouterr().err
+    assert "one recording only" in capsys.readouterr().err
 
 
 def test_no_such_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -375,3 +375,21 @@ def test_a_worker_that_is_killed_costs_nobody_his_verdicts(tmp_path: Path) -> No
     assert process.returncode == 0
     assert len(out.splitlines()) == 2
     assert all((folder / "verdicts.jsonl").exists() for folder in folders)
+
+
+def test_a_folder_of_recordings_is_each_of_them(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_recording(folder.parent / "second", case())
+    assert main(["replay", str(folder.parent)]) == 0
+    assert lines_in(folder / "verdicts.jsonl")
+    assert lines_in(folder.parent / "second" / "verdicts.jsonl")
+    capsys.readouterr()
+    assert main(["score", str(folder.parent), "--json"]) == 0
+    both = json.loads(capsys.readouterr().out)["all"]
+    assert main(["score", str(folder), str(folder.parent / "second"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["all"] == both
+
+
+def test_one_file_for_a_folder_of_two_recordings_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_recording(folder.parent / "second", case())
+    assert main(["replay", str(folder.parent), "--verdicts", str(folder.parent / "one.jsonl")]) == 2
+    assert "used with one recording only, not 2" in capsys.readouterr().err

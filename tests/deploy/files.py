@@ -65,6 +65,12 @@ def compose() -> dict[str, Any]:
 
 
 @cache
+def small() -> dict[str, Any]:
+    """Return compose-small.yaml."""
+    return dict(yaml.safe_load((DEPLOY / "compose-small.yaml").read_text("utf-8")))
+
+
+@cache
 def objects() -> tuple[dict[str, Any], ...]:
     """Return every Kubernetes object that kustomization.yaml names."""
     names = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text("utf-8"))["resources"]
@@ -135,6 +141,14 @@ def commands() -> Iterator[Command]:
             for name, value in environment.items():
                 arguments = [one.replace(f"$({name})", value) for one in arguments]
             yield Command(f"kubernetes: {container.owner}", tuple(arguments), environment)
+    for name, service in small()["services"].items():
+        yield Command(f"compose-small.yaml: {name}", tuple(service["command"]), service.get("environment", {}))
+    engine = unit("tocsin-serve.service")
+    yield Command(
+        "systemd: serve",
+        tuple(engine["ExecStart"][0].split()[1:]),
+        dict(line.split("=", 1) for line in engine["Environment"]),
+    )
     settings = unit()
     start = settings["ExecStart"][0].split()
     assert start[0].endswith("/tocsin")
@@ -142,13 +156,13 @@ def commands() -> Iterator[Command]:
     yield Command("systemd", tuple(start[1:]), environment)
 
 
-def unit() -> dict[str, list[str]]:
-    """Return the settings of the systemd unit, all values of each."""
+def unit(name: str = "tocsin-agent.service") -> dict[str, list[str]]:
+    """Return the settings of a systemd unit, all values of each."""
     found: dict[str, list[str]] = {}
-    for line in (DEPLOY / "systemd" / "tocsin-agent.service").read_text("utf-8").splitlines():
+    for line in (DEPLOY / "systemd" / name).read_text("utf-8").splitlines():
         if line and line[0] not in "#[":
-            name, _, value = line.partition("=")
-            found.setdefault(name, []).append(value)
+            key, _, value = line.partition("=")
+            found.setdefault(key, []).append(value)
     return found
 
 

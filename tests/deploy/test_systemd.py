@@ -1,4 +1,4 @@
-"""The agent's systemd unit."""
+"""The systemd units of the agent and of the engine."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ EXPOSURE_MAX = 2.5
 """As systemd-analyze reckons it, of 10; a unit without any sandbox has 9.6."""
 
 
-@pytest.fixture
-def unit(tmp_path: Path) -> Path:
-    """The unit with a program that exists here."""
+@pytest.fixture(params=["tocsin-agent.service", "tocsin-serve.service"])
+def unit(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A unit with a program that exists here."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("no systemd-analyze on the PATH")
-    path = tmp_path / "tocsin-agent.service"
-    text = (files.DEPLOY / "systemd" / "tocsin-agent.service").read_text("utf-8")
+    name = str(request.param)
+    path = tmp_path / name
+    text = (files.DEPLOY / "systemd" / name).read_text("utf-8")
     path.write_text(text.replace("/opt/tocsin/bin/tocsin", "/bin/true"))
     return path
 
@@ -54,3 +55,12 @@ def test_it_has_one_capability_and_two_folders() -> None:
     assert settings["DeviceAllow"] == ["/dev/kmsg r", "char-nvidia* rw"]
     for variable in ("TOCSIN_SPOOL_DIR=/var/lib/tocsin/spool", "TOCSIN_AGENT_SOCKET=/run/tocsin/agent.sock"):
         assert variable in settings["Environment"]
+
+
+def test_the_engine_has_no_capability_one_folder_and_comes_back() -> None:
+    settings = files.unit("tocsin-serve.service")
+
+    assert settings["CapabilityBoundingSet"] == settings["AmbientCapabilities"] == [""]
+    assert settings["StateDirectory"] == ["tocsin-serve"]
+    assert settings["Restart"] == ["always"]
+    assert "TOCSIN_DATA=/var/lib/tocsin-serve" in settings["Environment"]

@@ -10,12 +10,13 @@ import pytest
 from tests.pipeline.stores.samples import JOB, ONSET, verdict
 from tocsin.pipeline import store_writer
 from tocsin.pipeline.open_verdicts import OpenVerdicts
+from tocsin.pipeline.proposals import changes_of
 from tocsin.pipeline.store_writer import StoreWriter, Write
 from tocsin.pipeline.stores.base import HostHealth
 from tocsin.pipeline.stores.patience import Patience, PatienceConfig
 from tocsin.pipeline.testing.store import MemoryStore
 from tocsin.schemas.errors import RowRefusedError, StoreAwayError, StoreError
-from tocsin.schemas.verdicts import Verdict, VerdictState
+from tocsin.schemas.verdicts import ActionKind, Verdict, VerdictState
 
 QUICK = PatienceConfig(first_seconds=0.001, longest_seconds=0.002)
 
@@ -139,6 +140,22 @@ def test_an_opening_is_remembered_before_its_row_and_forgotten_after_the_last(tm
     writer.stop()
     assert seen == [("a",), ("a",)]
     assert OpenVerdicts(file).ids() == ()
+
+
+def test_whoever_sees_an_incident_sees_its_action() -> None:
+    """Also where the evidence between them is long: a database has no transaction over tables."""
+    store = Shared()
+    said = verdict("a", action=ActionKind.DRAIN)
+    proposed = tuple(changes_of(said, ()))
+    seen: list[int] = []
+    write = store.write_verdicts
+    store.write_verdicts = lambda rows: (seen.append(len(store.actions)), write(rows))[1]  # type: ignore[assignment,method-assign,func-returns-value]
+    writer = StoreWriter(store, config=QUICK)
+    writer.start()
+    writer.put(Write(verdicts=(said,), actions=proposed))
+    writer.stop()
+    assert proposed
+    assert seen == [len(proposed)]
 
 
 def test_a_file_that_is_broken_is_named(tmp_path: Path) -> None:

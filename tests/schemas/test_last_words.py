@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tocsin.schemas.causes import CAUSES
-from tocsin.schemas.last_words import cause_of_words
+from tocsin.schemas.last_words import SHOWN_CHARACTERS, cause_of_words, telling_part
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,13 @@ from tocsin.schemas.last_words import cause_of_words
 def test_only_what_is_said_of_the_own_machine_tells_a_cause(words: str, cause: str) -> None:
     assert cause_of_words(words) == cause
     assert cause == "" or cause in CAUSES
+
+
+def test_what_says_most_is_shown_of_a_long_line_even_behind_a_lost_connection() -> None:
+    lost, why = "connection closed by peer", "Detected mismatch between collectives"
+    line = f"RuntimeError: {'x' * 50} {lost} {'y' * 300} {why} {'z' * 99}"
+    shown = telling_part(line)
+    assert shown.startswith("RuntimeError: ")
+    assert "mismatch between collectives" in shown
+    assert len(shown) <= SHOWN_CHARACTERS
+    assert telling_part(line[:150]) == line[:150]

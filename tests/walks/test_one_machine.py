@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -112,14 +112,10 @@ def end(child: subprocess.Popen[bytes]) -> None:
     """End a program and all that it started."""
     if child.poll() is None:
         child.terminate()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             child.wait(15)
-        except subprocess.TimeoutExpired:
-            pass
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     child.wait()
 
 

@@ -17,7 +17,7 @@ from tocsin.pipeline.operators.facts import ExitFact, left_in_order
 from tocsin.pipeline.operators.findings import Finding
 from tocsin.pipeline.operators.graph import JobGraph
 from tocsin.schemas import events
-from tocsin.schemas.last_words import cause_of_words
+from tocsin.schemas.last_words import cause_of_words, telling_part
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Anomaly, Evidence, FaultKind, Suspect, WitnessKind
@@ -130,9 +130,9 @@ def error_line(fact: ExitFact) -> str:
     """The last line that names an error, for a human."""
     errors = list(_LAST_ERROR.finditer(fact.stderr_tail))
     if errors:
-        return errors[-1].group(1).strip()[:200]
+        return telling_part(errors[-1].group(1).strip())
     lines = [line.strip() for line in fact.stderr_tail.splitlines() if line.strip()]
-    return lines[-1][:200] if lines else ""
+    return telling_part(lines[-1]) if lines else ""
 
 
 def find_stop(

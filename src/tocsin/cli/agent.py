@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tocsin import __version__
+from tocsin.cli.config_file import add_config_argument
 from tocsin.cli.identity import add_token_arguments, agent_tls_of, kafka_tokens_of, tokens_of
 from tocsin.cli.kafka import add_kafka_arguments, settings_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
@@ -30,6 +31,7 @@ DEFAULT_SPOOL_BYTES = 64 * 1024 * 1024
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
+    add_config_argument(parser)
     _add_peers(parser)
     add_token_arguments(lambda *said: _flag(parser, *said), parser)
     _add_kafka(parser)

@@ -20,7 +20,7 @@ from tocsin.cli.registry import add_registry_argument, registry_of
 from tocsin.cli.score import rows_of
 from tocsin.cli.workers import Work, bar_of, in_turn, interrupt, side_by_side
 from tocsin.schemas.errors import ConfigError, ModelRefusedError, TocsinError
-from tocsin.schemas.printable import json_text
+from tocsin.schemas.printable import json_text, readable
 
 if TYPE_CHECKING:
     from tocsin.pipeline.backtest.summary import Case
@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
     for case in cases:
         if case.trial is None:
             print(f"tocsin backtest: {case.folder}: {case.error}", file=sys.stderr)
-    result = json_text(to_object(cases))
+    result = json_text(readable(to_object(cases)))
     if args.out is not None:
         (args.out / RESULT_NAME).write_text(result + "\n", "utf-8", errors="replace")
         (args.out / INDEX_NAME).write_text(index_page(cases), "utf-8")
@@ -177,7 +177,7 @@ def _claim(out: Path) -> None:
 def _folders(paths: Sequence[Path]) -> tuple[list[Path], list[Case]]:
     """The recordings that paths name, each once; and the paths that name none."""
     from tocsin.pipeline.backtest.summary import Case
-    from tocsin.pipeline.training.recordings import recordings_under
+    from tocsin.pipeline.recording.under import recordings_under
 
     found: dict[Path, None] = {}
     failed = []

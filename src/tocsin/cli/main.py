@@ -26,6 +26,7 @@ from types import MappingProxyType
 from typing import Protocol, cast
 
 from tocsin import __version__
+from tocsin.cli import config_file
 from tocsin.cli.terminal import guarded
 from tocsin.schemas.errors import TocsinError
 from tocsin.schemas.printable import plain
@@ -65,10 +66,32 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "flink": ("tocsin.cli.flink", "the job on a Flink cluster: submit, status, savepoint, upgrade, cancel"),
         "models": ("tocsin.cli.models", "trained models: list, show, promote, refuse, announce, withdraw"),
         "train": ("tocsin.cli.train", "a detector's model from recordings, with thresholds that keep a budget"),
+        "config": ("tocsin.cli.config", "the settings file of serve and agent: 'config check FILE'"),
         "migrate": ("tocsin.cli.migrate", "bring the incident database to this version's tables"),
     }
 )
 """Command name -> (module, one line of help). ``tocsin --help`` is made from it and loads no module."""
+
+GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "operators, when something is wrong": ("incidents", "status", "sql", "causes", "flight-recorder"),
+        "ML engineers, around a job": ("exec", "record", "drill"),
+        "SREs, who run it": (
+            "serve",
+            "agent",
+            "config",
+            "token",
+            "migrate",
+            "cluster",
+            "topics",
+            "ticker",
+            "sink",
+            "flink",
+        ),
+        "developers of detectors": ("simulate", "replay", "score", "backtest", "train", "models"),
+    }
+)
+"""Who uses which commands, in the order of ``tocsin --help``."""
 
 EXTRA_OF_PACKAGE: Mapping[str, str] = MappingProxyType(
     {
@@ -147,18 +170,22 @@ def run_command(name: str, arguments: Sequence[str]) -> int:
     module = cast("CommandModule", importlib.import_module(module_name))
     parser = argparse.ArgumentParser(prog=f"tocsin {name}", description=help_line)
     module.add_arguments(parser)
+    if name in config_file.COMMANDS:
+        config_file.with_file_defaults(parser, name, arguments)
     return module.run(parser.parse_args(arguments))
 
 
 def front_parser() -> argparse.ArgumentParser:
     """Return the parser of ``tocsin`` itself, which lists the commands and loads none."""
     width = max(map(len, COMMANDS))
-    lines = [f"  {name:<{width}}  {help_line}" for name, (_, help_line) in COMMANDS.items()]
+    lines = []
+    for who, names in GROUPS.items():
+        lines += ["", f"{who}:", *(f"  {name:<{width}}  {COMMANDS[name][1]}" for name in names)]
     parser = argparse.ArgumentParser(
         prog="tocsin",
         usage="tocsin [-h] [--version] COMMAND ...",
         description="Finds the rank, GPU or host that spoils a training job, and says why.",
-        epilog="\n".join(["commands:", *lines, "", "'tocsin COMMAND --help' explains one of them."]),
+        epilog="\n".join([*lines[1:], "", "'tocsin COMMAND --help' explains one of them."]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"tocsin {__version__}")

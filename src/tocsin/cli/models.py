@@ -21,7 +21,7 @@ from tocsin.schemas.model_announcement import (
     content_hash,
     withdrawal,
 )
-from tocsin.schemas.printable import json_text, plain
+from tocsin.schemas.printable import json_text, plain, readable
 
 if TYPE_CHECKING:
     from tocsin.pipeline.registry import ModelCard, Registry
@@ -92,7 +92,7 @@ def _list(args: argparse.Namespace) -> int:
             bad.append(f"{error} (promote another one with --force)")
     rows = [_row(registry, card, current.get(card.detector), bad) for card in cards]
     if args.json:
-        print(json_text(rows))
+        print(json_text([_with_readable_figures(row) for row in rows]))
     elif rows:
         print(_table(rows))
     else:
@@ -131,7 +131,7 @@ def _row(registry: Registry, card: ModelCard, current: str | None, bad: list[str
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     """For people: of the figures, those that tell models apart."""
-    head = ("DETECTOR", "VERSION", "STATE", "FORMAT", "TRAINED", "RECORDINGS", "FAULTS", "F1", "VALIDATED F1")
+    head = ("DETECTOR", "VERSION", "STATE", "FORMAT", "TRAINED (UTC)", "RECORDINGS", "FAULTS", "F1", "VALIDATED F1")
     lines = [head, *(tuple(map(plain, _cells(row))) for row in rows)]
     widths = [max(len(line[index]) for line in lines) for index in range(len(head))]
     return "\n".join(
@@ -162,8 +162,13 @@ def _show(args: argparse.Namespace) -> int:
     found: dict[str, Any] = {**asdict(card), "bytes": size, "refused": registry.refusal(args.detector, version)}
     if promotion is not None and promotion.version == version:
         found["promoted"] = asdict(promotion)
-    print(json_text(found) if args.json else "\n".join(_lines(found)))
+    print(json_text(_with_readable_figures(found)) if args.json else "\n".join(_lines(found)))
     return 0
+
+
+def _with_readable_figures(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures in six digits; thresholds stay to the last one, for they are what the model does."""
+    return {**row, "metrics": readable(row["metrics"]), "training": readable(row["training"])}
 
 
 def _lines(values: Mapping[str, Any], indent: str = "") -> list[str]:

@@ -13,7 +13,7 @@ from tocsin.cli.announcing import add_announcing_arguments, check, is_addressed,
 from tocsin.cli.registry import registry_of
 from tocsin.cli.workers import bar_of, interrupt, shared_out
 from tocsin.schemas.errors import ConfigError, EngineError, ModelRefusedError, RegistryError
-from tocsin.schemas.printable import plain
+from tocsin.schemas.printable import counted, plain
 
 if TYPE_CHECKING:
     from tocsin.pipeline.registry import ModelCard, Promotion, Registry
@@ -136,8 +136,8 @@ def _figures(args: argparse.Namespace, registry: Registry, before: _Before) -> d
     if not args.validate:
         shortfalls = {**troubles, "not_validated": "compared with nothing"}
         return {"against": against, "shortfalls": shortfalls, "forced": True}
+    from tocsin.pipeline.recording.under import recordings_under
     from tocsin.pipeline.registry import fingerprint_of
-    from tocsin.pipeline.training.recordings import recordings_under
 
     new = registry.card(args.detector, args.version)
     folders = recordings_under(args.validate)
@@ -145,6 +145,8 @@ def _figures(args: argparse.Namespace, registry: Registry, before: _Before) -> d
     is_own_data = new.training.get("fingerprint") == fingerprint
     if is_own_data:
         print(plain(f"{args.version} was trained on these very recordings: its figures flatter it"), file=sys.stderr)
+    if not args.force and _are_too_few(folders):
+        return None
     comparison = _compare(args, registry, (before.card, new), folders)
     print(table_of(comparison, against or "", args.version))
     for one in comparison.shortfalls:
@@ -155,6 +157,20 @@ def _figures(args: argparse.Namespace, registry: Registry, before: _Before) -> d
     found = comparison.to_object()
     shortfalls = {**troubles, **found["shortfalls"]}
     return {**told, **found, "shortfalls": shortfalls, "forced": bool(shortfalls)}
+
+
+def _are_too_few(folders: list[Path]) -> bool:
+    """Whether the recordings cannot tell whatever the models say: told before minutes of work."""
+    from tocsin.pipeline.recording.score import extent_of
+    from tocsin.pipeline.registry.comparison import too_few
+
+    extent = extent_of(folders)
+    found = too_few(extent)
+    if found:
+        print(f"{counted(len(folders), 'recording')}, {extent.machine_days:.2f} machine-days")
+    for one in found:
+        print(plain(f"refused ({one.reason.value}): {one.text}; nothing was judged"))
+    return bool(found)
 
 
 def _compare(
@@ -177,7 +193,7 @@ def table_of(comparison: Comparison, current_name: str, new_name: str) -> str:
     """Return both models' figures side by side."""
     old = None if comparison.current is None else comparison.current.to_object()
     new = comparison.new.to_object()
-    head = f"{comparison.recording_count} recordings, {comparison.new.machine_days:.2f} machine-days"
+    head = f"{counted(comparison.recording_count, 'recording')}, {comparison.new.machine_days:.2f} machine-days"
     rows = [("", f"current ({current_name})" if old else "", f"new ({new_name})")]
     rows += [(title, _shown(old[key]) if old else "", _shown(new[key])) for title, key in _ROWS]
     widths = [max(len(row[index]) for row in rows) for index in range(3)]

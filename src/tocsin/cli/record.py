@@ -17,7 +17,7 @@ from tocsin.cli.kafka import add_kafka_arguments, settings_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
 from tocsin.cli.paths import add_data_argument, control_socket, data_folder
 from tocsin.schemas.errors import ConfigError, EngineError
-from tocsin.schemas.printable import plain
+from tocsin.schemas.printable import counted, plain
 
 _NS_PER_SECOND = 1_000_000_000
 
@@ -145,7 +145,7 @@ def _from_kafka(args: argparse.Namespace) -> int:
     )
     count = done.record_count + (0 if args.drop_late else done.late_count)
     bad = f", {done.undecodable.total()} could not be read" if done.undecodable else ""
-    print(plain(f"recorded {count} records of {job_id}{late}{bad}: tocsin replay {args.folder}"))
+    print(plain(f"recorded {counted(count, 'record')} of {job_id}{late}{bad}: tocsin replay {args.folder}"))
     return 0
 
 

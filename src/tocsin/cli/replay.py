@@ -22,7 +22,7 @@ from tocsin.cli.workers import Work, bar_of, interrupt, side_by_side
 from tocsin.pipeline.garbage import GARBAGE_THRESHOLDS
 from tocsin.schemas.credentials import Role
 from tocsin.schemas.errors import ConfigError, TocsinError
-from tocsin.schemas.printable import plain
+from tocsin.schemas.printable import counted, plain
 
 if TYPE_CHECKING:
     from tocsin.pipeline.recording.limits import ReadLimits
@@ -56,7 +56,14 @@ class ReplayJob:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    _add(parser, "folders", "FOLDER", Path, "recording: a folder with a manifest.json", nargs="+")
+    _add(
+        parser,
+        "folders",
+        "FOLDER",
+        Path,
+        "recording (a folder with a manifest.json), or a folder that holds some",
+        nargs="+",
+    )
     _add(parser, "--jobs", "N", int, "folders replayed side by side", default=1)
     text = "recording seconds per second (1: real time; default: as fast as it can)"
     _add(parser, "--speed", "X", float, text, default=0.0)
@@ -80,10 +87,13 @@ def _add(  # one line an argument
 def run(args: argparse.Namespace) -> int:
     """Replay every folder; 2 when one of them cannot be read, or an operator raised (the others are replayed)."""
     set_up_logs(args)
+    from tocsin.pipeline.recording.under import recordings_or_paths
+
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     signal.signal(signal.SIGTERM, interrupt)  # as Ctrl-C: nothing half written stays
+    args.folders = recordings_or_paths(args.folders)
     if args.verdicts is not None and len(args.folders) != 1:
-        raise ConfigError("--verdicts", str(args.verdicts), "used with one folder only")
+        raise ConfigError("--verdicts", str(args.verdicts), f"used with one recording only, not {len(args.folders)}")
     if args.jobs < 1:
         raise ConfigError("--jobs", args.jobs, "at least 1")
     if not 0 <= args.speed < math.inf:
@@ -104,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
 def _to_kafka(args: argparse.Namespace, *, bar: bool) -> int:
     """Play one folder into Kafka."""
     if len(args.folders) != 1 or args.verdicts is not None:
-        raise ConfigError("--to-kafka", args.kafka, "used with one folder, and without --verdicts")
+        raise ConfigError("--to-kafka", args.kafka, "used with one recording, and without --verdicts")
     settings = settings_of(args)
     from tocsin.pipeline.bus.replay import play
     from tocsin.pipeline.recording.reader import read_recording
@@ -154,7 +164,7 @@ def _report(results: Sequence[Result]) -> int:
             continue
         for failure in result.failures[:_SHOWN_REASONS]:
             print(plain(f"tocsin replay: {result.folder}: operator_failed: {failure}"), file=sys.stderr)
-        print(plain(f"{result.folder}: {result.line_count} verdict lines{_how_judged(result)}"))
+        print(plain(f"{result.folder}: {counted(result.line_count, 'verdict line')}{_how_judged(result)}"))
     return 2 if any(result.error or result.failures for result in results) else 0
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from tocsin.cli.limits import add_limit_arguments, read_limits_of
 from tocsin.cli.main import EXIT_ERROR
 from tocsin.pipeline.recording.score import FolderScore, Score, add_up, by_kind, score_folder
+from tocsin.pipeline.recording.under import recordings_or_paths
 from tocsin.schemas.errors import TocsinError
-from tocsin.schemas.printable import json_text, plain
+from tocsin.schemas.printable import counted, json_text, plain
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         type=Path,
         nargs="+",
-        help="recording with truth.json and verdicts.jsonl (see 'tocsin replay')",
+        help="recording with truth.json and verdicts.jsonl (see 'tocsin replay'), or a folder that holds some",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     add_limit_arguments(parser)
@@ -28,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     """Score the folders and print the table; 2 when one of them cannot be scored (the others are all the same)."""
     scores: list[FolderScore] = []
     failed_count, limits = 0, read_limits_of(args)
-    for folder in args.folders:
+    for folder in recordings_or_paths(args.folders):
         try:
             scores.append(score_folder(folder, limits))
         except (TocsinError, OSError) as error:
@@ -53,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
 def table_of(total: Score, causes: dict[str, Score], kinds: dict[str, Score] | None = None) -> str:
     """Return the figures for a human: in all, then by kind (where given), then by cause."""
     lines = [
-        f"{total.hit_count + total.missed_count} faults, {total.machine_days:.2f} machine-days",
+        f"{counted(total.hit_count + total.missed_count, 'fault')}, {total.machine_days:.2f} machine-days",
         f"precision {_share(total.precision)}  recall {_share(total.recall)}  F1 {_share(total.f1)}",
         f"false accusations {total.false_count} ({_number(total.false_per_machine_day)} per machine-day)",
         f"ever named wrongly (also if taken back) {total.ever_wrong_count}",

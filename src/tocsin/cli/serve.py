@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tocsin.cli.config_file import add_config_argument
 from tocsin.cli.database import add_clickhouse_argument, address_of
 from tocsin.cli.drill_mark import remove_drill_mark
 from tocsin.cli.identity import add_gate_arguments, gate_of, local_token, tls_of
@@ -38,6 +39,7 @@ _END_SECONDS = 45.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
+    add_config_argument(parser)
     add_data_argument(parser)
     add_clickhouse_argument(parser)
     parser.add_argument(

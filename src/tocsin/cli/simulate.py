@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from tocsin.schemas.errors import ConfigError
+from tocsin.schemas.printable import counted
 
 INDEX_NAME = "index.json"
 
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     write_json(args.out / INDEX_NAME, {"seed": args.seed, "ranges": args.ranges, "cases": listed})
     _progress(args.cases, args.cases)
     faulty_count = sum(case["kind"] != HEALTHY for case in listed)
-    print(f"{args.out}: {len(listed)} recordings, {faulty_count} with a fault; {INDEX_NAME} lists them")
+    print(f"{args.out}: {counted(len(listed), 'recording')}, {faulty_count} with a fault; {INDEX_NAME} lists them")
     return 0
 
 

@@ -8,21 +8,25 @@ import sys
 from tocsin.cli.database import add_database_arguments, database, database_of
 from tocsin.schemas.printable import plain
 
+_TERMINAL_FORMAT = "Pretty"
+_PIPE_FORMAT = "TSVWithNames"
+"""What a program reads: a header, a line a row, tabs between."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("query", help='e.g. "SELECT what, since, machine, why FROM tocsin.incidents_current"')
-    parser.add_argument(
-        "--format", default="Pretty", help="Pretty, Vertical, JSON, JSONEachRow, CSV, … (ClickHouse's names)"
-    )
+    text = "Pretty, Vertical, JSON, JSONEachRow, CSV, … (ClickHouse's names; default: Pretty on a terminal, elsewhere "
+    parser.add_argument("--format", help=f"{text}{_PIPE_FORMAT})")
     add_database_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the answer as the database formats it."""
+    is_terminal = sys.stdout.isatty()
     with database(*database_of(args)) as ask:
-        answer = ask(args.query, args.format)
-    if sys.stdout.isatty():  # a format that is no text, or an engine of another version
+        answer = ask(args.query, args.format or (_TERMINAL_FORMAT if is_terminal else _PIPE_FORMAT))
+    if is_terminal:  # a format that is no text, or an engine of another version
         answer = plain(answer.decode("utf-8", "backslashreplace"), kept="\n\t").encode()
     sys.stdout.flush()
     sys.stdout.buffer.write(answer)

@@ -116,7 +116,7 @@ def _list(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(rows))
     elif rows:
-        head = {"key_id": "KEY", "role": "ROLE", "name": "HOST", "state": "STATE", "created": "CREATED"}
+        head = {"key_id": "KEY", "role": "ROLE", "name": "HOST", "state": "STATE", "created": "CREATED (UTC)"}
         lines = [{key: str(row[key]) for key in head} for row in rows]
         widths = {key: max(len(line[key]) for line in (head, *lines)) for key in head}
         for line in (head, *lines):
@@ -127,7 +127,9 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _row(one: Credential, now_ns: int) -> dict[str, Any]:
-    state = "revoked" if not one.is_valid(now_ns) else f"until {_time(one.revoked_ns)}" if one.revoked_ns else "valid"
+    state = (
+        "revoked" if not one.is_valid(now_ns) else f"until {_time(one.revoked_ns)} UTC" if one.revoked_ns else "valid"
+    )
     return {
         "key_id": one.key_id,
         "role": one.role.value,

@@ -21,7 +21,7 @@ from tocsin.cli.terminal import unguarded
 from tocsin.cli.workers import interrupt, shared_out
 from tocsin.pipeline.mapping import ROUND
 from tocsin.schemas.errors import ConfigError
-from tocsin.schemas.printable import plain
+from tocsin.schemas.printable import counted, plain
 
 if TYPE_CHECKING:
     from tocsin.pipeline.mapping import Mapper
@@ -126,7 +126,8 @@ def _train(args: argparse.Namespace, own: Path, mapper: Mapper, shown: Shown) ->
 def _size_of(data: TrainingSet) -> str:
     count, labelled = len(data.members), len(data.labelled)
     without = f" ({count - labelled} without truth.json)" if labelled < count else ""
-    return f"{count} recordings{without}, {data.machine_days:.3g} machine-days, {data.fault_count} faults"
+    faults = counted(data.fault_count, "fault")
+    return f"{counted(count, 'recording')}{without}, {data.machine_days:.3g} machine-days, {faults}"
 
 
 def _notes(data: TrainingSet, shown: Shown) -> None:

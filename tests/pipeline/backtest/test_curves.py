@@ -83,7 +83,7 @@ def test_steps_are_lines_of_their_hosts() -> None:
     topology: Columns = {"rank": np.arange(4, dtype=np.int32), "host": Text.of(["a", "a", "b", "b"])}
     found = curves(Recording(manifest(120), {"steps": steps, "topology": topology}))
 
-    assert set(found) == {"steps.duration_seconds", "steps.communication_seconds"}
+    assert set(found) == {"steps.step", "steps.duration_seconds", "steps.communication_seconds"}
     one = found["steps.communication_seconds"]
     assert one.hosts == ("a", "b")
     assert one.values[:, 10].tolist() == pytest.approx([0.4, 0.25])

@@ -193,6 +193,29 @@ def test_all_equal_values_and_empty_recordings_have_a_page() -> None:
     assert not list(parsed(nothing).iter(f"{S}svg"))
 
 
+def test_the_axis_of_a_counter_that_is_zero_begins_there() -> None:
+    table = metric_table(["a", "b", "c"], {"tcp_bytes_per_second": np.zeros((600, 3))})
+    page = parsed(Recording(manifest(600), {"host_metrics": table}))
+    labels = [words(one) for one in page.iter(f"{S}text") if one.get("text-anchor") == "end"]
+    assert labels == ["0 B/s", "1 B/s"]
+
+
+def test_steps_and_their_phases_come_before_metrics_that_convicted_nobody() -> None:
+    """For hangs and slow ranks: how far each machine is, and where its time goes."""
+    steps = {
+        "ts_ns": np.arange(600, dtype=np.int64) * 10**9 + manifest(600).start_ns,
+        "rank": np.zeros(600, np.int32),
+        "step": np.arange(600, dtype=np.int64),
+        "duration_seconds": np.full(600, 1.0),
+        "forward_seconds": np.full(600, 0.4),
+        "backward_seconds": np.full(600, np.nan),
+    }
+    metrics = metric_table(["a", "b", "c"], {"cpu_util_ratio": np.full((600, 3), 0.5)})
+    recording = Recording(manifest(600), {"host_metrics": metrics, "steps": steps})
+    shown = ["steps.step", "steps.duration_seconds", "steps.forward_seconds", "cpu_util_ratio"]
+    assert plots(parsed(recording)) == shown
+
+
 @pytest.mark.parametrize(
     ("value", "metric", "shown"),
     [
@@ -203,6 +226,9 @@ def test_all_equal_values_and_empty_recordings_have_a_page() -> None:
         (0.0, "pfc_tx_packets_per_second", "0 /s"),
         (0.0123, "steps.duration_seconds", "12.3 ms"),
         (-3.0, "queue", "-3"),
+        (0.25, "disk_write_bytes_per_second", "0.25 B/s"),
+        (0.5, "ecc_errors", "0.5"),
+        (0.004, "pfc_tx_packets_per_second", "0.004 /s"),
     ],
 )
 def test_values_have_their_unit(value: float, metric: str, shown: str) -> None:

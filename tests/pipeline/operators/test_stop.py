@@ -135,3 +135,14 @@ class TestUntoldDeath:
 
     def test_a_machine_that_is_silent_is_another_matter(self) -> None:
         assert self._found(0, 1, 2, 4, 5, 6, 7, silent=True) is Reason.VICTIM
+
+
+@pytest.mark.parametrize("place", [0, 150, 230, 700])
+def test_what_says_why_is_shown_wherever_it_stands_in_a_long_line(place: int) -> None:
+    words = f"RuntimeError: {'x' * place} distributed collective mismatch {'y' * (800 - place)}"
+    finding, _ = find_stop(_after([(10.0, 3, 0, words)]), T0 + 30 * NS_PER_SECOND, StopConfig())
+    assert finding is not None
+    text = finding.evidence[0].text
+    assert "distributed collective mismatch" in text
+    assert "RuntimeError: " in text
+    assert len(text) < 300

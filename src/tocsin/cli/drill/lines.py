@@ -43,7 +43,7 @@ class PlainLines:
 
 def strike_text(job: Job, onset_ns: int) -> str:
     """When the fault struck, and what it was."""
-    at = time.strftime("%H:%M:%S", time.localtime(onset_ns / 1e9))
+    at = time.strftime("%H:%M:%S UTC", time.gmtime(onset_ns / 1e9))
     return f"job {job.job_id}: {job.plan.sentence()} ({at}, step {job.board.step(job.plan.rank)})"
 
 

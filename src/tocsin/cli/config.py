@@ -1,0 +1,34 @@
+"""``tocsin config check FILE``: is the settings file of serve and agent right?"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+from pathlib import Path
+
+from tocsin.cli.config_file import COMMANDS, checked, read
+from tocsin.schemas.printable import plain
+
+_PASSWORD = re.compile(r"(://[^/@:]*:)[^@/]*@")
+"""Of an address: it is not for terminals and logs."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    check = verbs.add_parser("check", help="read the file as serve and agent would, and say what it sets")
+    check.add_argument("file", metavar="FILE", type=Path)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Say what the file sets, a line a setting."""
+    tables = read(args.file)
+    for command in COMMANDS:
+        parser = argparse.ArgumentParser(prog=f"tocsin {command}")
+        importlib.import_module(f"tocsin.cli.{command}").add_arguments(parser)
+        for name, value in checked(args.file, tables, command, parser).items():
+            shown = _PASSWORD.sub(r"\1***@", str(value))
+            print(plain(f"{command}.{name} = {shown}"))
+    print(plain(f"{args.file}: right"))
+    return 0
