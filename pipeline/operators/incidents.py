@@ -110,7 +110,7 @@ def same_fault(incident: Incident, finding: Finding) -> bool:
         return False  # numbers that break are no slowness, be it the same machine
     if verdict.fault is FaultKind.SILENT_CORRUPTION and finding.fault in STANDSTILL and not _ends_itself(finding):
         return False  # nor do they kill a process by a signal, or with another reason
-    if {s.component for s in verdict.suspects} & {s.component for s in finding.suspects}:
+    if _share_a_suspect(verdict, finding):
         return True
     if verdict.fault in STANDSTILL and finding.fault in STANDSTILL:
         # A job stands still once: whoever stops or hangs after the first is its victim.
@@ -121,6 +121,15 @@ def same_fault(incident: Incident, finding: Finding) -> bool:
         # "The job is slow" first names nobody and may narrow to one; the rest of it is the same slowness.
         return not verdict.suspects or not finding.suspects
     return verdict.fault is finding.fault and not verdict.suspects and not finding.suspects
+
+
+def _share_a_suspect(verdict: Verdict, finding: Finding) -> bool:
+    """Whether both name one machine; where the job has no other, one of its ranks, or the machine as such."""
+    shared = components(verdict.suspects) & components(finding.suspects)
+    if not shared or finding.machine_count > 1:
+        return bool(shared)
+    told, new = ({rank for one in named.suspects for rank in one.ranks} for named in (verdict, finding))
+    return not told or not new or bool(told & new)
 
 
 def _stopped_later(incident: Incident, finding: Finding) -> bool:

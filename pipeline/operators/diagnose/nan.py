@@ -171,7 +171,7 @@ class NanTracker:
         ranks = [rank for rank, report in self.first.items() if report[:2] == earliest]
         # Several in the same step had it before they met: what they share (the weights) is to blame,
         # and the fastest of them is only the fastest.
-        single = len({graph.host_of(rank) for rank in ranks}) == 1
+        single = len(ranks) == 1 or (not self._is_one_machine() and len({graph.host_of(rank) for rank in ranks}) == 1)
         before = self._before(earliest[0], {self.first[rank][4] for rank in ranks}) if single else None
         if single and before is None:
             peers, cleared = self._cleared(graph, ranks, earliest)
@@ -223,18 +223,25 @@ class NanTracker:
         return None if others is None else (Reason.NAN_SOON_ELSEWHERE, others)
 
     def _cleared(self, graph: JobGraph, ranks: Sequence[int], earliest: Sequence[int]) -> tuple[int, int]:
-        """How many ranks of other hosts report this number, and how many of them had one at that step."""
-        hosts = {graph.host_of(rank) for rank in ranks}
+        """How many ranks of other hosts report this number, and how many of them had one at that step.
+
+        Where the whole job runs on one machine: how many other ranks.
+        """
+        hosts = set() if self._is_one_machine() else {graph.host_of(rank) for rank in ranks}
         step, stage = earliest
         peers, cleared = 0, 0
         for rank, facts in graph.ranks.items():
-            if graph.host_of(rank) in hosts:
+            if rank in ranks or graph.host_of(rank) in hosts:
                 continue
             lost = rank in self.first  # later: the earliest ones are all in ``ranks``
             later = lost and self._had_numbers(rank, facts)
             peers += int(lost or max(facts.number_steps) >= 0)
             cleared += int(later or facts.number_steps[max(stage, 0)] >= step)
         return peers, cleared
+
+    def _is_one_machine(self) -> bool:
+        """Whether all ranks run on one machine: then they are compared with one another."""
+        return self.graph.host_count(self.graph.ranks, 2) == 1
 
     def _had_numbers(self, rank: int, facts: RankFacts) -> bool:
         """Whether a rank was seen with numbers before it lost them.

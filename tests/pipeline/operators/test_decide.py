@@ -696,3 +696,33 @@ class TestRelapses:
         self._spells(other, 1)
 
         assert other.states() == ["open", "confirmed"]
+
+
+class TestOneMachine:
+    """Where a job runs on one machine its ranks tell incidents apart."""
+
+    def _of(self, fault: FaultKind, *ranks: int, machine_count: int = 1, **named: Any) -> Finding:
+        found = finding(fault, "box", machine_count=machine_count, **named)
+        return replace(found, suspects=(replace(found.suspects[0], ranks=ranks),))
+
+    def test_another_rank_s_fault_is_another_incident(self) -> None:
+        life = Life()
+        life.see(self._of(SLOW, 1), seconds=10)
+        life.see(self._of(SLOW, 1), self._of(FaultKind.HANG, 3, onset=10), seconds=10)
+        assert [(line.fault, line.suspects[0].ranks) for line in life.decide.live] == [
+            (SLOW, (1,)),
+            (FaultKind.HANG, (3,)),
+        ]
+
+    @pytest.mark.parametrize("ranks", [(1,), (), (1, 3)])
+    def test_the_same_rank_s_is_the_same(self, ranks: tuple[int, ...]) -> None:
+        life = Life()
+        life.see(self._of(SLOW, 1), seconds=10)
+        life.see(self._of(FaultKind.HANG, *ranks, onset=10), seconds=3)
+        assert len(life.decide.live) == 1
+
+    def test_on_several_machines_the_machine_is_one(self) -> None:
+        life = Life()
+        life.see(self._of(SLOW, 1, machine_count=4), seconds=10)
+        life.see(self._of(FaultKind.HANG, 3, machine_count=4, onset=10), seconds=3)
+        assert len(life.decide.live) == 1

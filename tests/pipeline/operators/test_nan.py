@@ -338,3 +338,24 @@ def test_where_nobody_tells_losses_a_report_is_the_first_only_if_steps_were_hear
 
     assert finding is not None
     assert [suspect.component.name for suspect in finding.suspects] == expected
+
+
+def test_on_one_machine_the_first_rank_is_named() -> None:
+    ranks = Ranks("box", "box", "box", "box")
+    ranks.step(1, [2.0] * 4)
+    ranks.step(2, [2.0, 2.0, NAN, 2.0])
+    ranks.step(3, [NAN] * 4)
+    finding = ranks.find(5)
+
+    assert finding is not None
+    assert [(suspect.component.name, suspect.ranks) for suspect in finding.suspects] == [("box", (2,))]
+
+
+def test_on_one_machine_nobody_is_named_where_all_lose_them_at_once() -> None:
+    ranks = Ranks("box", "box", "box", "box")
+    ranks.step(1, [2.0] * 4)
+    ranks.step(2, [NAN] * 4)
+    finding = ranks.find(14)
+
+    assert finding is not None
+    assert finding.suspects == ()
