@@ -45,7 +45,7 @@ class GpuPlace:
 
     Attributes:
         gpu: index in the order of the bus (CUDA_DEVICE_ORDER=PCI_BUS_ID, nvidia-smi), -1 = not known.
-        pci: address in the form of ``tocsin.schemas.pci``, "" = not known.
+        pci: address in the form of ``tocsin.schemas.formats.pci``, "" = not known.
         pids: processes that compute on it, in this host's numbering, as far as the source sees them.
     """
 

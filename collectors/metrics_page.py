@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tocsin.schemas.errors import ConfigError
-from tocsin.schemas.prometheus_text import Family, render
+from tocsin.schemas.formats.prometheus_text import Family, render
 from tocsin.schemas.trouble_log import TroubleLog
 
 log = logging.getLogger(__name__)

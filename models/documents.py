@@ -28,7 +28,7 @@ from tocsin.schemas.model_announcement import (
     content_hash,
 )
 from tocsin.schemas.reasons import ModelRefusal
-from tocsin.schemas.validate import load_json
+from tocsin.schemas.wire.validate import load_json
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -199,10 +199,10 @@ def _refuse(reason: ModelRefusal, field: str, value: object, must: str) -> NoRet
 FACTOR: Final = 2.0
 """A number may be at most so many times the program's own, or so many times less.
 
-Numbers that were fitted on recordings stay within it (``pipeline/training/numbers.py``; what takes time may take four
-times as long). A wider door would let whoever announces a model blind a detector in all jobs: one number far away is
-enough, and so are several at the ends of wide bounds. With every number at its deaf end a machine that doubles the
-step time, or stands still, is named all the same (``tests/pipeline/test_model_bounds.py``)."""
+Numbers that were fitted on recordings stay within it (``pipeline/lab/training/numbers.py``; what takes time may
+take four times as long). A wider door would let whoever announces a model blind a detector in all jobs: one number
+far away is enough, and so are several at the ends of wide bounds. With every number at its deaf end a machine that doubles the
+step time, or stands still, is named all the same (``tests/pipeline/runtime/test_model_bounds.py``)."""
 TIME_FACTOR: Final = 4.0
 """The same for how long something must last: a fault that is named after six seconds is late, not missed."""
 

@@ -14,7 +14,6 @@ from urllib.parse import quote
 
 from tocsin.schemas.errors import DecodeError, FieldError
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
-from tocsin.schemas.validate import MAX_ATTEMPT, MAX_RANKS, ObjectReader, check_int, dump_json, load_json
 from tocsin.schemas.verdicts import (
     MAX_WITNESSES,
     Action,
@@ -29,6 +28,14 @@ from tocsin.schemas.verdicts import (
     Witness,
     WitnessKind,
     suspect_object,
+)
+from tocsin.schemas.wire.validate import (
+    MAX_ATTEMPT,
+    MAX_RANKS,
+    ObjectReader,
+    check_int,
+    dump_json,
+    load_json,
 )
 
 SPEC_VERSION = "1.0"

@@ -31,7 +31,7 @@ from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 from tocsin.schemas.errors import CredentialError, FieldError
-from tocsin.schemas.validate import INT64_MAX, check_int, check_name
+from tocsin.schemas.wire.validate import INT64_MAX, check_int, check_name
 
 FILE_VERSION: Final = 1
 ANY_NAME: Final = "*"

@@ -13,7 +13,14 @@ from typing import Any, Final
 
 from tocsin.schemas import events
 from tocsin.schemas.errors import FieldError
-from tocsin.schemas.validate import INT64_MAX, MAX_NAME_BYTES, MAX_RANKS, MAX_SECONDS, MAX_STEP, is_number
+from tocsin.schemas.wire.validate import (
+    INT64_MAX,
+    MAX_NAME_BYTES,
+    MAX_RANKS,
+    MAX_SECONDS,
+    MAX_STEP,
+    is_number,
+)
 
 ENDED_NS: Final = "ended_ns"
 """When a rank ended (Unix ns), in an event that says it again: see ``collectors.endings``."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from tocsin.schemas import events
+from tocsin.schemas.formats.xid import meaning_of_sxid, meaning_of_xid, nvlink_of_payload
 from tocsin.schemas.records import Event
-from tocsin.schemas.xid import meaning_of_sxid, meaning_of_xid, nvlink_of_payload
 
 HardwareFault = Literal["fail_stop", "fail_slow", "degraded"]
 

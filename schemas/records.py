@@ -6,7 +6,7 @@ attempt), the host and ``ts_ns``, its **event time**: the time by which it is pu
 into a slice. A batch's rows keep their own times.
 
 The classes are plain values: they hold what was decoded and check nothing.
-``tocsin.schemas.codec`` validates on decode.
+``tocsin.schemas.wire.codec`` validates on decode.
 """
 
 from __future__ import annotations

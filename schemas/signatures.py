@@ -17,9 +17,9 @@ import struct
 import zlib
 from typing import Final, NamedTuple
 
-from tocsin.schemas._wire import MAGIC, MAX_RECORD_BYTES, NAMES_AT
 from tocsin.schemas.credentials import Credential
 from tocsin.schemas.errors import DecodeError, FieldError
+from tocsin.schemas.wire._format import MAGIC, MAX_RECORD_BYTES, NAMES_AT
 
 SIGNATURE_SECTION: Final = 0xFFFF
 SIGNATURE_HEADER: Final = "signature"

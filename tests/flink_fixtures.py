@@ -21,14 +21,12 @@ from tocsin.cli.cluster.flink import Flink
 from tocsin.cli.cluster.flink_conf import FlinkConfig
 from tocsin.cli.cluster.process import free_port
 from tocsin.cli.main import main
+from tocsin.pipeline.lab.simulation.case import draw_case
 from tocsin.pipeline.recording.replay import ReplayConfig, replay
 from tocsin.pipeline.recording.stream import records_of
 from tocsin.pipeline.recording.tables import Recording
-from tocsin.pipeline.simulation.case import draw_case
 from tocsin.schemas.cloudevents import encode_verdict
-from tocsin.schemas.codec import encode
-from tocsin.schemas.records import NS_PER_SECOND, ModelAnnouncement, Tick
-from tocsin.schemas.topics import (
+from tocsin.schemas.kafka.topics import (
     MODELS,
     STEPS,
     TICKED,
@@ -40,6 +38,8 @@ from tocsin.schemas.topics import (
     topic_name,
     topic_of,
 )
+from tocsin.schemas.records import NS_PER_SECOND, ModelAnnouncement, Tick
+from tocsin.schemas.wire.codec import encode
 
 PARTITIONS = 2
 _NS_PER_MS = 1_000_000

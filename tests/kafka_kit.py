@@ -11,11 +11,11 @@ from kafka import KafkaConsumer, TopicPartition
 
 from tests.collectors.peer import wait_until
 from tocsin.cli.cluster.broker import Broker
-from tocsin.pipeline.bus.topics import Wish, apply
-from tocsin.schemas.codec import decode
-from tocsin.schemas.kafka_settings import kafka_settings
+from tocsin.pipeline.kafka.topics import Wish, apply
+from tocsin.schemas.kafka.settings import kafka_settings
+from tocsin.schemas.kafka.topics import INPUTS, topic_name
 from tocsin.schemas.records import Record
-from tocsin.schemas.topics import INPUTS, topic_name
+from tocsin.schemas.wire.codec import decode
 
 
 def make_topics(broker: Broker, prefix: str, partition_count: int = 1) -> None:

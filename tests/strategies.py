@@ -14,7 +14,6 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from tocsin.schemas.codec import Kind
 from tocsin.schemas.event_payloads import RULES, Rule
 from tocsin.schemas.metrics import BUILTIN_TABLE, FIRST_CUSTOM_TABLE_ID, Metric, MetricTable
 from tocsin.schemas.records import (
@@ -39,16 +38,6 @@ from tocsin.schemas.records import (
     Tick,
     Topology,
 )
-from tocsin.schemas.validate import (
-    MAX_ATTEMPT,
-    MAX_COORDINATE,
-    MAX_GPUS,
-    MAX_RANKS,
-    MAX_SECONDS,
-    MAX_STEP,
-    MAX_TICK_NS,
-    MIN_TICK_NS,
-)
 from tocsin.schemas.verdicts import (
     MAX_WITNESSES,
     Action,
@@ -62,6 +51,17 @@ from tocsin.schemas.verdicts import (
     VerdictState,
     Witness,
     WitnessKind,
+)
+from tocsin.schemas.wire.codec import Kind
+from tocsin.schemas.wire.validate import (
+    MAX_ATTEMPT,
+    MAX_COORDINATE,
+    MAX_GPUS,
+    MAX_RANKS,
+    MAX_SECONDS,
+    MAX_STEP,
+    MAX_TICK_NS,
+    MIN_TICK_NS,
 )
 
 BASE_NS = 1_800_000_000_000_000_000

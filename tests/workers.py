@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-_CLUSTER = ("tests/chaos/", "tests/cli/cluster/", "tests/pipeline/flink/test_rest.py")
+_CLUSTER = ("tests/chaos/", "tests/cli/cluster/", "tests/pipeline/runtime/flink/test_rest.py")
 """They start a Flink: a second one beside it takes the cores that both need, and tests come to their time limit."""
 
 

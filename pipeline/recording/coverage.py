@@ -10,15 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.models.metric_means import MetricMeans
-from tocsin.pipeline.embedded import EmbeddedEngine
-from tocsin.pipeline.frame_blocks import BUILTIN_TABLES, MetricSlice, join_blocks, slice_blocks
-from tocsin.pipeline.job import JobPipeline
-from tocsin.pipeline.operators.peer_words import DETECTOR as PEERS
-from tocsin.pipeline.operators.peers import PeersConfig
-from tocsin.pipeline.operators.steps import DETECTOR as STEPS
-from tocsin.pipeline.recording.span import has_no_length, judged_span_ns
+from tocsin.pipeline.core.frame_blocks import (
+    BUILTIN_TABLES,
+    MetricSlice,
+    join_blocks,
+    slice_blocks,
+)
+from tocsin.pipeline.core.slices import Turn
+from tocsin.pipeline.detect.peers.anomalies import DETECTOR as PEERS
+from tocsin.pipeline.detect.peers.detector import PeersConfig
+from tocsin.pipeline.detect.steps.detector import DETECTOR as STEPS
+from tocsin.pipeline.recording.judged_range import has_no_length, judged_span_ns
 from tocsin.pipeline.recording.tables import TABLES, Recording
-from tocsin.pipeline.slices import Turn
+from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine
+from tocsin.pipeline.runtime.job_pipeline import JobPipeline
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import CollectiveBatch, JobKey, ProbeAnswer
 

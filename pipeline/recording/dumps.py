@@ -15,13 +15,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import cast
 
-from tocsin.pipeline.flight_recorder import read_folder
+from tocsin.pipeline.rca.evidence.flight_recorder import read_folder
 from tocsin.pipeline.recording.places import Places
 from tocsin.pipeline.recording.tables import Recording, Text
 from tocsin.schemas.errors import ConfigError, RecordingError, SchemaError
-from tocsin.schemas.flight_recorder import FlightDump, content_of, parse_dump
+from tocsin.schemas.formats.flight_recorder import FlightDump, content_of, parse_dump
+from tocsin.schemas.formats.plain_pickle import weigh
 from tocsin.schemas.kinds import LEFT_DUMP
-from tocsin.schemas.plain_pickle import weigh
 from tocsin.schemas.records import NS_PER_SECOND, ProbeAnswer
 
 FOLDER = "flight_recorder"
@@ -37,7 +37,7 @@ _KEPT_ENTRY_KEYS = frozenset(
     }
 )
 _MAX_WEIGHT = 2_000_000
-"""Values of which the copy of a large dump may be made (``tocsin.schemas.plain_pickle.weigh``)."""
+"""Values of which the copy of a large dump may be made (``tocsin.schemas.formats.plain_pickle.weigh``)."""
 _MS = NS_PER_SECOND // 1000
 
 

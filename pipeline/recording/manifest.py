@@ -11,7 +11,7 @@ from typing import Any
 from tocsin.pipeline.recording.limits import DEFAULT_LIMITS, ReadLimits, check_json_size, check_limit
 from tocsin.pipeline.recording.tables import FORMAT_VERSION, METRIC_NAMES, Manifest
 from tocsin.schemas.errors import FieldError, RecordingError
-from tocsin.schemas.validate import check_name
+from tocsin.schemas.wire.validate import check_name
 
 _TAKEN = ("ts_ns", "host", "gpu")
 _DAY_NS = 86_400 * 1_000_000_000

@@ -27,7 +27,7 @@ from tocsin.pipeline.recording.tables import (
     Text,
 )
 from tocsin.schemas.errors import RecordingError, SchemaError
-from tocsin.schemas.validate import MAX_NAME_BYTES, MAX_RANKS, load_json
+from tocsin.schemas.wire.validate import MAX_NAME_BYTES, MAX_RANKS, load_json
 
 EXTRA_COLUMNS: Mapping[str, tuple[ColumnSpec, ...]] = {
     "steps": (ColumnSpec("batch_ns", "int64", required=False, nullable=True),),

@@ -19,11 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tocsin.pipeline.core.slices import Turn
 from tocsin.pipeline.recording.manifest import manifest_object
 from tocsin.pipeline.recording.tables import NULL_MASKS, Columns, Manifest, Text
 from tocsin.pipeline.recording.writer import arrow_table, claim_folder, write_dump, write_json
-from tocsin.pipeline.slices import Turn
-from tocsin.schemas._bodies import write_status
 from tocsin.schemas.errors import RecordingError, TocsinError
 from tocsin.schemas.metrics import BUILTIN_TABLE, BUILTIN_TABLE_ID, MetricTable
 from tocsin.schemas.private_files import private_file
@@ -42,6 +41,7 @@ from tocsin.schemas.records import (
     TableAnnouncement,
     Topology,
 )
+from tocsin.schemas.wire._bodies import write_status
 
 _LOG = logging.getLogger("tocsin.recorder")
 _FLUSH_ROWS = 20_000

@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig, played
 from tocsin.pipeline.recording.coverage import Coverage
+from tocsin.pipeline.recording.judged_range import in_span, judged_span_ns
 from tocsin.pipeline.recording.reader import read_recording
-from tocsin.pipeline.recording.span import in_span, judged_span_ns
 from tocsin.pipeline.recording.stream import records_of
 from tocsin.pipeline.recording.tables import Recording
+from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig, played
 from tocsin.schemas.errors import SchemaError
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, JobRecord, ModelAnnouncement

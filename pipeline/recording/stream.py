@@ -20,9 +20,6 @@ from tocsin.pipeline.recording.frames import frames_of, metric_table_of
 from tocsin.pipeline.recording.places import Places
 from tocsin.pipeline.recording.reader import json_payload
 from tocsin.pipeline.recording.tables import NULL_MASKS, Columns, Recording, Text
-from tocsin.schemas._bodies import read_status
-from tocsin.schemas._wire import Header, Kind
-from tocsin.schemas.codec import encode
 from tocsin.schemas.errors import FieldError, RecordingError
 from tocsin.schemas.kinds import EventSource, Severity
 from tocsin.schemas.metrics import BUILTIN_TABLE_ID
@@ -38,7 +35,10 @@ from tocsin.schemas.records import (
     StepRecord,
     TableAnnouncement,
 )
-from tocsin.schemas.validate import MAX_ATTEMPT, ObjectReader, check_int
+from tocsin.schemas.wire._bodies import read_status
+from tocsin.schemas.wire._format import Header, Kind
+from tocsin.schemas.wire.codec import encode
+from tocsin.schemas.wire.validate import MAX_ATTEMPT, ObjectReader, check_int
 
 _Word = TypeVar("_Word", EventSource, Severity)
 _MS = NS_PER_SECOND // 1000

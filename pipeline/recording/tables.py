@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.schemas.metrics import GPU_METRICS, HOST_METRICS
-from tocsin.schemas.validate import MAX_RANKS, MAX_SECONDS, MAX_STEP
+from tocsin.schemas.wire.validate import MAX_RANKS, MAX_SECONDS, MAX_STEP
 
 FORMAT_VERSION = 1
 ColumnKind = Literal["int8", "int16", "int32", "int64", "float32", "float64", "text", "binary"]

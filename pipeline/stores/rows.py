@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from tocsin.pipeline.operators.witnesses import HARD
+from tocsin.pipeline.job.witnesses import HARD
 from tocsin.pipeline.stores.base import ActionChange, ActionState, EvidencePoint, HostHealth
 from tocsin.schemas.causes import CAUSES
 from tocsin.schemas.records import NS_PER_SECOND, JobKey

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tests.attacks.registry import Outcome, attack
-from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
-from tocsin.pipeline.testing import FakeJob, JobShape
+from tocsin.pipeline.lab.testing import FakeJob, JobShape
+from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.schemas import events
 from tocsin.schemas.records import NS_PER_SECOND, CollectiveBatch, CollectiveRecord, Event, JobRecord
 from tocsin.schemas.verdicts import Verdict, VerdictState

@@ -9,18 +9,18 @@ from pathlib import Path
 
 from tests.attacks.registry import Outcome, attack
 from tests.hostile_dumps import HOSTILE_DUMPS, ODD_DUMPS, healthy
-from tests.pipeline.test_hostile_dumps import poisoned, replay_of
+from tests.pipeline.rca.evidence.test_hostile_dumps import poisoned, replay_of
 from tocsin.cli.main import main
-from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
-from tocsin.pipeline.flink.driver import DriverConfig, JobDriver
-from tocsin.pipeline.flink.memory_state import MemoryState
-from tocsin.pipeline.flink.packing import pack
-from tocsin.pipeline.testing import FakeJob, JobShape
-from tocsin.schemas.codec import encode
+from tocsin.pipeline.lab.testing import FakeJob, JobShape
+from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.runtime.flink.driver import DriverConfig, JobDriver
+from tocsin.pipeline.runtime.flink.memory_state import MemoryState
+from tocsin.pipeline.runtime.flink.packing import pack
 from tocsin.schemas.errors import SchemaError
-from tocsin.schemas.flight_recorder import parse_dump
-from tocsin.schemas.plain_pickle import MAX_MADE, MAX_OPCODES
+from tocsin.schemas.formats.flight_recorder import parse_dump
+from tocsin.schemas.formats.plain_pickle import MAX_MADE, MAX_OPCODES
 from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.wire.codec import encode
 
 _SHAPE = JobShape(rank_count=4)
 _SMALL_BYTES = 50_000

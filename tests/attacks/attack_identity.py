@@ -12,18 +12,18 @@ from pathlib import Path
 from tests.attacks.registry import Outcome, attack
 from tests.pipeline.identity.kit import LOOPBACK, NOW, REMOTE, Fleet, hello_of, met
 from tests.pipeline.identity.wire import Wire, event
-from tocsin.collectors import sign_in as agents
+from tocsin.collectors.transport import sign_in as agents
 from tocsin.models.documents import PEERS_SECTIONS, STEPS_SECTIONS, accept, write_numbers
-from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.identity.gate import Gate, GateConfig, local_credential
 from tocsin.pipeline.identity.peers import Peer
-from tocsin.pipeline.server import AgentServer
-from tocsin.pipeline.server_config import ServerConfig
-from tocsin.schemas.codec import encode
+from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.runtime.embedded.listener.listener import AgentServer
+from tocsin.pipeline.runtime.embedded.listener.listener_config import ServerConfig
 from tocsin.schemas.credential_store import CredentialStore, write_credentials
 from tocsin.schemas.errors import IdentityError, ModelRefusedError
 from tocsin.schemas.model_announcement import ModelAnnouncement, boundary_after, content_hash, withdrawal
 from tocsin.schemas.sign_in import TAG_BYTES
+from tocsin.schemas.wire.codec import encode
 
 
 @dataclass

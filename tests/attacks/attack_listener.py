@@ -9,14 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.attacks.registry import Outcome, attack
-from tests.pipeline.listener import NOW, Listener, LiveJob, Visitor
-from tocsin.pipeline.limits import ServerLimits
-from tocsin.pipeline.onlookers import MAX_LATE_KEYS
-from tocsin.pipeline.server import ServerConfig
-from tocsin.pipeline.testing import FakeJob, JobShape
-from tocsin.schemas.codec import encode
+from tests.pipeline.runtime.embedded.listener.kit import (
+    NOW,
+    Listener,
+    LiveJob,
+    Visitor,
+)
+from tocsin.pipeline.lab.testing import FakeJob, JobShape
+from tocsin.pipeline.runtime.embedded.listener.limits import ServerLimits
+from tocsin.pipeline.runtime.embedded.listener.listener import ServerConfig
+from tocsin.pipeline.runtime.embedded.observers import MAX_LATE_KEYS
 from tocsin.schemas.errors import SchemaError
 from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource, Frame, JobKey, Severity
+from tocsin.schemas.wire.codec import encode
 
 
 def _event(job_id: str = "j", host: str = "n0", ts_ns: int = NOW, rank: int = 0) -> bytes:

@@ -15,17 +15,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.attacks.registry import Outcome, attack
-from tests.collectors.core_bench import Bench, of
+from tests.collectors.agent.core_bench import Bench, of
+from tests.collectors.agent.test_beneath import HOSTILE, LIMIT, ME
 from tests.collectors.peer import EnginePeer, FakeHook, wait_until
-from tests.collectors.test_beneath import HOSTILE, LIMIT, ME
-from tocsin.collectors import beneath
-from tocsin.collectors.beneath import DumpFolders
-from tocsin.collectors.datagram_socket import DatagramSocket
-from tocsin.collectors.spool import MIN_SEGMENT_BYTES, DiskSpool
-from tocsin.pipeline.control import ControlServer
-from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
-from tocsin.pipeline.letters import Letter, LetterFile
-from tocsin.pipeline.server import AgentServer
+from tocsin.collectors.agent import beneath
+from tocsin.collectors.agent.beneath import DumpFolders
+from tocsin.collectors.agent.datagram_socket import DatagramSocket
+from tocsin.collectors.transport.spool import MIN_SEGMENT_BYTES, DiskSpool
+from tocsin.pipeline.runtime.embedded.control_socket import ControlServer
+from tocsin.pipeline.runtime.embedded.dead_letters import Letter, LetterFile
+from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.runtime.embedded.listener.listener import AgentServer
 from tocsin.schemas.errors import SpoolError, TocsinError
 from tocsin.schemas.records import StepBatch
 

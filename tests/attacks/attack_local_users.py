@@ -11,14 +11,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.attacks.registry import Outcome, attack
-from tests.collectors.core_bench import USER, Bench, names
+from tests.collectors.agent.core_bench import USER, Bench, names
 from tests.collectors.peer import FakeHook, wait_until
-from tocsin.collectors.agent import Agent, AgentConfig, Parts, Wakeup
+from tocsin.collectors.agent.agent import (
+    Agent,
+    AgentConfig,
+    Parts,
+    Wakeup,
+)
+from tocsin.collectors.agent.core import CoreConfig
+from tocsin.collectors.agent.job_state import HostPlace
 from tocsin.collectors.clock import SteadyClock, SystemClock
-from tocsin.collectors.core import CoreConfig
-from tocsin.collectors.job_state import HostPlace
-from tocsin.collectors.process import ProcessWatcher
-from tocsin.collectors.sink import MemorySink
+from tocsin.collectors.sources.process import ProcessWatcher
+from tocsin.collectors.transport.sink import MemorySink
 
 RANK, LAUNCHER, STRANGER, OTHER_USER = 77, 70, 99, 2000
 WORDS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (

@@ -10,13 +10,13 @@ from typing import Any
 from unittest import mock
 
 from tests.attacks.registry import Outcome, attack
-from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
-from tocsin.pipeline.job import JobPipeline, TurnResult
-from tocsin.pipeline.service import EngineService, ServiceConfig
-from tocsin.pipeline.slices import Turn
-from tocsin.pipeline.testing import FakeJob, JobShape, MemoryStore
-from tocsin.schemas.codec import encode
+from tocsin.pipeline.core.slices import Turn
+from tocsin.pipeline.lab.testing import FakeJob, JobShape, MemoryStore
+from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.runtime.embedded.service import EngineService, ServiceConfig
+from tocsin.pipeline.runtime.job_pipeline import JobPipeline, TurnResult
 from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource, JobKey, Severity
+from tocsin.schemas.wire.codec import encode
 
 _RAISED: tuple[Callable[[], Exception], ...] = (
     lambda: TypeError("'<' not supported between instances of 'str' and 'int'"),

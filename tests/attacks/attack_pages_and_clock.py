@@ -9,10 +9,10 @@ from tempfile import TemporaryDirectory
 
 from tests.attacks.registry import Outcome, attack
 from tocsin.collectors.metrics_page import MAX_CLIENTS, MetricsPage
-from tocsin.pipeline.service import EngineService, ServiceConfig
-from tocsin.pipeline.testing import FakeJob, JobShape, MemoryStore
-from tocsin.schemas.codec import encode
+from tocsin.pipeline.lab.testing import FakeJob, JobShape, MemoryStore
+from tocsin.pipeline.runtime.embedded.service import EngineService, ServiceConfig
 from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.wire.codec import encode
 
 
 @attack("M2", "silent clients")

@@ -9,11 +9,10 @@ import tracemalloc
 from tests.attacks.registry import Outcome, attack
 from tests.conftest import ROOT
 from tests.hostile_records import HOSTILE_RECORDS, exit_of_400_digits
-from tests.pipeline.flink.test_poison import letters
-from tocsin.collectors.datagrams import parse_datagram
-from tocsin.pipeline.job import JobConfig, JobPipeline
-from tocsin.pipeline.slices import Turn
-from tocsin.schemas.codec import decode, encode
+from tests.pipeline.runtime.flink.test_poison import letters
+from tocsin.collectors.agent.datagrams import parse_datagram
+from tocsin.pipeline.core.slices import Turn
+from tocsin.pipeline.runtime.job_pipeline import JobConfig, JobPipeline
 from tocsin.schemas.errors import SchemaError
 from tocsin.schemas.records import (
     NS_PER_SECOND,
@@ -28,7 +27,8 @@ from tocsin.schemas.records import (
     Slice,
     Topology,
 )
-from tocsin.schemas.validate import MAX_RANKS
+from tocsin.schemas.wire.codec import decode, encode
+from tocsin.schemas.wire.validate import MAX_RANKS
 
 _MAX_BYTES = 50_000_000
 _NOW_NS = 1_800_000_000 * NS_PER_SECOND

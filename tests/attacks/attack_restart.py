@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.attacks.registry import Outcome, attack
 from tests.chaos.live_round import LiveConfig, run_live_round
-from tests.pipeline.restarts import Life, wait_written
+from tests.pipeline.runtime.embedded.restarts import Life, wait_written
 from tocsin.schemas.verdicts import VerdictState
 
 

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.attacks.registry import Outcome, attack
-from tests.pipeline.listener import Visitor
+from tests.pipeline.runtime.embedded.listener.kit import Visitor
 from tocsin.cli.paths import control_socket
-from tocsin.pipeline.control import ControlClient, EngineAbsentError
-from tocsin.pipeline.limits import raise_descriptor_limit
-from tocsin.pipeline.testing import FakeJob, JobShape
-from tocsin.schemas.codec import encode
+from tocsin.pipeline.lab.testing import FakeJob, JobShape
+from tocsin.pipeline.runtime.embedded.control_socket import ControlClient, EngineAbsentError
+from tocsin.pipeline.runtime.embedded.listener.limits import raise_descriptor_limit
 from tocsin.schemas.errors import EngineError
 from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.wire.codec import encode
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLED_AFTER_SECONDS, NAMED_WITHIN_SECONDS = 25, 12

@@ -8,20 +8,20 @@ from pathlib import Path
 
 from tests.attacks.registry import Outcome, attack
 from tests.model_announcements import announced
-from tests.pipeline.consume.kit import FaultyStore, topic
+from tests.pipeline.kafka.kit import FaultyStore, topic
 from tests.pipeline.stores.samples import verdict
-from tocsin.pipeline.consume.verdict_sink import SinkConfig, VerdictSink
-from tocsin.pipeline.flink.model_log import ModelLog, ModelRow
 from tocsin.pipeline.identity.signed import SignedRecords
 from tocsin.pipeline.identity.verdict_signatures import VerdictChecker, VerdictSigner, new_engine_key, public_half
-from tocsin.pipeline.testing import JobShape, MachineShape, MetricsJob
-from tocsin.pipeline.testing.messages import MemoryBox, MemorySource
-from tocsin.schemas.codec import encode
+from tocsin.pipeline.kafka.verdict_sink import SinkConfig, VerdictSink
+from tocsin.pipeline.lab.testing import JobShape, MachineShape, MetricsJob
+from tocsin.pipeline.lab.testing.messages import MemoryBox, MemorySource
+from tocsin.pipeline.runtime.flink.model_log import ModelLog, ModelRow
 from tocsin.schemas.credential_store import CredentialStore, write_credentials
 from tocsin.schemas.credentials import ANY_NAME, Role, new_credential
 from tocsin.schemas.errors import IdentityError, SchemaError
 from tocsin.schemas.records import JobRecord
 from tocsin.schemas.signatures import sign_record
+from tocsin.schemas.wire.codec import encode
 
 NOW = 1_700_000_000 * 10**9
 

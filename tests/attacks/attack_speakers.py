@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from tests.attacks.liars import FAULTS, HARD, play
 from tests.attacks.registry import Outcome, attack
-from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
-from tocsin.pipeline.testing.fake_job import FakeJob
-from tocsin.pipeline.testing.job_shape import JobShape
+from tocsin.pipeline.lab.testing.fake_job import FakeJob
+from tocsin.pipeline.lab.testing.job_shape import JobShape
+from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.schemas import events
 from tocsin.schemas.records import (
     CollectiveBatch,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from tests.attacks.registry import Outcome, attack
-from tocsin.pipeline.testing import FakeJob, JobShape, Scenario
+from tocsin.pipeline.lab.testing import FakeJob, JobShape, Scenario
 from tocsin.schemas import events
 from tocsin.schemas.records import Severity
 from tocsin.schemas.verdicts import Verdict

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 from types import MappingProxyType
 
-from tocsin.pipeline.server import parse_address
-from tocsin.schemas.codec import encode
+from tocsin.pipeline.runtime.embedded.listener.listener import parse_address
 from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource, JobKey, Severity
+from tocsin.schemas.wire.codec import encode
 
 BATCH = 400
 

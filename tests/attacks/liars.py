@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
-from tocsin.pipeline.testing.fake_job import FakeJob
-from tocsin.pipeline.testing.job_shape import JobShape
+from tocsin.pipeline.lab.testing.fake_job import FakeJob
+from tocsin.pipeline.lab.testing.job_shape import JobShape
+from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.schemas import events
 from tocsin.schemas.metrics import FIRST_CUSTOM_TABLE_ID, Metric, MetricTable
 from tocsin.schemas.records import (

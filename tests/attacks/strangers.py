@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
-from tocsin.pipeline.testing.fake_job import FakeJob
-from tocsin.pipeline.testing.job_shape import JobShape
+from tocsin.pipeline.lab.testing.fake_job import FakeJob
+from tocsin.pipeline.lab.testing.job_shape import JobShape
+from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.schemas.records import HostStatus, JobKey, JobRecord, RankPlace, Topology
 from tocsin.schemas.verdicts import Verdict
 

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tests.bench.judged import How, case_count, fault_and_healthy, host_range, judge_all, print_kinds, print_sets
-from tocsin.pipeline.backtest.summary import figures_of, table_lines
-from tocsin.pipeline.backtest.trial import Trial, fault_name
+from tocsin.pipeline.lab.backtest.summary import figures_of, table_lines
+from tocsin.pipeline.lab.backtest.trial import Trial, fault_name
 
 FIRST_SEED = 9_000_000
 CASE_COUNT, HOSTS = 600, (4, 256)

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from tests.collectors.nvml_stub import build
 from tests.collectors.peer import EnginePeer, FakeHook, wait_until
+from tests.collectors.sources.nvml_stub import build
 from tocsin.pipeline.identity.gate import Gate, GateConfig
 from tocsin.schemas.credential_store import CredentialStore, write_credentials
 from tocsin.schemas.credentials import Role, new_credential

@@ -11,9 +11,9 @@ import numpy as np
 
 from tests.schemas import samples
 from tocsin.models.frames import Grid, stack_frames
-from tocsin.schemas.codec import decode, encode, peek
 from tocsin.schemas.metrics import BUILTIN_TABLE
 from tocsin.schemas.records import Frame, StepBatch, StepRecord
+from tocsin.schemas.wire.codec import decode, encode, peek
 
 HOSTS = 2_000
 GOAL_SECONDS = 0.050

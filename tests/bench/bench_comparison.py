@@ -15,10 +15,15 @@ import time
 from pathlib import Path
 
 from tests.bench.judged import How, Order, case_count, host_range, judge_all, print_kinds, print_sets
-from tocsin.pipeline.backtest.detector_sets import MINDER, MINDER_SETS, OURS, PLAIN
-from tocsin.pipeline.registry.builtin import builtin_cards, builtin_payload
-from tocsin.pipeline.simulation.case import HEALTHY
-from tocsin.pipeline.training.simulated import CASE_SECONDS, long_cases
+from tocsin.pipeline.lab.backtest.detector_sets import (
+    MINDER,
+    MINDER_SETS,
+    OURS,
+    PLAIN,
+)
+from tocsin.pipeline.lab.registry.builtin import builtin_cards, builtin_payload
+from tocsin.pipeline.lab.simulation.case import HEALTHY
+from tocsin.pipeline.lab.training.simulated import CASE_SECONDS, long_cases
 
 FIRST_SEED = 9_500_000
 CASE_COUNT, HOSTS = 60, (4, 32)

@@ -37,16 +37,16 @@ from tocsin.models.minder import PRIORITY, MinderModel, fill_nearest
 from tocsin.models.minder_file import decode_minder, encode_minder
 from tocsin.models.robust import median
 from tocsin.models.similarity import pairwise_sums
-from tocsin.pipeline.operators.diagnose.deviations import FAMILIES, SILENT_FAMILIES
-from tocsin.pipeline.operators.graph import JobGraph
-from tocsin.pipeline.operators.peer_rows import mean_by_host
-from tocsin.pipeline.operators.peer_sums import SumConfig
-from tocsin.pipeline.operators.peers import PeerDetector, PeersConfig
+from tocsin.pipeline.detect.peers.cusum import SumConfig
+from tocsin.pipeline.detect.peers.detector import PeerDetector, PeersConfig
+from tocsin.pipeline.detect.peers.rows import mean_by_host
+from tocsin.pipeline.job.graph import JobGraph
+from tocsin.pipeline.lab.simulation.case import HEALTHY, draw_case
+from tocsin.pipeline.lab.training.minder_training import lesson_of, train_minder
+from tocsin.pipeline.rca.rules.deviations import FAMILIES, SILENT_FAMILIES
 from tocsin.pipeline.recording.frames import frames_of, metric_table_of
 from tocsin.pipeline.recording.places import Places
 from tocsin.pipeline.recording.tables import Recording, Text
-from tocsin.pipeline.simulation.case import HEALTHY, draw_case
-from tocsin.pipeline.training.minder_training import lesson_of, train_minder
 from tocsin.schemas.metrics import FIRST_CUSTOM_TABLE_ID, Metric, MetricTable
 from tocsin.schemas.records import NS_PER_SECOND, Frame, Slice
 from tocsin.schemas.verdicts import Anomaly

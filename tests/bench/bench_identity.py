@@ -19,17 +19,17 @@ import time
 from pathlib import Path
 
 from tests.schemas import samples
-from tocsin.collectors.sign_in import TCP, SignIn, TokenSearch
-from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
+from tocsin.collectors.transport.sign_in import TCP, SignIn, TokenSearch
 from tocsin.pipeline.identity.gate import GateConfig
-from tocsin.pipeline.server import AgentServer, parse_address
-from tocsin.pipeline.server_config import ServerConfig
-from tocsin.pipeline.testing.fake_job import FakeJob
-from tocsin.pipeline.testing.job_shape import JobShape
-from tocsin.schemas.codec import encode
+from tocsin.pipeline.lab.testing.fake_job import FakeJob
+from tocsin.pipeline.lab.testing.job_shape import JobShape
+from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.runtime.embedded.listener.listener import AgentServer, parse_address
+from tocsin.pipeline.runtime.embedded.listener.listener_config import ServerConfig
 from tocsin.schemas.credential_store import CredentialStore, write_credentials
 from tocsin.schemas.credentials import Credential, Role
 from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.wire.codec import encode
 
 HOSTS = 32
 SECONDS = 60

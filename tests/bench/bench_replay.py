@@ -10,8 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from tocsin.pipeline.lab.simulation.case import Case, draw_case
 from tocsin.pipeline.recording.writer import write_recording
-from tocsin.pipeline.simulation.case import Case, draw_case
 
 HOST_COUNT = 32
 GPU_COUNT = 8

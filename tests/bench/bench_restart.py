@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from tests.bench.stream_load import GPU_COUNT, SLICE_NS, Load, _records
-from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
-from tocsin.pipeline.proposals import HoldRules, ProposalBook
-from tocsin.pipeline.recovery import Recovery, RecoveryConfig, Repeat
-from tocsin.pipeline.service_memory import ServiceMemory
-from tocsin.schemas.codec import encode
+from tocsin.pipeline.incidents.proposals import HoldRules, ProposalBook
+from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.runtime.embedded.recovery import Recovery, RecoveryConfig, Repeat
+from tocsin.pipeline.runtime.embedded.service_memory import ServiceMemory
 from tocsin.schemas.metrics import BUILTIN_TABLE
 from tocsin.schemas.records import METRIC_SLICE_NS, NS_PER_SECOND
+from tocsin.schemas.wire.codec import encode
 
 HOST_COUNT, SECONDS = 1000, 120
 START_NS = 1_800_000_000 * NS_PER_SECOND

@@ -1,6 +1,6 @@
 """What real sites do to telemetry, and what it costs: the same cases as they are, with each disturbance, with all.
 
-Disturbances: ``pipeline/simulation/disturb.py``; cases: the first of ``accuracy``'s. ``TOCSIN_BENCH_CASES=40`` runs
+Disturbances: ``pipeline/lab/simulation/disturb.py``; cases: the first of ``accuracy``'s. ``TOCSIN_BENCH_CASES=40`` runs
 fewer (half of them with a fault), ``TOCSIN_BENCH_HOSTS=4-64`` others. Each case is judged six times.
 """
 
@@ -10,7 +10,12 @@ import time
 
 from tests.bench.bench_accuracy import FIRST_SEED, SETS
 from tests.bench.judged import CHANGES, How, case_count, fault_and_healthy, host_range, judge_all
-from tocsin.pipeline.backtest.summary import HEAD, cells, figures_of, lined_up
+from tocsin.pipeline.lab.backtest.summary import (
+    HEAD,
+    cells,
+    figures_of,
+    lined_up,
+)
 
 CASE_COUNT, HOSTS = 200, (4, 128)
 

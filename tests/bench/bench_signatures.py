@@ -7,19 +7,19 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from tocsin.pipeline.flink.driver import DriverConfig, JobDriver
-from tocsin.pipeline.flink.identity import Identity
-from tocsin.pipeline.flink.memory_state import MemoryState
-from tocsin.pipeline.flink.reduce import reduce_and_pack
 from tocsin.pipeline.identity.signed import SignatureConfig
 from tocsin.pipeline.identity.verdict_signatures import new_engine_key
-from tocsin.pipeline.testing import JobShape, MachineShape, MetricsJob
-from tocsin.schemas.codec import encode
+from tocsin.pipeline.lab.testing import JobShape, MachineShape, MetricsJob
+from tocsin.pipeline.runtime.flink.driver import DriverConfig, JobDriver
+from tocsin.pipeline.runtime.flink.identity import Identity
+from tocsin.pipeline.runtime.flink.memory_state import MemoryState
+from tocsin.pipeline.runtime.flink.reduce import reduce_and_pack
 from tocsin.schemas.credential_store import write_credentials
 from tocsin.schemas.credentials import Role, new_credential
 from tocsin.schemas.metric_groups import group_of, split_frame
 from tocsin.schemas.records import NS_PER_SECOND, Frame
 from tocsin.schemas.signatures import sign_record
+from tocsin.schemas.wire.codec import encode
 
 HOST_COUNT, SECOND_COUNT, ROUND_COUNT = 500, 60, 3
 GOAL_RATIO = 1.15

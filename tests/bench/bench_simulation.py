@@ -9,8 +9,13 @@ from __future__ import annotations
 import itertools
 import time
 
-from tocsin.pipeline.simulation.case import HEALTHY, draw_case
-from tocsin.pipeline.simulation.yardstick import best_threshold, sample, table, tally
+from tocsin.pipeline.lab.simulation.case import HEALTHY, draw_case
+from tocsin.pipeline.lab.simulation.difficulty import (
+    best_threshold,
+    sample,
+    table,
+    tally,
+)
 
 SEEDS = range(1_000_000, 1_000_200)
 HOSTS = (4, 64)

@@ -16,8 +16,8 @@ from pathlib import Path
 from tests.bench.trace_cases import DETECTORS, Told, ablation, cases, normal_data, told_of
 from tocsin.models.bilstm_ocnn import OcnnModel, read_model
 from tocsin.models.training.bilstm_ocnn_training import OcnnTraining, train
-from tocsin.pipeline.operators.trace_windows import PHASE_VOCABULARY
-from tocsin.pipeline.simulation.case import HEALTHY
+from tocsin.pipeline.detect.traces.windows import PHASE_VOCABULARY
+from tocsin.pipeline.lab.simulation.case import HEALTHY
 
 TRAINING_JOBS = 60
 

@@ -26,11 +26,11 @@ from tocsin.models.peer_scales import scale_of, transform
 from tocsin.models.peers import PeerConfig, PeerState, compare
 from tocsin.models.robust import median
 from tocsin.models.similarity import pairwise_sums
-from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
-from tocsin.pipeline.frame_blocks import FrameBlock, MetricSlice
-from tocsin.pipeline.garbage import GARBAGE_THRESHOLDS
-from tocsin.pipeline.job import JobConfig, JobPipeline
-from tocsin.pipeline.slices import Turn
+from tocsin.pipeline.core.frame_blocks import FrameBlock, MetricSlice
+from tocsin.pipeline.core.slices import Turn
+from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.runtime.gc_settings import GARBAGE_THRESHOLDS
+from tocsin.pipeline.runtime.job_pipeline import JobConfig, JobPipeline
 from tocsin.schemas.metrics import BUILTIN_TABLE
 from tocsin.schemas.records import NS_PER_SECOND, Slice
 

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.models.metric_means import MetricMeans, mean_over_ticks
-from tocsin.schemas.codec import encode
 from tocsin.schemas.metrics import BUILTIN_TABLE, Metric
 from tocsin.schemas.records import NS_PER_SECOND, Frame, JobKey, Slice
+from tocsin.schemas.wire.codec import encode
 
 JOB = JobKey("bench", "detect", 0)
 SLICE_SECONDS = 5

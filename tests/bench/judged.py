@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tocsin.cli.score import rows_of
-from tocsin.pipeline.backtest.detector_sets import runner_of
-from tocsin.pipeline.backtest.summary import figures_of, table_lines
-from tocsin.pipeline.backtest.trial import Trial, judge
+from tocsin.pipeline.lab.backtest.detector_sets import runner_of
+from tocsin.pipeline.lab.backtest.summary import figures_of, table_lines
+from tocsin.pipeline.lab.backtest.trial import Trial, judge
+from tocsin.pipeline.lab.simulation.case import HEALTHY, draw_case
+from tocsin.pipeline.lab.simulation.disturb import DISTURBANCES, disturb_all
 from tocsin.pipeline.recording.tables import Recording
-from tocsin.pipeline.simulation.case import HEALTHY, draw_case
-from tocsin.pipeline.simulation.disturb import DISTURBANCES, disturb_all
 
 NONE, ALL = "none", "all"
 CHANGES = (NONE, *DISTURBANCES, ALL)

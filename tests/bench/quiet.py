@@ -21,7 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tests.bench.quiet_jobs import BANDS, QuietJob, Told, hear, quiet_jobs
-from tocsin.pipeline.garbage import GARBAGE_THRESHOLDS
+from tocsin.pipeline.runtime.gc_settings import GARBAGE_THRESHOLDS
 
 _HEAD = (
     f"{'hosts':>11} {'jobs':>5} {'machine-days':>12} {'verdicts':>8} {'named':>5} {'page':>4} {'evict':>5}"

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from tocsin.pipeline.job import JobConfig, JobPipeline
-from tocsin.pipeline.operators.holders import SpeakersConfig
-from tocsin.pipeline.simulation.case import HEALTHY, Case, draw_case
-from tocsin.pipeline.simulation.draw import Draw, Half
-from tocsin.pipeline.simulation.innocents import draw_innocents
-from tocsin.pipeline.simulation.levels import GPU_INDEX
-from tocsin.pipeline.simulation.shape import JobShape
-from tocsin.pipeline.simulation.turns import turns_of
-from tocsin.pipeline.slices import Turn
+from tocsin.pipeline.core.slices import Turn
+from tocsin.pipeline.job.rank_holders import SpeakersConfig
+from tocsin.pipeline.lab.simulation.benign_disturbances import draw_innocents
+from tocsin.pipeline.lab.simulation.case import HEALTHY, Case, draw_case
+from tocsin.pipeline.lab.simulation.draw import Draw, Half
+from tocsin.pipeline.lab.simulation.levels import GPU_INDEX
+from tocsin.pipeline.lab.simulation.shape import JobShape
+from tocsin.pipeline.lab.simulation.turns import turns_of
+from tocsin.pipeline.runtime.job_pipeline import JobConfig, JobPipeline
 from tocsin.schemas import events
 from tocsin.schemas.kinds import EventSource, Severity
 from tocsin.schemas.records import NS_PER_SECOND, Event, JobKey, Slice

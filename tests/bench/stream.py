@@ -31,12 +31,12 @@ from tocsin.cli.cluster.flink import Flink
 from tocsin.cli.cluster.flink_conf import FlinkConfig, parse_settings
 from tocsin.cli.cluster.process import Child, Program
 from tocsin.cli.cluster.submit import Submission, submit, wait_running
-from tocsin.pipeline.flink.options import JobOptions
-from tocsin.pipeline.flink.sql import StreamOptions
+from tocsin.pipeline.runtime.flink.options import JobOptions
+from tocsin.pipeline.runtime.flink.sql import StreamOptions
 from tocsin.pipeline.stores.clickhouse_address import parse_address
 from tocsin.pipeline.stores.clickhouse_store import ClickHouseStore
+from tocsin.schemas.kafka.topics import VERDICTS, topic_name
 from tocsin.schemas.records import NS_PER_SECOND
-from tocsin.schemas.topics import VERDICTS, topic_name
 
 FloatArray = NDArray[np.float64]
 PREFIX = "bench"

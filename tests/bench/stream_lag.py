@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tocsin.pipeline.flink.rest import FlinkRest, TaskTimes
+from tocsin.pipeline.runtime.flink.rest import FlinkRest, TaskTimes
 from tocsin.schemas.errors import EngineError
 
 FETCH_SETTINGS = {"metrics.fetcher.update-interval": "5000"}

@@ -18,9 +18,17 @@ from kafka import KafkaConsumer
 from numpy.typing import NDArray
 
 from tests.bench.stream_send import Message, Wire, requests_of
-from tocsin.pipeline.flink.placement import slot_of
-from tocsin.schemas.codec import encode
+from tocsin.pipeline.runtime.flink.placement import slot_of
 from tocsin.schemas.events import PHASE
+from tocsin.schemas.kafka.topics import (
+    TICKED,
+    headers_of,
+    key_of,
+    tick_key,
+    timestamp_ms,
+    topic_name,
+    topic_of,
+)
 from tocsin.schemas.kinds import EventSource, Severity
 from tocsin.schemas.metric_groups import split_frame
 from tocsin.schemas.metrics import BUILTIN_TABLE
@@ -38,7 +46,7 @@ from tocsin.schemas.records import (
     Tick,
     Topology,
 )
-from tocsin.schemas.topics import TICKED, headers_of, key_of, tick_key, timestamp_ms, topic_name, topic_of
+from tocsin.schemas.wire.codec import encode
 
 SLICE_SECONDS, GPU_COUNT = 5, 8
 CLUSTER = "bench"

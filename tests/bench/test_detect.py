@@ -8,9 +8,9 @@ import pytest
 from tests.bench import detect
 from tests.bench.detect_load import LEVELS, Fleet, Planted
 from tocsin.models.metric_means import means_of
-from tocsin.schemas.codec import decode
 from tocsin.schemas.metrics import BUILTIN_TABLE
 from tocsin.schemas.records import Frame
+from tocsin.schemas.wire.codec import decode
 
 
 @pytest.mark.parametrize("gpu_count", [1, 8])

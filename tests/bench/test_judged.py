@@ -8,8 +8,8 @@ import pytest
 
 from tests.bench import bench_accuracy, bench_comparison, bench_robustness, judged
 from tests.bench.judged import CHANGES, How, Order, case_count, changed, fault_and_healthy, host_range, judge_case
-from tocsin.pipeline.backtest.trial import Trial
-from tocsin.pipeline.simulation.case import HEALTHY, draw_case
+from tocsin.pipeline.lab.backtest.trial import Trial
+from tocsin.pipeline.lab.simulation.case import HEALTHY, draw_case
 
 
 def test_half_of_the_cases_are_healthy_and_no_seed_comes_twice() -> None:

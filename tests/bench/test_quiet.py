@@ -24,8 +24,8 @@ from tests.bench.quiet_jobs import (
     tell,
     with_other_sku,
 )
-from tocsin.pipeline.simulation.case import draw_case
-from tocsin.pipeline.simulation.draw import Draw
+from tocsin.pipeline.lab.simulation.case import draw_case
+from tocsin.pipeline.lab.simulation.draw import Draw
 from tocsin.schemas.records import JobKey
 from tocsin.schemas.verdicts import (
     ActionKind,

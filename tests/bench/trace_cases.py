@@ -13,13 +13,23 @@ from tocsin.models.entropy import EntropyConfig
 from tocsin.models.op_features import sum_up
 from tocsin.models.training.bilstm_ocnn_training import NormalData
 from tocsin.models.training.entropy_ablation import Ablation, ablate, features_of
-from tocsin.pipeline.operators.graph import JobGraph
-from tocsin.pipeline.operators.trace_training import second_slices, sequences_of
-from tocsin.pipeline.operators.trace_windows import TraceWindows, WindowConfig
-from tocsin.pipeline.operators.traces import BILSTM, ENTROPY, TraceDetector, TracesConfig
+from tocsin.pipeline.detect.traces.detector import (
+    BILSTM,
+    ENTROPY,
+    TraceDetector,
+    TracesConfig,
+)
+from tocsin.pipeline.detect.traces.training import second_slices, sequences_of
+from tocsin.pipeline.detect.traces.windows import TraceWindows, WindowConfig
+from tocsin.pipeline.job.graph import JobGraph
+from tocsin.pipeline.lab.simulation.case import (
+    HEALTHY,
+    Case,
+    case_seed,
+    draw_case,
+)
+from tocsin.pipeline.lab.simulation.draw import Half
 from tocsin.pipeline.recording.stream import records_of
-from tocsin.pipeline.simulation.case import HEALTHY, Case, case_seed, draw_case
-from tocsin.pipeline.simulation.draw import Half
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Anomaly
 

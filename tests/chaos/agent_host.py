@@ -16,12 +16,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tocsin.collectors.clock import SteadyClock, SystemClock
-from tocsin.collectors.kafka_client import KafkaSinkConfig
-from tocsin.collectors.kafka_sink import KafkaSink
-from tocsin.collectors.spool import DiskSpool
-from tocsin.schemas.codec import decode, encode
-from tocsin.schemas.kafka_settings import kafka_settings
+from tocsin.collectors.transport.kafka_client import KafkaSinkConfig
+from tocsin.collectors.transport.kafka_sink import KafkaSink
+from tocsin.collectors.transport.spool import DiskSpool
+from tocsin.schemas.kafka.settings import kafka_settings
 from tocsin.schemas.records import Record
+from tocsin.schemas.wire.codec import decode, encode
 
 _LENGTH = struct.Struct("<I")
 _SPOOL_BYTES = 1 << 24

@@ -21,16 +21,16 @@ from tests.chaos.rounds import SETTLE_SECONDS, Told
 from tests.chaos.tables import write_embedded
 from tests.conftest import ROOT
 from tocsin.cli.cluster.process import Child, Program
-from tocsin.pipeline.bus.client import consumer
-from tocsin.pipeline.embedded import EmbeddedEngine
+from tocsin.pipeline.kafka.client import consumer
 from tocsin.pipeline.recording.replay import ReplayConfig
 from tocsin.pipeline.recording.stream import records_of
-from tocsin.schemas.codec import decode, encode
+from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine
 from tocsin.schemas.errors import EngineError
-from tocsin.schemas.kafka_settings import KafkaSettings
+from tocsin.schemas.kafka.settings import KafkaSettings
+from tocsin.schemas.kafka.topics import INPUTS, LATE, topic_name
 from tocsin.schemas.records import ModelAnnouncement, Record, Tick
-from tocsin.schemas.topics import INPUTS, LATE, topic_name
 from tocsin.schemas.verdicts import Verdict
+from tocsin.schemas.wire.codec import decode, encode
 
 AGENT = "agent sink"
 KIND, SEED, HOSTS_COUNT = "pcie_downgrade", 4, 6

@@ -20,7 +20,7 @@ from tocsin.cli.cluster.process import Child, Program
 from tocsin.cli.main import main
 from tocsin.pipeline.stores.clickhouse_address import ClickHouseAddress, parse_address
 from tocsin.schemas.errors import EngineError
-from tocsin.schemas.kafka_settings import kafka_settings
+from tocsin.schemas.kafka.settings import kafka_settings
 
 PARTITIONS = 2
 SETTLE_SECONDS = 240.0

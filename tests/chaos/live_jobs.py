@@ -18,7 +18,7 @@ from typing import Final
 from tests.chaos import fake_rank
 from tests.conftest import ROOT
 from tocsin.cli.cluster.process import Child, Program
-from tocsin.collectors.exec import send_exit
+from tocsin.collectors.exec.command import send_exit
 
 HOSTS: Final = ("n0", "n1", "n2", "n3")
 KINDS: Final = ("freeze", "kill", "slow", "crash", "nan", "loader")

@@ -17,8 +17,8 @@ from tests.chaos.tee_agent import kept
 from tests.conftest import ROOT
 from tocsin.cli.cluster.process import Child, Program
 from tocsin.cli.paths import control_socket
-from tocsin.pipeline.control import ControlClient
-from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.runtime.embedded.control_socket import ControlClient
+from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.schemas.errors import EngineError, SchemaError, TransportError
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Verdict

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tocsin.pipeline.bus.client import Writer, input_partitions, producer
+from tocsin.pipeline.kafka.client import Writer, input_partitions, producer
 from tocsin.pipeline.recording.replay import ReplayConfig, replay, seconds_of
 from tocsin.pipeline.recording.tables import Recording
-from tocsin.schemas.codec import encode
-from tocsin.schemas.kafka_settings import KafkaSettings
+from tocsin.schemas.kafka.settings import KafkaSettings
+from tocsin.schemas.kafka.topics import topic_of
 from tocsin.schemas.records import NS_PER_SECOND, JobRecord, Tick
-from tocsin.schemas.topics import topic_of
 from tocsin.schemas.verdicts import Verdict
+from tocsin.schemas.wire.codec import encode
 
 MOST_PLAYS = 24
 """Jobs of one stream: more take longer than one likes to wait for the first result."""

@@ -15,12 +15,12 @@ from tests.conftest import ROOT
 from tests.pipeline.recording.kit import good_tables, manifest, write_folder
 from tests.pipeline.recording.outside import Job, Tables, arrow, moved
 from tests.pipeline.recording.test_dumps import REAL_SETS, model_dumps, real_recording, topology
+from tocsin.pipeline.lab.simulation.case import KINDS, draw_case
+from tocsin.pipeline.lab.simulation.draw import Draw
+from tocsin.pipeline.lab.simulation.faults import draw_fault
+from tocsin.pipeline.lab.simulation.plan import merged
 from tocsin.pipeline.recording.reader import read_recording
 from tocsin.pipeline.recording.tables import Recording
-from tocsin.pipeline.simulation.case import KINDS, draw_case
-from tocsin.pipeline.simulation.draw import Draw
-from tocsin.pipeline.simulation.faults import draw_fault
-from tocsin.pipeline.simulation.plan import merged
 from tocsin.schemas.records import NS_PER_SECOND
 
 Named = Iterator[tuple[str, Recording]]

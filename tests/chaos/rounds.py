@@ -14,10 +14,10 @@ from tests.chaos.plays import Pace, Play, as_job, play_together
 from tests.chaos.recordings import several_faults
 from tests.chaos.settle import Chain
 from tests.chaos.up import JOB, cluster_up
+from tocsin.pipeline.lab.simulation.faults import FAULTS
 from tocsin.pipeline.recording.replay import ReplayConfig
-from tocsin.pipeline.simulation.faults import FAULTS
 from tocsin.pipeline.stores.clickhouse_address import parse_address
-from tocsin.schemas.kafka_settings import kafka_settings
+from tocsin.schemas.kafka.settings import kafka_settings
 
 SPEED = 10.0
 SETTLE_SECONDS = 240.0

@@ -11,11 +11,16 @@ from typing import Any
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from tocsin.pipeline.bus.client import consumer
-from tocsin.pipeline.flink.rest import FlinkRest
+from tocsin.pipeline.kafka.client import consumer
+from tocsin.pipeline.runtime.flink.rest import FlinkRest
 from tocsin.schemas.errors import EngineError
-from tocsin.schemas.kafka_settings import KafkaSettings
-from tocsin.schemas.topics import INPUTS, VERDICTS, parse_key, topic_name
+from tocsin.schemas.kafka.settings import KafkaSettings
+from tocsin.schemas.kafka.topics import (
+    INPUTS,
+    VERDICTS,
+    parse_key,
+    topic_name,
+)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 from tocsin.cli.database import database
 from tocsin.cli.incidents import fetch
 from tocsin.cli.paths import database_folder
-from tocsin.pipeline.proposals import changes_of, standing_after
+from tocsin.pipeline.incidents.proposals import changes_of, standing_after
 from tocsin.pipeline.stores.chdb_store import ChdbStore
 from tocsin.pipeline.stores.clickhouse_address import ClickHouseAddress
 from tocsin.schemas.verdicts import Action, Verdict

@@ -15,8 +15,8 @@ from typing import Any
 
 from tocsin.cli import agent as agent_cli
 from tocsin.cli.main import main
-from tocsin.schemas.codec import encode
 from tocsin.schemas.records import Record
+from tocsin.schemas.wire.codec import encode
 
 HEAD = struct.Struct("<QI")
 

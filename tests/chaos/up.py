@@ -14,7 +14,7 @@ from tests.collectors.peer import wait_until
 from tests.conftest import ROOT
 from tocsin.cli.cluster.process import Child, Program
 from tocsin.cli.cluster.state import ClusterState, last_state, read_state
-from tocsin.pipeline.flink.rest import FlinkRest
+from tocsin.pipeline.runtime.flink.rest import FlinkRest
 from tocsin.schemas.errors import EngineError
 
 UP_SECONDS = 240.0

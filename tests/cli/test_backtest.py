@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from tests.model_announcements import DEAF
-from tests.pipeline.backtest import kit
-from tests.pipeline.backtest.kit import metric_table
+from tests.pipeline.lab.backtest import kit
+from tests.pipeline.lab.backtest.kit import metric_table
+from tests.pipeline.lab.registry.kit import card, minder_payload
 from tests.pipeline.recording.kit import good_tables, manifest, write_folder
-from tests.pipeline.registry.kit import card, minder_payload
 from tocsin.cli.main import main
 from tocsin.models.documents import write_numbers
+from tocsin.pipeline.lab.registry import Registry
+from tocsin.pipeline.lab.simulation.case import draw_case
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.pipeline.recording.writer import write_recording
-from tocsin.pipeline.registry import Registry
-from tocsin.pipeline.simulation.case import draw_case
 from tocsin.schemas.printable import readable
 
 

@@ -17,16 +17,16 @@ from tests.pipeline.identity.kit import hello_of
 from tests.pipeline.identity.wire import Wire, event
 from tests.pipeline.waiting import until
 from tocsin.cli.main import main
-from tocsin.collectors.sign_in import TCP, SignIn, TokenSearch
-from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
+from tocsin.collectors.transport.sign_in import TCP, SignIn, TokenSearch
 from tocsin.pipeline.identity.gate import GateConfig
-from tocsin.pipeline.reader_desk import incidents_answerer, jobs_answerer
-from tocsin.pipeline.server import AgentServer
-from tocsin.pipeline.server_config import ServerConfig
-from tocsin.schemas.codec import encode
+from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.runtime.embedded.listener.listener import AgentServer
+from tocsin.pipeline.runtime.embedded.listener.listener_config import ServerConfig
+from tocsin.pipeline.runtime.embedded.listener.readers import incidents_answerer, jobs_answerer
 from tocsin.schemas.credential_store import CredentialStore, read_credentials, write_credentials
 from tocsin.schemas.credentials import Credential, Role, new_credential
 from tocsin.schemas.records import Tick
+from tocsin.schemas.wire.codec import encode
 
 ROW = {
     "verdict_id": "0123456789abcdef",

@@ -18,11 +18,11 @@ from tocsin.cli.cluster import submit as submitting
 from tocsin.cli.cluster.submit import Submission
 from tocsin.cli.flink_options import running_options
 from tocsin.cli.main import main
-from tocsin.pipeline.flink.options import JobOptions
-from tocsin.pipeline.flink.rest import Checkpoints, Job
-from tocsin.pipeline.flink.sql import StreamOptions
+from tocsin.pipeline.runtime.flink.options import JobOptions
+from tocsin.pipeline.runtime.flink.rest import Checkpoints, Job
+from tocsin.pipeline.runtime.flink.sql import StreamOptions
 from tocsin.schemas.errors import EngineError
-from tocsin.schemas.kafka_settings import KafkaSettings, kafka_settings
+from tocsin.schemas.kafka.settings import KafkaSettings, kafka_settings
 
 RUNNING = JobOptions(
     StreamOptions("broker:9092", "play1", {}, "play1.flink", "earliest", is_exactly_once=True),
@@ -252,7 +252,7 @@ def test_a_cancelled_job_names_the_checkpoint_that_stays(
 def test_the_advice_on_topics_that_differ_leaves_those_for_replays_as_they_are(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], plain: int, replays: int, told: str
 ) -> None:
-    from tocsin.pipeline.bus import topics
+    from tocsin.pipeline.kafka import topics
 
     def check(_: KafkaSettings, wish: topics.Wish) -> list[topics.Difference]:
         return [topics.Difference("p.steps", "x", "1", "2")] * (replays if wish.is_for_replays else plain)

@@ -16,11 +16,11 @@ from tocsin.cli.identity import agent_tls_of, gate_of, local_token, tls_of, toke
 from tocsin.cli.main import main
 from tocsin.cli.paths import local_token_files
 from tocsin.collectors.clock import SteadyClock, SystemClock
-from tocsin.collectors.socket_sink import SocketSink
-from tocsin.collectors.spool import MemorySpool
-from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
-from tocsin.pipeline.server import AgentServer
-from tocsin.pipeline.server_config import ServerConfig
+from tocsin.collectors.transport.socket_sink import SocketSink
+from tocsin.collectors.transport.spool import MemorySpool
+from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.runtime.embedded.listener.listener import AgentServer
+from tocsin.pipeline.runtime.embedded.listener.listener_config import ServerConfig
 from tocsin.schemas.credential_store import read_credentials, write_credentials
 from tocsin.schemas.errors import ConfigError, CredentialError
 from tocsin.schemas.records import Event, EventSource, JobKey, Severity

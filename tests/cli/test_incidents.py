@@ -21,7 +21,7 @@ from tocsin.cli.drill.runner import DrillGround
 from tocsin.cli.incident_text import action_text, length_text, render_one, short_ids
 from tocsin.cli.incidents import one_of
 from tocsin.cli.main import main
-from tocsin.pipeline.control import ControlServer, sql_handler
+from tocsin.pipeline.runtime.embedded.control_socket import ControlServer, sql_handler
 from tocsin.schemas.causes import CAUSES
 from tocsin.schemas.errors import ConfigError, StoreError
 

@@ -12,12 +12,12 @@ import pytest
 from tests.kafka_kit import make_topics, read_until
 from tocsin.cli.cluster.broker import Broker
 from tocsin.cli.main import main
-from tocsin.pipeline.control import ControlServer
-from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
-from tocsin.pipeline.model_desk import model_handler
-from tocsin.schemas.codec import decode
+from tocsin.pipeline.runtime.embedded.control_socket import ControlServer
+from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.runtime.embedded.model_handler import model_handler
 from tocsin.schemas.model_announcement import BOUNDARY_NS, DEFAULT_FORMAT, NOTICE_NS
 from tocsin.schemas.records import ModelAnnouncement
+from tocsin.schemas.wire.codec import decode
 
 
 @pytest.fixture

@@ -17,23 +17,23 @@ import pytest
 
 from tests.kafka_kit import make_topics, read_until
 from tests.model_announcements import DEAF
-from tests.pipeline.registry.kit import card, minder_payload, payload_of
+from tests.pipeline.lab.registry.kit import card, minder_payload, payload_of
 from tocsin.cli.cluster.broker import Broker
 from tocsin.cli.main import main
 from tocsin.models.documents import write_numbers
-from tocsin.pipeline.control import ControlServer
-from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
-from tocsin.pipeline.model_desk import model_handler
+from tocsin.pipeline.lab.registry import Registry, comparison, fingerprint_of
+from tocsin.pipeline.lab.registry import validation as registry_validation
+from tocsin.pipeline.lab.registry.card import named, write_card
+from tocsin.pipeline.lab.simulation.case import Case, draw_case
 from tocsin.pipeline.recording.replay import ReplayConfig, drive
 from tocsin.pipeline.recording.score import score_lines
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.pipeline.recording.writer import write_recording
-from tocsin.pipeline.registry import Registry, comparison, fingerprint_of
-from tocsin.pipeline.registry import validation as registry_validation
-from tocsin.pipeline.registry.card import named, write_card
-from tocsin.pipeline.simulation.case import Case, draw_case
-from tocsin.schemas.codec import decode
+from tocsin.pipeline.runtime.embedded.control_socket import ControlServer
+from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.runtime.embedded.model_handler import model_handler
 from tocsin.schemas.records import NS_PER_SECOND, ModelAnnouncement
+from tocsin.schemas.wire.codec import decode
 
 SAME = payload_of(8.5)
 """A hair above the program's own line: says the same of the recording."""

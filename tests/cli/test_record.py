@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from tocsin.cli.paths import control_socket
-from tocsin.pipeline.control import ControlClient
+from tocsin.pipeline.lab.testing import FakeJob, JobShape, MemoryStore
 from tocsin.pipeline.recording.reader import read_recording
 from tocsin.pipeline.recording.replay import replay_folder
-from tocsin.pipeline.service import EngineService, ServiceConfig
-from tocsin.pipeline.testing import FakeJob, JobShape, MemoryStore
-from tocsin.schemas.codec import encode
+from tocsin.pipeline.runtime.embedded.control_socket import ControlClient
+from tocsin.pipeline.runtime.embedded.service import EngineService, ServiceConfig
 from tocsin.schemas.kinds import EventSource, Severity
 from tocsin.schemas.records import NS_PER_SECOND, Event, JobKey
+from tocsin.schemas.wire.codec import encode
 
 DEADLINE_SECONDS = 30.0
 SOMETHING = (EventSource.JOB, "x", Severity.INFO)

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.pipeline.backtest import kit
+from tests.pipeline.lab.backtest import kit
 from tests.pipeline.recording.kit import good_tables, manifest, write_folder
 from tocsin.cli.main import main
-from tocsin.pipeline.job import JobPipeline, TurnResult
+from tocsin.pipeline.core.slices import Turn
+from tocsin.pipeline.lab.simulation.case import draw_case
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.pipeline.recording.writer import write_recording
-from tocsin.pipeline.simulation.case import draw_case
-from tocsin.pipeline.slices import Turn
+from tocsin.pipeline.runtime.job_pipeline import JobPipeline, TurnResult
 
 
 @cache

@@ -12,13 +12,13 @@ from tests.pipeline.stores.samples import verdict
 from tocsin.cli.cluster.clickhouse import ClickHouseEndpoint
 from tocsin.cli.cluster.process import Child, Program, free_port
 from tocsin.cli.main import main
-from tocsin.pipeline.service import EngineService, ServiceConfig
+from tocsin.pipeline.lab.testing import FakeJob, JobShape
+from tocsin.pipeline.runtime.embedded.service import EngineService, ServiceConfig
 from tocsin.pipeline.stores.chdb_store import ChdbStore
 from tocsin.pipeline.stores.clickhouse_address import parse_address
 from tocsin.pipeline.stores.clickhouse_store import ClickHouseStore
 from tocsin.pipeline.stores.sql_store import SqlStore
-from tocsin.pipeline.testing import FakeJob, JobShape
-from tocsin.schemas.codec import encode
+from tocsin.schemas.wire.codec import encode
 
 MakeEndpoint = Callable[..., ClickHouseEndpoint]
 TABLES = {

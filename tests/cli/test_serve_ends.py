@@ -14,8 +14,8 @@ import pytest
 
 from tocsin.cli import drill_mark, incidents, serve, status
 from tocsin.cli.paths import control_socket
-from tocsin.pipeline.service import EngineService, ServiceConfig
-from tocsin.pipeline.testing import MemoryStore
+from tocsin.pipeline.lab.testing import MemoryStore
+from tocsin.pipeline.runtime.embedded.service import EngineService, ServiceConfig
 from tocsin.schemas.records import NS_PER_SECOND
 
 ASK: dict[str, Any] = {"json": False, "job": None, "show": [], "all": False, "clickhouse": None, "engine": ""}
@@ -48,8 +48,8 @@ def test_a_thread_that_dies_ends_serve(
     monkeypatch.setattr(serve, "_LOOK_SECONDS", 0.05)
     service = service_in(tmp_path)
     if name == "control":
-        monkeypatch.setattr("tocsin.pipeline.control._Server.serve_forever", dies)
-        monkeypatch.setattr("tocsin.pipeline.control._Server.shutdown", lambda _: None)
+        monkeypatch.setattr("tocsin.pipeline.runtime.embedded.control_socket._Server.serve_forever", dies)
+        monkeypatch.setattr("tocsin.pipeline.runtime.embedded.control_socket._Server.shutdown", lambda _: None)
     else:
         thread = {
             "ticker": service._ticker,

@@ -23,16 +23,16 @@ from tocsin.cli.cluster.broker import Broker
 from tocsin.cli.cluster.clickhouse import ClickHouseEndpoint
 from tocsin.cli.cluster.process import Child, Program, free_port
 from tocsin.cli.main import main
-from tocsin.pipeline.bus.verdicts import KafkaLetters, verdict_source
-from tocsin.pipeline.consume.messages import DeadLetter, Message
+from tocsin.pipeline.kafka.consumer_api import DeadLetter, Message
+from tocsin.pipeline.kafka.verdicts import KafkaLetters, verdict_source
 from tocsin.pipeline.stores.clickhouse_address import parse_address
 from tocsin.pipeline.stores.clickhouse_store import ClickHouseBackend, ClickHouseStore
 from tocsin.pipeline.stores.rows import Row
 from tocsin.schemas.cloudevents import encode_verdict
-from tocsin.schemas.kafka_settings import kafka_settings
+from tocsin.schemas.kafka.settings import kafka_settings
+from tocsin.schemas.kafka.topics import job_key
 from tocsin.schemas.migrations import migrations
 from tocsin.schemas.records import JobKey
-from tocsin.schemas.topics import job_key
 from tocsin.schemas.verdicts import ActionKind, Verdict, VerdictState
 
 MakeEndpoint = Callable[..., ClickHouseEndpoint]
@@ -167,7 +167,7 @@ def tables(endpoint: ClickHouseEndpoint) -> dict[str, list[dict[str, Any]]]:
 
 def wanted_tables(verdicts: Sequence[Verdict], make: MakeEndpoint) -> dict[str, list[dict[str, Any]]]:
     """What an undisturbed sink writes: without a broker, in one go."""
-    from tests.pipeline.consume.kit import drained, topic
+    from tests.pipeline.kafka.kit import drained, topic
 
     undisturbed = make()
     undisturbed.start()
@@ -359,7 +359,7 @@ def test_while_the_database_is_away_what_waits_is_counted_and_a_dropped_table_is
 def test_what_a_transaction_leaves_behind_its_messages_is_done_with_them(
     topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tocsin.pipeline.bus.verdicts.LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("tocsin.pipeline.kafka.verdicts.LOOK_SECONDS", 0.2)
     producer = KafkaProducer(bootstrap_servers=topic.broker.address, transactional_id=f"{topic.prefix}-tx")
     producer.init_transactions()
     producer.begin_transaction()

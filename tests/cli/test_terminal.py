@@ -20,8 +20,8 @@ from tocsin.cli import incident_text, logs, main, models, paths, score
 from tocsin.cli.drill.judge import Heard
 from tocsin.cli.drill.lines import PlainLines
 from tocsin.cli.terminal import GuardedStream, guarded, unguarded
-from tocsin.pipeline.control import ControlServer
 from tocsin.pipeline.recording.score import add_up
+from tocsin.pipeline.runtime.embedded.control_socket import ControlServer
 from tocsin.schemas.errors import StoreError
 from tocsin.schemas.printable import HIDDEN_CATEGORIES, json_escaped, json_text, plain
 
@@ -158,7 +158,7 @@ def test_status_shows_any_field(engine: Callable[[dict[str, Any]], Path], capsys
 
 
 def test_an_engines_refusal_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from tocsin.pipeline.control import EngineRefusedError
+    from tocsin.pipeline.runtime.embedded.control_socket import EngineRefusedError
 
     def refuse(_: object) -> dict[str, Any]:
         raise EngineRefusedError(EVIL, "x")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.backtest.trace_kit import traced
+from tests.pipeline.lab.backtest.trace_kit import traced
 from tests.pipeline.recording.kit import good_tables, write_folder
 from tocsin.cli.cluster.broker import Broker
 from tocsin.cli.main import main
@@ -20,14 +20,14 @@ from tocsin.models.documents import FORMATS
 from tocsin.models.entropy_file import decode_entropy
 from tocsin.models.minder import PRIORITY
 from tocsin.models.minder_file import decode_minder
-from tocsin.pipeline.backtest.engine_runner import announced_from_start
+from tocsin.pipeline.lab.backtest.engine_runner import announced_from_start
+from tocsin.pipeline.lab.registry import ModelCard, Registry
+from tocsin.pipeline.lab.simulation.case import draw_case
+from tocsin.pipeline.lab.training import numbers
 from tocsin.pipeline.recording.replay import ReplayConfig, replay
 from tocsin.pipeline.recording.score import FolderScore, add_up, score_lines
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.pipeline.recording.writer import write_recording
-from tocsin.pipeline.registry import ModelCard, Registry
-from tocsin.pipeline.simulation.case import draw_case
-from tocsin.pipeline.training import numbers
 
 CASES = (("power_cap", 2), ("cpu_contention", 2), ("healthy", 2))
 FEW = {

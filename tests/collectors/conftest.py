@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from tests.collectors.core_bench import Bench
+from tests.collectors.agent.core_bench import Bench
 
 
 @pytest.fixture

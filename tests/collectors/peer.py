@@ -14,8 +14,8 @@ from typing import Any
 
 from tocsin.pipeline.identity.gate import Gate, SignIn
 from tocsin.pipeline.identity.peers import Peer
-from tocsin.schemas.codec import decode
 from tocsin.schemas.records import Record
+from tocsin.schemas.wire.codec import decode
 
 LENGTH = struct.Struct("<I")
 _BY_UID = {"t": "challenge", "v": 1, "by": "uid", "nonce": "00" * 32}

@@ -8,7 +8,7 @@ import pytest
 
 from tocsin.collectors.metrics_page import MAX_CLIENTS, MetricsPage, Pages
 from tocsin.schemas.errors import ConfigError
-from tocsin.schemas.prometheus_text import Family, Sample
+from tocsin.schemas.formats.prometheus_text import Family, Sample
 
 FAMILY = Family("tocsin_things_total", "counter", "Things.", (Sample({"kind": 'a"b'}, 3.0),))
 

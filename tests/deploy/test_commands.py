@@ -13,8 +13,8 @@ from tests.deploy import files
 from tests.deploy.files import ROOT, Command
 from tocsin.cli.main import COMMANDS
 from tocsin.pipeline.stores.clickhouse_address import parse_address
-from tocsin.schemas.kafka_settings import kafka_settings
-from tocsin.schemas.topics import DEFAULT_PREFIX
+from tocsin.schemas.kafka.settings import kafka_settings
+from tocsin.schemas.kafka.topics import DEFAULT_PREFIX
 
 CALLS = list(files.commands())
 INTERPOLATED = {"TOCSIN_KAFKA_HOST", "TOCSIN_KAFKA_BIND"}

@@ -13,8 +13,8 @@ from tests.deploy import files
 from tests.kafka_fixtures import need_java
 from tocsin.cli.cluster import flink_conf
 from tocsin.cli.cluster.jars import fetch_jars
-from tocsin.pipeline.flink.options import OPTIONS_VARIABLE, options_from
-from tocsin.schemas.kafka_settings import kafka_settings
+from tocsin.pipeline.runtime.flink.options import OPTIONS_VARIABLE, options_from
+from tocsin.schemas.kafka.settings import kafka_settings
 
 BOTH = ["compose", "kubernetes"]
 OF_ONE_FORM = {

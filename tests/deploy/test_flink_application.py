@@ -25,10 +25,17 @@ from tocsin.cli.cluster.beam_loopback import write_jar
 from tocsin.cli.cluster.broker import Broker
 from tocsin.cli.cluster.jars import fetch_jars
 from tocsin.cli.cluster.process import Child, Program, free_port
-from tocsin.schemas.codec import encode
-from tocsin.schemas.kafka_settings import kafka_settings
+from tocsin.schemas.kafka.settings import kafka_settings
+from tocsin.schemas.kafka.topics import (
+    DEAD_LETTER,
+    INPUTS,
+    KIND_HEADER,
+    TICKED,
+    tick_key,
+    topic_name,
+)
 from tocsin.schemas.records import Tick
-from tocsin.schemas.topics import DEAD_LETTER, INPUTS, KIND_HEADER, TICKED, tick_key, topic_name
+from tocsin.schemas.wire.codec import encode
 
 PASSWORD = "pass word-of-tests"
 OF_THE_CLUSTER = ("high-availability.",)

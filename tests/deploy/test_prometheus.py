@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.deploy import files
-from tocsin.pipeline.flink.driver import COUNTERS
+from tocsin.pipeline.runtime.flink.driver import COUNTERS
 
 FOLDER = files.DEPLOY / "prometheus"
 RULES: list[dict[str, Any]] = [

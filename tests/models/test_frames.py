@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.models.frames import FloatArray, Grid, stack_frames
-from tocsin.schemas.codec import decode, encode
 from tocsin.schemas.errors import FieldError
 from tocsin.schemas.metrics import Metric, MetricTable
 from tocsin.schemas.records import Frame, JobKey
+from tocsin.schemas.wire.codec import decode, encode
 
 SECOND = 1_000_000_000
 T0 = 1_800_000_000 * SECOND

@@ -7,9 +7,9 @@ import struct
 import zlib
 from typing import Any
 
-from tocsin.schemas._wire import read_header, read_sections, seal
-from tocsin.schemas.codec import encode, header_of
 from tocsin.schemas.records import Record
+from tocsin.schemas.wire._format import read_header, read_sections, seal
+from tocsin.schemas.wire.codec import encode, header_of
 
 
 def resealed(data: bytes) -> bytes:

@@ -7,11 +7,11 @@ from hypothesis import given
 
 from tests.schemas.samples import FRAME, UUIDS
 from tests.strategies import frames, same
-from tocsin.schemas.codec import decode, encode
 from tocsin.schemas.errors import FieldError
 from tocsin.schemas.metric_groups import GROUP_OF_TABLE, METRIC_GROUPS, group_of, join_frames, split_frame
 from tocsin.schemas.metrics import BUILTIN_TABLE, FIRST_CUSTOM_TABLE_ID
 from tocsin.schemas.records import Frame
+from tocsin.schemas.wire.codec import decode, encode
 
 
 def test_the_groups_hold_each_column_once_in_its_order() -> None:

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import records, same
-from tocsin.pipeline.batch_decode import decode_many
-from tocsin.schemas.codec import decode, encode, header_of, peek
+from tocsin.pipeline.runtime.flink.batch_decode import decode_many
 from tocsin.schemas.credentials import Role, new_credential
 from tocsin.schemas.errors import SchemaError
 from tocsin.schemas.records import Record, Tick
@@ -21,6 +20,12 @@ from tocsin.schemas.signatures import (
     sign_record,
     signature_of,
     without_signature,
+)
+from tocsin.schemas.wire.codec import (
+    decode,
+    encode,
+    header_of,
+    peek,
 )
 
 NOW = 1_700_000_000 * 10**9

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 
 from tests.walks.walk import RANK_COUNT, TRAIN, free_port, walking

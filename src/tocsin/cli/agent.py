@@ -18,11 +18,11 @@ from tocsin.cli.kafka import add_kafka_arguments, settings_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
 
 if TYPE_CHECKING:
-    from tocsin.collectors.agent import Wakeup
+    from tocsin.collectors.agent.agent import Wakeup
     from tocsin.collectors.api import Collector
     from tocsin.collectors.clock import SteadyClock
-    from tocsin.collectors.outbox import SinkConfig
-    from tocsin.collectors.sink import Sink
+    from tocsin.collectors.transport.outbox import SinkConfig
+    from tocsin.collectors.transport.sink import Sink
 
 DEFAULT_ENGINE = "127.0.0.1:4440"
 DEFAULT_METRICS_LISTEN = "127.0.0.1:9441"
@@ -104,12 +104,17 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or Ctrl-C, send the rest, return 0."""
     set_up_logs(args)
-    from tocsin.collectors.agent import Agent, AgentConfig, Parts, Wakeup
+    from tocsin.collectors.agent.agent import (
+        Agent,
+        AgentConfig,
+        Parts,
+        Wakeup,
+    )
+    from tocsin.collectors.agent.core import CoreConfig
+    from tocsin.collectors.agent.job_state import HostPlace
     from tocsin.collectors.clock import SteadyClock, SystemClock
-    from tocsin.collectors.core import CoreConfig
-    from tocsin.collectors.job_state import HostPlace
-    from tocsin.collectors.process import ProcessWatcher
-    from tocsin.collectors.procfs import Roots
+    from tocsin.collectors.sources.process import ProcessWatcher
+    from tocsin.collectors.sources.procfs import Roots
 
     system = SystemClock()
     watcher = ProcessWatcher(system, Roots(args.proc_root, args.sys_root))
@@ -127,17 +132,17 @@ def run(args: argparse.Namespace) -> int:
 
 def _sink(args: argparse.Namespace, clock: SteadyClock, wake: Wakeup) -> Sink:
     """Return the way to the engine; the Kafka client costs memory, so only where it is used."""
-    from tocsin.collectors.spool import DiskSpool, MemorySpool, Spool
+    from tocsin.collectors.transport.spool import DiskSpool, MemorySpool, Spool
 
     def spool() -> Spool:
         return DiskSpool(args.spool_dir, args.spool_bytes) if args.spool_dir else MemorySpool(args.spool_bytes)
 
     if not args.kafka:
-        from tocsin.collectors.socket_sink import SocketSink
+        from tocsin.collectors.transport.socket_sink import SocketSink
 
         return SocketSink(config_of(args), spool(), clock, wake)
-    from tocsin.collectors.kafka_client import KafkaSinkConfig
-    from tocsin.collectors.kafka_sink import KafkaSink
+    from tocsin.collectors.transport.kafka_client import KafkaSinkConfig
+    from tocsin.collectors.transport.kafka_sink import KafkaSink
 
     settings, split = settings_of(args), args.split_frames_above
     tokens = kafka_tokens_of(args)
@@ -152,7 +157,7 @@ def _default_socket() -> str:
     Raises:
         ConfigError: the folder is not this user's alone.
     """
-    from tocsin.collectors._hook_places import agent_sockets, listening, own_socket
+    from tocsin.collectors.hook._places import agent_sockets, listening, own_socket
     from tocsin.schemas.errors import ConfigError
 
     try:
@@ -169,17 +174,17 @@ def _default_socket() -> str:
 
 def config_of(args: argparse.Namespace) -> SinkConfig:
     """Return where the engine is, and how this agent proves who it is."""
-    from tocsin.collectors.outbox import SinkConfig
+    from tocsin.collectors.transport.outbox import SinkConfig
 
     return SinkConfig(args.engine, args.host, __version__, tokens_of(args), agent_tls_of(args))
 
 
 def metric_collectors(args: argparse.Namespace) -> list[Collector]:
     """Return the sources of the host's metrics, one collector each."""
-    from tocsin.collectors.disk import DiskCollector
-    from tocsin.collectors.host import HostCollector, HostConfig
-    from tocsin.collectors.pose import PoseConfig, ProcessTreeCollector
-    from tocsin.collectors.procfs import Roots
+    from tocsin.collectors.sources.disk import DiskCollector
+    from tocsin.collectors.sources.host import HostCollector, HostConfig
+    from tocsin.collectors.sources.process_tree import PoseConfig, ProcessTreeCollector
+    from tocsin.collectors.sources.procfs import Roots
 
     roots, period = Roots(args.proc_root, args.sys_root), args.period_seconds
     found: list[Collector] = []
@@ -201,9 +206,9 @@ def hardware_collectors(args: argparse.Namespace) -> list[Collector]:
     Raises:
         ConfigError: a mapping file or an exporter's address cannot be used.
     """
-    from tocsin.collectors.kernel_log import KernelLogCollector, KernelLogConfig
-    from tocsin.collectors.procfs import Roots
-    from tocsin.collectors.rdma import RdmaCollector, RdmaConfig
+    from tocsin.collectors.sources.kernel_log import KernelLogCollector, KernelLogConfig
+    from tocsin.collectors.sources.procfs import Roots
+    from tocsin.collectors.sources.rdma import RdmaCollector, RdmaConfig
 
     found: list[Collector] = []
     if args.nvml.startswith("fake:") or (args.nvml == "auto" and not args.pose_pid):
@@ -216,7 +221,7 @@ def hardware_collectors(args: argparse.Namespace) -> list[Collector]:
 
 
 def _gpus(args: argparse.Namespace) -> Collector:
-    from tocsin.collectors.nvml import NvmlCollector, NvmlConfig
+    from tocsin.collectors.sources.nvml import NvmlCollector, NvmlConfig
 
     library = None
     if args.nvml.startswith("fake:"):
@@ -231,9 +236,9 @@ def _exporters(args: argparse.Namespace) -> list[Collector]:
     urls = args.prometheus or os.environ.get("TOCSIN_PROMETHEUS", "").split()
     if not urls:
         return []
-    from tocsin.collectors.prometheus import PrometheusCollector, PrometheusConfig
+    from tocsin.collectors.sources.prometheus import PrometheusCollector, PrometheusConfig
     from tocsin.schemas.errors import ConfigError
-    from tocsin.schemas.prometheus_mapping import BUILTIN_MAPPING, parse_mapping
+    from tocsin.schemas.formats.prometheus_mapping import BUILTIN_MAPPING, parse_mapping
 
     mapping, path = BUILTIN_MAPPING, args.prometheus_mapping
     if path:

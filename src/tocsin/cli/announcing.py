@@ -26,7 +26,7 @@ from tocsin.schemas.printable import plain
 from tocsin.schemas.records import NS_PER_SECOND
 
 if TYPE_CHECKING:
-    from tocsin.pipeline.registry import Registry
+    from tocsin.pipeline.lab.registry import Registry
 
 Announce = Callable[[int, int], ModelAnnouncement]
 """(now, from when on it is used) -> what is announced."""
@@ -99,7 +99,7 @@ def send(args: argparse.Namespace, announce: Announce) -> None:
         if args.to:
             _tell_engine(args.to, announcement)
         else:
-            from tocsin.pipeline.bus.announce import announce as to_kafka
+            from tocsin.pipeline.kafka.announce import announce as to_kafka
 
             to_kafka(settings_of(args), args.topic_prefix, announcement, signer_of(args, Role.TRAINER))
     except ModelRefusedError as error:
@@ -120,8 +120,8 @@ def _tell_engine(place: str, announcement: ModelAnnouncement) -> None:
         EngineError: it cannot be reached, or does not answer.
         ModelRefusedError: it does not take the model.
     """
-    from tocsin.pipeline.control import ControlClient, EngineRefusedError
-    from tocsin.schemas.codec import encode
+    from tocsin.pipeline.runtime.embedded.control_socket import ControlClient, EngineRefusedError
+    from tocsin.schemas.wire.codec import encode
 
     record = base64.b64encode(encode(announcement)).decode()
     try:

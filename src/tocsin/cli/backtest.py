@@ -23,7 +23,7 @@ from tocsin.schemas.errors import ConfigError, ModelRefusedError, TocsinError
 from tocsin.schemas.printable import json_text, readable
 
 if TYPE_CHECKING:
-    from tocsin.pipeline.backtest.summary import Case
+    from tocsin.pipeline.lab.backtest.summary import Case
     from tocsin.pipeline.recording.limits import ReadLimits
 
 RESULT_NAME = "backtest.json"
@@ -77,8 +77,8 @@ class BacktestJob:
 
 def run(args: argparse.Namespace) -> int:
     """Judge, print, write; 2 when a recording cannot be read (the others are judged all the same)."""
-    from tocsin.pipeline.backtest.detector_sets import checked_sets, runner_of
-    from tocsin.pipeline.backtest.summary import index_page, to_object
+    from tocsin.pipeline.lab.backtest.detector_sets import checked_sets, runner_of
+    from tocsin.pipeline.lab.backtest.summary import index_page, to_object
 
     set_up_logs(args)
     signal.signal(signal.SIGTERM, interrupt)  # as Ctrl-C: the workers end with it
@@ -118,8 +118,8 @@ def _models(args: argparse.Namespace) -> dict[str, bytes]:
         ConfigError: an argument is wrong.
         RegistryError: a version is not there, or damaged.
     """
-    from tocsin.pipeline.backtest.detector_sets import ENGINE_DETECTORS, MODELS
-    from tocsin.pipeline.registry.builtin import builtin_cards, builtin_payload
+    from tocsin.pipeline.lab.backtest.detector_sets import ENGINE_DETECTORS, MODELS
+    from tocsin.pipeline.lab.registry.builtin import builtin_cards, builtin_payload
 
     shipped = {name: card for name, card in builtin_cards().items() if name not in ENGINE_DETECTORS and not card.is_own}
     models = {name: builtin_payload(card) for name, card in shipped.items() if name in MODELS}
@@ -176,7 +176,7 @@ def _claim(out: Path) -> None:
 
 def _folders(paths: Sequence[Path]) -> tuple[list[Path], list[Case]]:
     """The recordings that paths name, each once; and the paths that name none."""
-    from tocsin.pipeline.backtest.summary import Case
+    from tocsin.pipeline.lab.backtest.summary import Case
     from tocsin.pipeline.recording.under import recordings_under
 
     found: dict[Path, None] = {}
@@ -198,13 +198,13 @@ def _page(out: Path | None, number: int, folder: Path) -> Path | None:
 
 def backtest_one(job: BacktestJob) -> Case:
     """Judge one recording and write its page."""
-    from tocsin.pipeline.backtest.case_page import case_page
-    from tocsin.pipeline.backtest.detector_sets import runner_of
-    from tocsin.pipeline.backtest.summary import Case
-    from tocsin.pipeline.backtest.trial import judge
-    from tocsin.pipeline.garbage import GARBAGE_THRESHOLDS
+    from tocsin.pipeline.lab.backtest.case_page import case_page
+    from tocsin.pipeline.lab.backtest.detector_sets import runner_of
+    from tocsin.pipeline.lab.backtest.summary import Case
+    from tocsin.pipeline.lab.backtest.trial import judge
     from tocsin.pipeline.recording.limits import DEFAULT_LIMITS
     from tocsin.pipeline.recording.ops import read_with_ops
+    from tocsin.pipeline.runtime.gc_settings import GARBAGE_THRESHOLDS
 
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     try:
@@ -226,13 +226,13 @@ def _judged(jobs: Sequence[BacktestJob], worker_count: int) -> list[Case]:
 
 
 def _failed(job: BacktestJob, why: str) -> Case:
-    from tocsin.pipeline.backtest.summary import Case
+    from tocsin.pipeline.lab.backtest.summary import Case
 
     return Case(str(job.folder), None, why)
 
 
 def _shown(cases: Sequence[Case], args: argparse.Namespace) -> str:
-    from tocsin.pipeline.backtest.summary import figures_of, headline, table_lines
+    from tocsin.pipeline.lab.backtest.summary import figures_of, headline, table_lines
 
     figures = figures_of([case.trial for case in cases if case.trial is not None])
     lines = [headline(cases), *table_lines(figures)]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tocsin.cli.paths import add_data_argument, control_socket, data_folder, database_folder
-from tocsin.pipeline.control import ControlClient, EngineAbsentError
+from tocsin.pipeline.runtime.embedded.control_socket import ControlClient, EngineAbsentError
 from tocsin.pipeline.stores.clickhouse_address import ClickHouseAddress, parse_address
 from tocsin.schemas.errors import ConfigError, StoreError
 

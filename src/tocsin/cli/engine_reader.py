@@ -13,9 +13,20 @@ from typing import Any, Final
 
 from tocsin import __version__
 from tocsin.cli.identity import signer_of
-from tocsin.collectors.link import LENGTH, MAX_FRAME_BYTES, control_frame, parse_control
-from tocsin.collectors.sign_in import TCP, TLS, UNIX, SignIn, TokenSearch
-from tocsin.pipeline.control import EngineAbsentError, EngineRefusedError
+from tocsin.collectors.transport.link import (
+    LENGTH,
+    MAX_FRAME_BYTES,
+    control_frame,
+    parse_control,
+)
+from tocsin.collectors.transport.sign_in import (
+    TCP,
+    TLS,
+    UNIX,
+    SignIn,
+    TokenSearch,
+)
+from tocsin.pipeline.runtime.embedded.control_socket import EngineAbsentError, EngineRefusedError
 from tocsin.schemas.address import split_address
 from tocsin.schemas.credentials import ANY_NAME, Credential, Role
 from tocsin.schemas.errors import ConfigError, EngineError, IdentityError

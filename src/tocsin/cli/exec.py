@@ -3,10 +3,10 @@
 import argparse
 import sys
 
-from tocsin.collectors._hook_identity import from_environment
-from tocsin.collectors._hook_names import script_of
-from tocsin.collectors._hook_places import agent_sockets, listening, no_agent
-from tocsin.collectors.exec import supervise
+from tocsin.collectors.exec.command import supervise
+from tocsin.collectors.hook._identity import from_environment
+from tocsin.collectors.hook._names import script_of
+from tocsin.collectors.hook._places import agent_sockets, listening, no_agent
 
 COMMAND_NOT_FOUND = 127
 COMMAND_NOT_STARTED = 126

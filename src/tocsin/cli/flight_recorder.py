@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from tocsin.models.hang import HangFinding
-from tocsin.pipeline.flight_recorder import analyse_folder, report
+from tocsin.pipeline.rca.evidence.flight_recorder import analyse_folder, report
 from tocsin.schemas.printable import json_text, plain
 
 

@@ -25,10 +25,10 @@ from tocsin.cli.flink_options import (
 )
 from tocsin.cli.interrupts import Interrupts
 from tocsin.cli.kafka import settings_of
-from tocsin.pipeline.flink.options import JobOptions
-from tocsin.pipeline.flink.rest import FlinkRest, Job
+from tocsin.pipeline.runtime.flink.options import JobOptions
+from tocsin.pipeline.runtime.flink.rest import FlinkRest, Job
 from tocsin.schemas.errors import ConfigError, EngineError, TocsinError
-from tocsin.schemas.kafka_settings import KafkaSettings
+from tocsin.schemas.kafka.settings import KafkaSettings
 from tocsin.schemas.printable import json_text, plain
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def check_topics(settings: KafkaSettings, prefix: str) -> None:
     Raises:
         EngineError: the broker cannot be asked, or a topic is missing.
     """
-    from tocsin.pipeline.bus import topics
+    from tocsin.pipeline.kafka import topics
 
     differences, command = topics.check(settings, topics.Wish(prefix)), "tocsin topics apply"
     missing = [difference.topic for difference in differences if difference.what == "missing"]

@@ -10,11 +10,11 @@ from dataclasses import asdict, fields, replace
 from typing import Any, Final
 
 from tocsin.cli.kafka import add_kafka_arguments
-from tocsin.pipeline.flink.options import LONGEST_INTERVAL_SECONDS, OPTIONS_VARIABLE, JobOptions
-from tocsin.pipeline.flink.sql import STARTS, StreamOptions
 from tocsin.pipeline.identity.signed import SignatureConfig
+from tocsin.pipeline.runtime.flink.options import LONGEST_INTERVAL_SECONDS, OPTIONS_VARIABLE, JobOptions
+from tocsin.pipeline.runtime.flink.sql import STARTS, StreamOptions
 from tocsin.schemas.errors import ConfigError
-from tocsin.schemas.kafka_settings import KafkaSettings
+from tocsin.schemas.kafka.settings import KafkaSettings
 
 _FLAGS: Final = {
     "servers": "kafka",

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from operator import itemgetter
 from typing import Any, Final
 
-from tocsin.pipeline.flink.placement import slot_of
-from tocsin.pipeline.flink.rest import FlinkRest
+from tocsin.pipeline.runtime.flink.placement import slot_of
+from tocsin.pipeline.runtime.flink.rest import FlinkRest
 
 _COUNTERS: Final = ("records", "slices", "verdicts", "dead_letters", "snapshots", "snapshot_bytes", "jobs")
 _MIBI: Final = 1 << 20

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tocsin.cli.paths import credentials_file, local_token_files, runtime_folder
-from tocsin.collectors.sign_in import TokenSearch
+from tocsin.collectors.transport.sign_in import TokenSearch
 from tocsin.schemas.address import is_loopback, split_address
 from tocsin.schemas.credential_store import CredentialStore, read_credentials, write_credentials
 from tocsin.schemas.credentials import Role

@@ -17,7 +17,7 @@ from tocsin.cli.incident_text import render, render_one
 from tocsin.cli.main import EXIT_ERROR
 from tocsin.cli.paths import control_socket
 from tocsin.cli.ticks import engine_judges, is_ticking
-from tocsin.pipeline.control import ControlClient, EngineAbsentError
+from tocsin.pipeline.runtime.embedded.control_socket import ControlClient, EngineAbsentError
 from tocsin.pipeline.stores.clickhouse_address import ClickHouseAddress
 from tocsin.pipeline.stores.user_queries import incidents_query
 from tocsin.schemas.errors import ConfigError

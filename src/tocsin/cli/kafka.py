@@ -6,8 +6,8 @@ import argparse
 import os
 
 from tocsin.schemas.errors import ConfigError
-from tocsin.schemas.kafka_settings import KafkaSettings, kafka_settings
-from tocsin.schemas.topics import DEFAULT_PREFIX, check_prefix
+from tocsin.schemas.kafka.settings import KafkaSettings, kafka_settings
+from tocsin.schemas.kafka.topics import DEFAULT_PREFIX, check_prefix
 
 
 def add_kafka_arguments(

@@ -6,7 +6,7 @@ import argparse
 
 from tocsin.cli.database import add_database_arguments, database_of
 from tocsin.cli.paths import control_socket, database_folder
-from tocsin.pipeline.control import ControlClient, EngineAbsentError
+from tocsin.pipeline.runtime.embedded.control_socket import ControlClient, EngineAbsentError
 from tocsin.pipeline.stores.clickhouse_address import ClickHouseAddress
 
 _VERSION = "SELECT max(number) FROM tocsin.schema_migrations"

@@ -24,7 +24,7 @@ from tocsin.schemas.model_announcement import (
 from tocsin.schemas.printable import json_text, plain, readable
 
 if TYPE_CHECKING:
-    from tocsin.pipeline.registry import ModelCard, Registry
+    from tocsin.pipeline.lab.registry import ModelCard, Registry
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -220,7 +220,7 @@ def _announcement(args: argparse.Namespace) -> Announce:
         return lambda now_ns, since_ns: withdrawal(args.subject, now_ns, since_ns)
     if args.detector:
         return _of_file(args)
-    from tocsin.pipeline.registry.card import is_detector
+    from tocsin.pipeline.lab.registry.card import is_detector
 
     if not is_detector(args.subject):
         raise ConfigError("--detector", args.detector, "given with a file: which detector the model is for")

@@ -16,8 +16,8 @@ from tocsin.schemas.errors import ConfigError, EngineError, ModelRefusedError, R
 from tocsin.schemas.printable import counted, plain
 
 if TYPE_CHECKING:
-    from tocsin.pipeline.registry import ModelCard, Promotion, Registry
-    from tocsin.pipeline.registry.comparison import Comparison
+    from tocsin.pipeline.lab.registry import ModelCard, Promotion, Registry
+    from tocsin.pipeline.lab.registry.comparison import Comparison
 
 EXIT_NO = 1
 _UNREADABLE = "current_unreadable"
@@ -136,8 +136,8 @@ def _figures(args: argparse.Namespace, registry: Registry, before: _Before) -> d
     if not args.validate:
         shortfalls = {**troubles, "not_validated": "compared with nothing"}
         return {"against": against, "shortfalls": shortfalls, "forced": True}
+    from tocsin.pipeline.lab.registry import fingerprint_of
     from tocsin.pipeline.recording.under import recordings_under
-    from tocsin.pipeline.registry import fingerprint_of
 
     new = registry.card(args.detector, args.version)
     folders = recordings_under(args.validate)
@@ -161,8 +161,8 @@ def _figures(args: argparse.Namespace, registry: Registry, before: _Before) -> d
 
 def _are_too_few(folders: list[Path]) -> bool:
     """Whether the recordings cannot tell whatever the models say: told before minutes of work."""
+    from tocsin.pipeline.lab.registry.comparison import too_few
     from tocsin.pipeline.recording.score import extent_of
-    from tocsin.pipeline.registry.comparison import too_few
 
     extent = extent_of(folders)
     found = too_few(extent)
@@ -176,7 +176,7 @@ def _are_too_few(folders: list[Path]) -> bool:
 def _compare(
     args: argparse.Namespace, registry: Registry, cards: tuple[ModelCard | None, ModelCard], folders: list[Path]
 ) -> Comparison:
-    from tocsin.pipeline.registry.validation import validate
+    from tocsin.pipeline.lab.registry.validation import validate
 
     draw = bar_of("recordings") if sys.stderr.isatty() else None
 

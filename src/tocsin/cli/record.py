@@ -22,7 +22,7 @@ from tocsin.schemas.printable import counted, plain
 _NS_PER_SECOND = 1_000_000_000
 
 if TYPE_CHECKING:
-    from tocsin.pipeline.control import ControlClient
+    from tocsin.pipeline.runtime.embedded.control_socket import ControlClient
 
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -55,8 +55,8 @@ def run(args: argparse.Namespace) -> int:
         return _from_kafka(args)
     if args.since or args.until or args.drop_late:
         raise ConfigError("--since", args.since or args.until or "", "used with --from-kafka")
-    from tocsin.pipeline.control import ControlClient
     from tocsin.pipeline.recording.manifest import read_manifest
+    from tocsin.pipeline.runtime.embedded.control_socket import ControlClient
 
     if not 0 <= args.seconds < math.inf:
         raise ConfigError("--seconds", args.seconds, "0 (until Ctrl-C) or more")
@@ -115,7 +115,7 @@ def _follow(
 
 def _stop(client: "ControlClient", folder: Path) -> None:
     """End the recording, unless the engine, which ended in this moment, has done so."""
-    from tocsin.pipeline.control import EngineAbsentError, EngineRefusedError
+    from tocsin.pipeline.runtime.embedded.control_socket import EngineAbsentError, EngineRefusedError
 
     try:
         client.call("record_stop", folder=str(folder))
@@ -136,7 +136,7 @@ def _from_kafka(args: argparse.Namespace) -> int:
     until_ns = when_ns("--until", args.until, now_ns) if args.until else None
     if until_ns is not None and until_ns <= since_ns:
         raise ConfigError("--until", args.until, "later than --since")
-    from tocsin.pipeline.bus.record import Wanted, record
+    from tocsin.pipeline.kafka.record import Wanted, record
 
     wanted = Wanted(job_id, cluster, since_ns, until_ns, not args.drop_late)
     done = record(settings, args.topic_prefix, args.folder, wanted)

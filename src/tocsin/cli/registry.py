@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from tocsin.pipeline.registry import Registry
+    from tocsin.pipeline.lab.registry import Registry
 
 VARIABLE: Final = "TOCSIN_REGISTRY"
 _DEFAULT: Final = "tocsin-models"
@@ -25,6 +25,6 @@ def registry_of(args: argparse.Namespace) -> Registry:
     Raises:
         ConfigError: it names no place.
     """
-    from tocsin.pipeline.registry import Registry
+    from tocsin.pipeline.lab.registry import Registry
 
     return Registry.open(args.registry or os.environ.get(VARIABLE) or _DEFAULT)

@@ -19,7 +19,7 @@ from tocsin.cli.kafka import add_kafka_arguments, settings_of
 from tocsin.cli.limits import add_limit_arguments, read_limits_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
 from tocsin.cli.workers import Work, bar_of, interrupt, side_by_side
-from tocsin.pipeline.garbage import GARBAGE_THRESHOLDS
+from tocsin.pipeline.runtime.gc_settings import GARBAGE_THRESHOLDS
 from tocsin.schemas.credentials import Role
 from tocsin.schemas.errors import ConfigError, TocsinError
 from tocsin.schemas.printable import counted, plain
@@ -116,7 +116,7 @@ def _to_kafka(args: argparse.Namespace, *, bar: bool) -> int:
     if len(args.folders) != 1 or args.verdicts is not None:
         raise ConfigError("--to-kafka", args.kafka, "used with one recording, and without --verdicts")
     settings = settings_of(args)
-    from tocsin.pipeline.bus.replay import play
+    from tocsin.pipeline.kafka.replay import play
     from tocsin.pipeline.recording.reader import read_recording
     from tocsin.pipeline.recording.replay import ReplayConfig
 
@@ -178,8 +178,8 @@ def _how_judged(result: Result) -> str:
 
 def replay_one(job: ReplayJob) -> Result:
     """Replay one folder and write its verdicts."""
+    from tocsin.pipeline.recording.import_warnings import notes_of
     from tocsin.pipeline.recording.limits import DEFAULT_LIMITS
-    from tocsin.pipeline.recording.notes import notes_of
     from tocsin.pipeline.recording.reader import read_recording
     from tocsin.pipeline.recording.replay import ReplayConfig, replay_whole, verdict_lines
 

@@ -19,14 +19,14 @@ from tocsin.cli.identity import add_gate_arguments, gate_of, local_token, tls_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
 from tocsin.cli.main import EXIT_ERROR
 from tocsin.cli.paths import add_data_argument, control_socket, data_folder, database_folder
-from tocsin.pipeline.garbage import GARBAGE_THRESHOLDS
+from tocsin.pipeline.runtime.gc_settings import GARBAGE_THRESHOLDS
 from tocsin.pipeline.stores.clickhouse_address import ClickHouseAddress
 from tocsin.schemas.errors import ConfigError, EngineError, StoreAwayError
 from tocsin.schemas.private_files import make_private_folder
 
 if TYPE_CHECKING:  # numpy comes with them: only who runs the engine pays
-    from tocsin.pipeline.service import EngineService
-    from tocsin.pipeline.store_writer import StoreWriter
+    from tocsin.pipeline.runtime.embedded.service import EngineService
+    from tocsin.pipeline.runtime.embedded.store_writer import StoreWriter
     from tocsin.pipeline.stores.sql_store import SqlStore
 
 _LONGEST_HOLD_SECONDS = 86_400
@@ -87,12 +87,12 @@ def run(args: argparse.Namespace) -> int:
     set_up_logs(args)
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     # chDB and numpy take half a second: only this command pays.
-    from tocsin.pipeline.embedded import EngineConfig, played
-    from tocsin.pipeline.limits import raise_descriptor_limit
-    from tocsin.pipeline.proposals import HoldRules
-    from tocsin.pipeline.recovery import RecoveryConfig
-    from tocsin.pipeline.server_config import ServerConfig
-    from tocsin.pipeline.service import EngineService, ServiceConfig
+    from tocsin.pipeline.incidents.proposals import HoldRules
+    from tocsin.pipeline.runtime.embedded.engine import EngineConfig, played
+    from tocsin.pipeline.runtime.embedded.listener.limits import raise_descriptor_limit
+    from tocsin.pipeline.runtime.embedded.listener.listener_config import ServerConfig
+    from tocsin.pipeline.runtime.embedded.recovery import RecoveryConfig
+    from tocsin.pipeline.runtime.embedded.service import EngineService, ServiceConfig
 
     raise_descriptor_limit()
     address = address_of(args)
@@ -171,7 +171,7 @@ def _database(folder: Path, address: ClickHouseAddress | None) -> tuple[SqlStore
     Raises:
         StoreError: a person has to act: credentials, rights, a newer schema, a folder that is in use.
     """
-    from tocsin.pipeline.store_writer import StoreWriter, prepare
+    from tocsin.pipeline.runtime.embedded.store_writer import StoreWriter, prepare
 
     if address is None:
         from tocsin.pipeline.stores.chdb_store import ChdbStore
@@ -179,7 +179,7 @@ def _database(folder: Path, address: ClickHouseAddress | None) -> tuple[SqlStore
         store: SqlStore = ChdbStore(database_folder(folder))
         open_verdicts = None
     else:
-        from tocsin.pipeline.open_verdicts import OpenVerdicts
+        from tocsin.pipeline.runtime.embedded.open_verdicts import OpenVerdicts
         from tocsin.pipeline.stores.clickhouse_store import ClickHouseStore
 
         store = ClickHouseStore(address)

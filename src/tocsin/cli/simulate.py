@@ -34,8 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the recordings and their index."""
+    from tocsin.pipeline.lab.simulation.case import (
+        HEALTHY,
+        KINDS,
+        case_seed,
+        draw_case,
+    )
     from tocsin.pipeline.recording.writer import claim_folder, write_json, write_recording
-    from tocsin.pipeline.simulation.case import HEALTHY, KINDS, case_seed, draw_case
 
     _check(args)
     if args.kind is not None and args.kind not in KINDS:

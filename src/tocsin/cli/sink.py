@@ -18,7 +18,7 @@ from tocsin.schemas.credential_store import read_credentials
 from tocsin.schemas.errors import ConfigError, CredentialError
 
 if TYPE_CHECKING:
-    from tocsin.pipeline.consume.verdict_sink import Check
+    from tocsin.pipeline.kafka.verdict_sink import Check
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,8 +49,8 @@ def run(args: argparse.Namespace) -> int:
     set_up_logs(args)
     # The drivers take a moment to load: only who needs them pays.
     from tocsin.collectors.metrics_page import MetricsPage
-    from tocsin.pipeline.bus.verdicts import KafkaLetters, verdict_source
-    from tocsin.pipeline.consume.verdict_sink import SinkConfig, VerdictSink
+    from tocsin.pipeline.kafka.verdict_sink import SinkConfig, VerdictSink
+    from tocsin.pipeline.kafka.verdicts import KafkaLetters, verdict_source
     from tocsin.pipeline.stores.clickhouse_store import ClickHouseStore
 
     stop = threading.Event()

@@ -10,7 +10,7 @@ from tocsin.cli.engine_reader import add_engine_arguments, reader_of
 from tocsin.cli.main import EXIT_ERROR
 from tocsin.cli.paths import add_data_argument, control_socket, data_folder
 from tocsin.cli.ticks import engine_ticks, is_ticking
-from tocsin.pipeline.control import ANSWER_TIMEOUT_SECONDS, ControlClient
+from tocsin.pipeline.runtime.embedded.control_socket import ANSWER_TIMEOUT_SECONDS, ControlClient
 from tocsin.schemas.printable import json_text, plain
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import IDLE_JOB_ID, NS_PER_SECOND

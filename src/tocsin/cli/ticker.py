@@ -17,7 +17,7 @@ def run(args: argparse.Namespace) -> int:
     """Tick until SIGTERM or Ctrl-C."""
     set_up_logs(args)
     settings = settings_of(args)
-    from tocsin.pipeline.bus.ticker import Ticker
+    from tocsin.pipeline.kafka.ticker import Ticker
 
     ticker = Ticker(settings, args.topic_prefix)
     for number in (signal.SIGTERM, signal.SIGINT):

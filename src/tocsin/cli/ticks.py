@@ -9,7 +9,12 @@ from typing import Any
 
 from tocsin.cli.drill_mark import has_drill_mark
 from tocsin.cli.paths import control_socket
-from tocsin.pipeline.control import OLD_TICK_SECONDS, ControlClient, EngineAbsentError, EngineRefusedError
+from tocsin.pipeline.runtime.embedded.control_socket import (
+    OLD_TICK_SECONDS,
+    ControlClient,
+    EngineAbsentError,
+    EngineRefusedError,
+)
 from tocsin.schemas.printable import plain
 
 _ANSWER_SECONDS = 10.0

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--keep-hours", args.keep_hours, "0 (for good) or more")
     if args.replication != -1 and not 1 <= args.replication < 2**15:
         raise ConfigError("--replication", args.replication, "at least 1")
-    from tocsin.pipeline.bus import topics
+    from tocsin.pipeline.kafka import topics
 
     keep_seconds = None if args.keep_hours is None else args.keep_hours * _HOUR_SECONDS
     wish = topics.Wish(args.topic_prefix, args.partitions, keep_seconds, args.replication, args.for_replays)

@@ -19,14 +19,14 @@ from tocsin.cli.record import when_ns
 from tocsin.cli.registry import add_registry_argument, registry_of
 from tocsin.cli.terminal import unguarded
 from tocsin.cli.workers import interrupt, shared_out
-from tocsin.pipeline.mapping import ROUND
+from tocsin.pipeline.lab.parallel import ROUND
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.printable import counted, plain
 
 if TYPE_CHECKING:
-    from tocsin.pipeline.mapping import Mapper
-    from tocsin.pipeline.training.recordings import TrainingSet
-    from tocsin.pipeline.training.train import Trained
+    from tocsin.pipeline.lab.parallel import Mapper
+    from tocsin.pipeline.lab.training.recordings import TrainingSet
+    from tocsin.pipeline.lab.training.train import Trained
 
 DETECTORS = ("peers", "steps", "minder", "entropy", "bilstm")
 _SHOWN_NOTES = 10
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    from tocsin.pipeline.training.budget import check_budget
+    from tocsin.pipeline.lab.training.budget import check_budget
 
     check_budget(args.budget_per_machine_day)
     if args.jobs < 1:
@@ -98,12 +98,12 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _train(args: argparse.Namespace, own: Path, mapper: Mapper, shown: Shown) -> Trained:
-    from tocsin.pipeline.training.recordings import look_at_all
-    from tocsin.pipeline.training.train import TrainingConfig, train
+    from tocsin.pipeline.lab.training.recordings import look_at_all
+    from tocsin.pipeline.lab.training.train import TrainingConfig, train
 
     paths, source = list(args.recordings), [str(path) for path in args.recordings]
     if args.defaults:
-        from tocsin.pipeline.training.simulated import write_defaults
+        from tocsin.pipeline.lab.training.simulated import write_defaults
 
         shown.say("simulating the recordings of the default models")
         write_defaults(own, args.seed, mapper, told=shown.told)
@@ -140,7 +140,7 @@ def _notes(data: TrainingSet, shown: Shown) -> None:
 
 def _from_kafka(args: argparse.Namespace, folder: Path) -> Path:
     """Record the range, as ``tocsin record --from-kafka`` does."""
-    from tocsin.pipeline.bus.record import Wanted, record
+    from tocsin.pipeline.kafka.record import Wanted, record
     from tocsin.pipeline.recording.manifest import read_truth
 
     settings, now_ns = settings_of(args), time.time_ns()
@@ -163,8 +163,8 @@ def _from_kafka(args: argparse.Namespace, folder: Path) -> Path:
 
 def _keep(args: argparse.Namespace, trained: Trained, begun: os.times_result) -> int:
     """Put the model where it belongs, and say where."""
-    from tocsin.pipeline.registry.builtin import save_builtin
-    from tocsin.pipeline.training.budget import BudgetReason
+    from tocsin.pipeline.lab.registry.builtin import save_builtin
+    from tocsin.pipeline.lab.training.budget import BudgetReason
 
     now = os.times()
     cpu_seconds = sum(now[:4]) - sum(begun[:4])

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from tocsin.cli.main import EXIT_INTERRUPTED
-from tocsin.pipeline.garbage import GARBAGE_THRESHOLDS
-from tocsin.pipeline.mapping import Mapper, alone
+from tocsin.pipeline.lab.parallel import Mapper, alone
+from tocsin.pipeline.runtime.gc_settings import GARBAGE_THRESHOLDS
 from tocsin.schemas.errors import EngineError
 
 _BAR_WIDTH = 30

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.flink_fixtures import Stream, case_of, wanted_lines
-from tocsin.schemas.topics import DEAD_LETTER, LATE, RECORD_BYTES, STEPS, topic_name
+from tocsin.schemas.kafka.topics import (
+    DEAD_LETTER,
+    LATE,
+    RECORD_BYTES,
+    STEPS,
+    topic_name,
+)
 
 pytestmark = pytest.mark.timeout(400)
 SEED = 11

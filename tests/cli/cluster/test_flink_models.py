@@ -13,10 +13,10 @@ from tests.flink_fixtures import Stream, case_of, wanted_lines
 from tests.model_announcements import announced
 from tocsin.pipeline.recording.stream import records_of
 from tocsin.schemas.cloudevents import decode_verdict
-from tocsin.schemas.codec import encode
-from tocsin.schemas.prometheus_page import parse_page
+from tocsin.schemas.formats.prometheus_page import parse_page
+from tocsin.schemas.kafka.topics import DEAD_LETTER, LATE
 from tocsin.schemas.records import NS_PER_SECOND
-from tocsin.schemas.topics import DEAD_LETTER, LATE
+from tocsin.schemas.wire.codec import encode
 
 pytestmark = pytest.mark.timeout(400)
 RECORDING = case_of(11)

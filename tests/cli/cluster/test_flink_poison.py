@@ -10,9 +10,9 @@ from tests.flink_fixtures import Stream, case_of, wanted_lines
 from tests.hostile_dumps import HOSTILE_DUMPS
 from tests.hostile_records import exit_of_400_digits
 from tests.schemas import samples
-from tocsin.schemas.codec import encode
+from tocsin.schemas.kafka.topics import DEAD_LETTER, headers_of, key_of
 from tocsin.schemas.records import ProbeAnswer
-from tocsin.schemas.topics import DEAD_LETTER, headers_of, key_of
+from tocsin.schemas.wire.codec import encode
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
 SEED = 11

@@ -15,9 +15,9 @@ import pytest
 from tests.chaos.up import python_workers
 from tests.flink_fixtures import Stream, case_of, wanted_lines
 from tocsin.cli.main import main
-from tocsin.pipeline.flink.sql import TRANSACTION_SECONDS
+from tocsin.pipeline.runtime.flink.sql import TRANSACTION_SECONDS
+from tocsin.schemas.kafka.topics import VERDICTS
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.topics import VERDICTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SEED = 11

@@ -12,9 +12,9 @@ import pytest
 
 from tocsin.cli.cluster.keeper import JobKeeper
 from tocsin.cli.cluster.submit import Submission
-from tocsin.pipeline.flink.options import JobOptions
-from tocsin.pipeline.flink.rest import Checkpoints, Job
-from tocsin.pipeline.flink.sql import StreamOptions
+from tocsin.pipeline.runtime.flink.options import JobOptions
+from tocsin.pipeline.runtime.flink.rest import Checkpoints, Job
+from tocsin.pipeline.runtime.flink.sql import StreamOptions
 from tocsin.schemas.errors import EngineError
 
 SHOWN = JobOptions(StreamOptions("a:1"), origin={"client_python": "/old/python", "version": "0"}).to_json()

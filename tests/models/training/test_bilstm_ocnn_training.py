@@ -245,6 +245,7 @@ class TestFile:
 
 
 def test_the_engine_imports_no_torch() -> None:
-    code = "import sys, tocsin.pipeline.operators.traces, tocsin.pipeline.embedded; sys.exit('torch' in sys.modules)"
+    engine = "tocsin.pipeline.detect.traces.detector, tocsin.pipeline.runtime.embedded.engine"
+    code = f"import sys, {engine}; sys.exit('torch' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tocsin.collectors import sign_in as agents
+from tocsin.collectors.transport import sign_in as agents
 from tocsin.pipeline.identity.gate import Gate, GateConfig, SignIn
 from tocsin.pipeline.identity.peers import Peer
 from tocsin.schemas.credential_store import CredentialStore, write_credentials

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pipeline.identity.kit import LOOPBACK, NOW, REMOTE, Fleet, hello_of, met
-from tocsin.collectors import sign_in as agents
+from tocsin.collectors.transport import sign_in as agents
 from tocsin.pipeline.identity.gate import Gate, GateConfig, SignIn, local_credential
 from tocsin.pipeline.identity.peers import Peer, names_of
 from tocsin.schemas.address import is_loopback

@@ -9,7 +9,6 @@ import pytest
 
 from tests.model_announcements import announced
 from tocsin.pipeline.identity.signed import SignatureConfig, SignedRecords
-from tocsin.schemas.codec import encode
 from tocsin.schemas.credential_store import CredentialStore, write_credentials
 from tocsin.schemas.credentials import ANY_NAME, Credential, Role, new_credential
 from tocsin.schemas.errors import CredentialError, IdentityError
@@ -17,6 +16,7 @@ from tocsin.schemas.kinds import EventSource, Severity
 from tocsin.schemas.reasons import IdentityRefusal
 from tocsin.schemas.records import Event, JobKey, Record, Tick
 from tocsin.schemas.signatures import sign_record
+from tocsin.schemas.wire.codec import encode
 
 NOW = 1_700_000_000 * 10**9
 N0, N1 = (new_credential(Role.AGENT, host, NOW) for host in ("n0", "n1"))

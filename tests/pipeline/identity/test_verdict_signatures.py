@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.consume.kit import FaultyStore, topic
+from tests.pipeline.kafka.kit import FaultyStore, topic
 from tests.pipeline.stores.samples import verdict
-from tocsin.pipeline.consume.messages import Message
-from tocsin.pipeline.consume.verdict_sink import SinkConfig, VerdictSink
 from tocsin.pipeline.identity.verdict_signatures import VerdictChecker, VerdictSigner, new_engine_key, public_half
-from tocsin.pipeline.testing.messages import MemoryBox, MemorySource
+from tocsin.pipeline.kafka.consumer_api import Message
+from tocsin.pipeline.kafka.verdict_sink import SinkConfig, VerdictSink
+from tocsin.pipeline.lab.testing.messages import MemoryBox, MemorySource
 from tocsin.schemas.credential_store import CredentialStore, write_credentials
 from tocsin.schemas.credentials import Role, new_credential
 from tocsin.schemas.errors import CredentialError, FieldError, IdentityError

@@ -7,11 +7,11 @@ import socket
 from typing import Any
 
 from tests.pipeline.identity.kit import NOW
-from tocsin.collectors.sign_in import SignIn
-from tocsin.pipeline.server import parse_address
-from tocsin.schemas.codec import encode
+from tocsin.collectors.transport.sign_in import SignIn
+from tocsin.pipeline.runtime.embedded.listener.listener import parse_address
 from tocsin.schemas.records import Event, EventSource, JobKey, Severity
 from tocsin.schemas.sign_in import TAG_BYTES
+from tocsin.schemas.wire.codec import encode
 
 
 class Wire:

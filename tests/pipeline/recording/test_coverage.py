@@ -8,10 +8,15 @@ from functools import cache
 import numpy as np
 import pytest
 
-from tests.pipeline.backtest.kit import at, cpu_recording, manifest, metric_table
+from tests.pipeline.lab.backtest.kit import (
+    at,
+    cpu_recording,
+    manifest,
+    metric_table,
+)
+from tocsin.pipeline.lab.simulation.case import draw_case
 from tocsin.pipeline.recording.replay import ReplayConfig, replay, replay_whole
 from tocsin.pipeline.recording.tables import Columns, Recording, Text
-from tocsin.pipeline.simulation.case import draw_case
 from tocsin.schemas.metrics import HOST_METRICS
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND

@@ -13,19 +13,19 @@ import pyarrow as pa
 import pytest
 
 from tests.models import hang_cases as cases
-from tests.pipeline.operators.test_dumps import BlindJob
+from tests.pipeline.rca.evidence.test_dumps import BlindJob
 from tests.pipeline.recording.kit import START_NS, manifest, seconds, write_folder
 from tests.pipeline.recording.test_replay import restarted_lines
 from tocsin.cli.main import main
-from tocsin.pipeline.flight_recorder import analyse_folder
+from tocsin.pipeline.lab.testing import JobShape, Scenario
+from tocsin.pipeline.rca.evidence.flight_recorder import analyse_folder
 from tocsin.pipeline.recording.reader import read_recording
 from tocsin.pipeline.recording.recorder import Recorder
 from tocsin.pipeline.recording.replay import ReplayConfig, replay, replay_folder, verdict_lines
 from tocsin.pipeline.recording.stream import records_of
 from tocsin.pipeline.recording.writer import write_recording
-from tocsin.pipeline.testing import JobShape, Scenario
 from tocsin.schemas.errors import RecordingError
-from tocsin.schemas.flight_recorder import parse_dump
+from tocsin.schemas.formats.flight_recorder import parse_dump
 from tocsin.schemas.records import NS_PER_SECOND, ProbeAnswer
 from tocsin.schemas.verdicts import Verdict
 

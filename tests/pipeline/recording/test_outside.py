@@ -29,7 +29,7 @@ from tests.pipeline.recording.outside import (
     picked,
     rows_of,
 )
-from tocsin.pipeline.recording.notes import notes_of
+from tocsin.pipeline.recording.import_warnings import notes_of
 from tocsin.pipeline.recording.reader import read_recording
 from tocsin.pipeline.recording.replay import replay_folder
 from tocsin.pipeline.recording.stream import records_of

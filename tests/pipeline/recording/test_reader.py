@@ -18,9 +18,9 @@ from tocsin.pipeline.recording.reader import read_recording
 from tocsin.pipeline.recording.replay import replay_folder
 from tocsin.pipeline.recording.stream import records_of
 from tocsin.pipeline.recording.tables import TABLES, Text
-from tocsin.schemas.codec import encode
 from tocsin.schemas.errors import RecordingError
 from tocsin.schemas.records import Event, StepBatch
+from tocsin.schemas.wire.codec import encode
 
 REQUIRED = [(name, column.name) for name, spec in TABLES.items() for column in spec.columns if column.required]
 FLOATS_OF_INTS = [

@@ -11,19 +11,24 @@ import pyarrow as pa
 import pytest
 
 from tests.pipeline.recording.kit import START_NS
-from tocsin.pipeline.control import ControlClient, EngineRefusedError
+from tocsin.pipeline.lab.simulation.case import draw_case
+from tocsin.pipeline.lab.testing import (
+    FakeJob,
+    JobShape,
+    MemoryStore,
+    Scenario,
+)
 from tocsin.pipeline.recording.reader import read_recording
 from tocsin.pipeline.recording.recorder import Recorder
 from tocsin.pipeline.recording.replay import ReplayConfig, replay, replay_folder, verdict_lines
 from tocsin.pipeline.recording.stream import records_of
 from tocsin.pipeline.recording.tables import Recording
-from tocsin.pipeline.service import EngineService, ServiceConfig
-from tocsin.pipeline.simulation.case import draw_case
-from tocsin.pipeline.testing import FakeJob, JobShape, MemoryStore, Scenario
-from tocsin.schemas.codec import encode
+from tocsin.pipeline.runtime.embedded.control_socket import ControlClient, EngineRefusedError
+from tocsin.pipeline.runtime.embedded.service import EngineService, ServiceConfig
 from tocsin.schemas.errors import RecordingError
 from tocsin.schemas.metrics import BUILTIN_TABLE, FIRST_CUSTOM_TABLE_ID, Metric, MetricTable
 from tocsin.schemas.records import IDLE_JOB_ID, NS_PER_SECOND, Frame, JobKey, TableAnnouncement
+from tocsin.schemas.wire.codec import encode
 
 FAULTS: dict[str, Callable[[FakeJob], None]] = {
     "freeze": lambda job: job.freeze(3),
@@ -67,8 +72,8 @@ def test_a_recording_of_a_replay_is_that_replay(tmp_path: Path, kind: str, seed:
 
 
 def rerecorded(folder: Path, recording: Recording) -> tuple[Path, str]:
-    from tocsin.pipeline.embedded import EmbeddedEngine
     from tocsin.pipeline.recording.replay import drive
+    from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine
 
     config = ReplayConfig()
     engine = EmbeddedEngine(config.engine)

@@ -13,16 +13,16 @@ import pyarrow as pa
 import pytest
 
 from tests.pipeline.recording.kit import START_NS, manifest, metric_rows, seconds, write_folder
-from tocsin.pipeline.embedded import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.lab.simulation.case import draw_case
 from tocsin.pipeline.recording.reader import read_recording
 from tocsin.pipeline.recording.replay import ReplayConfig, replay, replay_folder, verdict_lines
 from tocsin.pipeline.recording.stream import records_of
 from tocsin.pipeline.recording.tables import Recording, Text
 from tocsin.pipeline.recording.writer import write_recording
-from tocsin.pipeline.simulation.case import draw_case
-from tocsin.schemas.codec import encode
+from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.schemas.records import NS_PER_SECOND, Frame, StepBatch
 from tocsin.schemas.verdicts import Verdict
+from tocsin.schemas.wire.codec import encode
 
 CASES = [
     ("cuda_execution_error", 2),

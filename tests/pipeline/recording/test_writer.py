@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from tests.pipeline.recording.kit import START_NS, manifest
+from tocsin.pipeline.lab.simulation.case import draw_case
 from tocsin.pipeline.recording.reader import read_recording
 from tocsin.pipeline.recording.tables import (
     NULL_MASKS,
@@ -24,7 +25,6 @@ from tocsin.pipeline.recording.tables import (
     Text,
 )
 from tocsin.pipeline.recording.writer import write_dump, write_recording
-from tocsin.pipeline.simulation.case import draw_case
 from tocsin.schemas.errors import RecordingError
 
 MANIFEST = Manifest("job", 3, START_NS, START_NS + 10**10, 2.0, {"by": "me"}, "east")

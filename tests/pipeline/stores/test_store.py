@@ -12,7 +12,7 @@ import pytest
 
 from tests.pipeline.stores.samples import JOB, ONSET, SECOND, WAITING, verdict
 from tocsin.cli.cluster.clickhouse import ClickHouseEndpoint, EndpointConfig
-from tocsin.pipeline.proposals import changes_of
+from tocsin.pipeline.incidents.proposals import changes_of
 from tocsin.pipeline.stores.base import ActionChange, ActionState, EvidencePoint, HostHealth
 from tocsin.pipeline.stores.chdb_store import ChdbStore
 from tocsin.pipeline.stores.clickhouse_address import parse_address

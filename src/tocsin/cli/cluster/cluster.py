@@ -21,11 +21,11 @@ from tocsin.cli.cluster.keeper import JobKeeper
 from tocsin.cli.cluster.process import Child, Program
 from tocsin.cli.cluster.signing import engine_keys
 from tocsin.cli.cluster.submit import Submission, submit, wait_running
-from tocsin.pipeline.flink.options import JobOptions
-from tocsin.pipeline.flink.sql import StreamOptions
 from tocsin.pipeline.identity.signed import SignatureConfig
+from tocsin.pipeline.runtime.flink.options import JobOptions
+from tocsin.pipeline.runtime.flink.sql import StreamOptions
 from tocsin.schemas.errors import EngineError, TocsinError
-from tocsin.schemas.kafka_settings import kafka_settings
+from tocsin.schemas.kafka.settings import kafka_settings
 
 _LOG = logging.getLogger("tocsin.cluster")
 _READY_SECONDS: Final = 60.0
@@ -132,7 +132,7 @@ class Cluster:
 
     def start_broker(self) -> None:
         """Start the broker, and make the topics."""
-        from tocsin.pipeline.bus import topics
+        from tocsin.pipeline.kafka import topics
 
         self.broker.start()
         config = self._config

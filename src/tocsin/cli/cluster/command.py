@@ -31,11 +31,11 @@ from tocsin.cli.cluster.state import (
 )
 from tocsin.cli.cluster.steps import Steps
 from tocsin.cli.logs import TextFormatter, add_log_arguments, set_up_logs
-from tocsin.pipeline.flink.rest import FlinkRest
-from tocsin.pipeline.flink.sql import STARTS
+from tocsin.pipeline.runtime.flink.rest import FlinkRest
+from tocsin.pipeline.runtime.flink.sql import STARTS
 from tocsin.schemas.errors import ConfigError, EngineError
+from tocsin.schemas.kafka.topics import DEFAULT_PREFIX, check_prefix
 from tocsin.schemas.printable import plain
-from tocsin.schemas.topics import DEFAULT_PREFIX, check_prefix
 
 if TYPE_CHECKING:
     from tocsin.cli.cluster.cluster import Cluster

@@ -8,7 +8,7 @@ from typing import Final
 from tocsin.cli.cluster.flink_conf import HOST, FlinkConfig, flink_environment, flink_home, settings_of, write_conf
 from tocsin.cli.cluster.jars import java
 from tocsin.cli.cluster.process import Child, Program, free_port
-from tocsin.pipeline.flink.rest import FlinkRest
+from tocsin.pipeline.runtime.flink.rest import FlinkRest
 from tocsin.schemas.errors import EngineError
 
 READY_SECONDS: Final = 120.0

@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from tocsin.cli.cluster.submit import Submission, origin_of, submit, wait_running
-from tocsin.pipeline.flink.rest import FlinkRest, Job
+from tocsin.pipeline.runtime.flink.rest import FlinkRest, Job
 from tocsin.schemas.errors import EngineError
 
 _LOG = logging.getLogger("tocsin.cluster")

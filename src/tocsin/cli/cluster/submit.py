@@ -17,9 +17,9 @@ import tocsin
 from tocsin.cli.cluster.flink_conf import flink_environment, flink_home, python_path, write_conf
 from tocsin.cli.cluster.jars import Jars, fetch_jars, java
 from tocsin.cli.cluster.process import Child, Program
-from tocsin.pipeline.flink.options import JARS_VARIABLE, OPTIONS_VARIABLE
-from tocsin.pipeline.flink.rest import FlinkRest, Job
-from tocsin.pipeline.flink.stack_traces import cause_of
+from tocsin.pipeline.runtime.flink.options import JARS_VARIABLE, OPTIONS_VARIABLE
+from tocsin.pipeline.runtime.flink.rest import FlinkRest, Job
+from tocsin.pipeline.runtime.flink.stack_traces import cause_of
 from tocsin.schemas.errors import EngineError
 
 SUBMIT_SECONDS: Final = 240.0
@@ -27,7 +27,7 @@ RUNNING_SECONDS: Final = 120.0
 _LOOK_SECONDS: Final = 0.3
 _SUBMITTED: Final = re.compile(r"Job has been submitted with JobID ([0-9a-f]{32})")
 _FAILURES_COUNT: Final = 3
-_ENTRY: Final = "from tocsin.pipeline.flink.job import main\n\nmain()\n"
+_ENTRY: Final = "from tocsin.pipeline.runtime.flink.job import main\n\nmain()\n"
 """Not ``job.py`` itself: it must be the one that ``client_python`` finds, which may be another version's."""
 
 

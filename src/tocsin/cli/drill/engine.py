@@ -15,7 +15,7 @@ from tocsin.cli.drill.judge import Heard
 from tocsin.cli.drill.processes import ProcessGroup
 from tocsin.cli.drill.tokens import DrillTokens
 from tocsin.cli.paths import control_socket
-from tocsin.pipeline.control import ControlClient, EngineAbsentError
+from tocsin.pipeline.runtime.embedded.control_socket import ControlClient, EngineAbsentError
 from tocsin.schemas.errors import EngineError, TocsinError
 
 _START_SECONDS = 30.0

@@ -24,7 +24,7 @@ from tocsin.cli.drill.processes import ProcessGroup, kill_quietly
 from tocsin.cli.drill.rank import Pace, RankConfig
 from tocsin.cli.drill.rank import main as rank_main
 from tocsin.cli.drill.result import Exit
-from tocsin.collectors.exec import send_exit
+from tocsin.collectors.exec.command import send_exit
 
 CLUSTER = "drill"
 _AGENT_START_SECONDS = 30.0

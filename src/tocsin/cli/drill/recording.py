@@ -9,7 +9,7 @@ from typing import Any
 from tocsin.cli.drill.faults import Wanted
 from tocsin.cli.drill.judge import host_name
 from tocsin.cli.drill.result import Result
-from tocsin.pipeline.control import ControlClient
+from tocsin.pipeline.runtime.embedded.control_socket import ControlClient
 
 LIVE_FILE = "verdicts.live.jsonl"
 

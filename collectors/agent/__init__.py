@@ -1,0 +1,1 @@
+"""The agent of a host: it runs the collectors, hears the hooks, and answers probes."""

@@ -1,0 +1,192 @@
+"""Which collective records travel, and the ring of all of them.
+
+Rules of docs/interfaces.md, section 2: completions in full of the sampled ranks;
+of every rank the operation that does not finish, else now and then what finished last.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tocsin.collectors.agent.messages import Completion, InFlight, LastDone
+from tocsin.collectors.agent.rank_state import RankState
+from tocsin.schemas.records import NS_PER_SECOND, CollectiveRecord
+
+SAMPLED_RANKS: Final = 10
+EPOCH_NS: Final = 60 * NS_PER_SECOND
+UNFINISHED_NS: Final = NS_PER_SECOND
+REPEAT_STATE_NS: Final = 5 * NS_PER_SECOND
+REPEAT_LAST_NS: Final = 10 * NS_PER_SECOND
+RING_NS: Final = 60 * NS_PER_SECOND
+RING_RECORDS: Final = 100_000
+_PACKED: Final = struct.Struct("<HHqqqq")
+_TEXTS: Final = 0xFFFF
+
+
+def sampled_ranks(
+    world_size: int, dp_groups: Iterable[tuple[int, ...]], epoch: int, ranks: Iterable[int]
+) -> frozenset[int]:
+    """Return those of ``ranks`` whose completions travel in full during ``epoch``.
+
+    Up to ten ranks: all. Else one data-parallel group an epoch, and at most ten of its
+    members. An agent knows only the groups of its own ranks, so each group's place among
+    all is computed from its stride (Megatron's and DeepSpeed's layouts are regular);
+    then all agents agree without a word. Ranks without a known group form groups of ten.
+
+    Args:
+        world_size: ranks in the job.
+        dp_groups: the data-parallel groups that are known.
+        epoch: number of the minute.
+        ranks: the ranks to choose from.
+    """
+    if world_size <= SAMPLED_RANKS:
+        return frozenset(ranks)
+    group_of = {member: group for group in dp_groups for member in group}
+    chosen = set()
+    for rank in ranks:
+        start = rank - rank % SAMPLED_RANKS
+        group = group_of.get(rank) or tuple(range(start, max(rank + 1, min(start + SAMPLED_RANKS, world_size))))
+        if rank in _members(group, world_size, epoch):
+            chosen.add(rank)
+    return frozenset(chosen)
+
+
+def _members(group: tuple[int, ...], world_size: int, epoch: int) -> tuple[int, ...]:
+    """Return the members of a group that are sampled in this epoch."""
+    size = len(group)
+    group_count = max(1, -(-world_size // size))
+    if _place(group) % group_count != epoch % group_count:
+        return ()
+    if size <= SAMPLED_RANKS:
+        return group
+    first = (epoch // group_count) * SAMPLED_RANKS % size
+    return tuple(group[(first + index) % size] for index in range(SAMPLED_RANKS))
+
+
+def _place(group: tuple[int, ...]) -> int:
+    """Return the group's number among its like, from its first member and its stride."""
+    first, stride = group[0], group[1] - group[0] if len(group) > 1 else 1
+    if stride <= 0:
+        return first
+    return first // (stride * len(group)) * stride + first % stride
+
+
+def completion_records(rank: int, items: Iterable[Completion], correction_ns: int) -> list[CollectiveRecord]:
+    """Return the records of finished operations, stamped with the corrected clock."""
+    return [
+        CollectiveRecord(end, "completion", rank, comm_id, op_name, op_seq, size, start and start - correction_ns, end)
+        for comm_id, op_name, op_seq, size, start, end_ns in items
+        for end in (end_ns - correction_ns,)
+    ]
+
+
+def _last_record(rank: int, item: LastDone, correction_ns: int, now_ns: int) -> CollectiveRecord:
+    end_ns = item.end_ns - correction_ns if item.end_ns else 0
+    return CollectiveRecord(now_ns, "completion", rank, item.comm_id, item.op_name, item.op_seq, end_ns=end_ns)
+
+
+def _state_record(rank: int, item: InFlight, seen_ns: int, correction_ns: int) -> CollectiveRecord:
+    start_ns = item.start_ns - correction_ns if item.start_ns else 0
+    return CollectiveRecord(
+        seen_ns - correction_ns,
+        "state",
+        rank,
+        item.comm_id,
+        item.op_name,
+        item.op_seq,
+        item.msg_bytes,
+        start_ns,
+    )
+
+
+@dataclass(slots=True)
+class _Said:
+    """What was last sent about a rank. Times are stamps, 0 = never."""
+
+    state: tuple[InFlight, ...] = ()
+    state_ns: int = 0
+    last_ns: int = 0
+
+
+class StateRows:
+    """Decides once a second what is sent about operations that do not finish."""
+
+    def __init__(self) -> None:
+        """Nothing was sent yet."""
+        self._said: dict[int, _Said] = {}
+
+    def rows(self, rank: RankState, end_ns: int, correction_ns: int) -> list[CollectiveRecord]:
+        """Return a rank's rows at the slice end ``end_ns`` (a corrected stamp).
+
+        A state's ``ts_ns`` is when it was seen: of a process that is stopped the last beat's time.
+        """
+        said = self._said.setdefault(rank.rank, _Said())
+        host_ns = end_ns + correction_ns
+        stuck = tuple(
+            item
+            for item in rank.oldest_inflight().values()
+            if item.start_ns and host_ns - item.start_ns > UNFINISHED_NS
+        )
+        if stuck:
+            if stuck == said.state and 0 <= end_ns - said.state_ns < REPEAT_STATE_NS:
+                return []
+            said.state, said.state_ns = stuck, end_ns
+            rows = [_state_record(rank.rank, item, rank.inflight_seen_ns, correction_ns) for item in stuck]
+            busy = {item.comm_id for item in stuck}
+            return rows + self._last_rows(rank, end_ns, correction_ns, busy)
+        said.state = ()
+        if not rank.last or 0 <= end_ns - said.last_ns < REPEAT_LAST_NS:
+            return []
+        said.last_ns = end_ns
+        return self._last_rows(rank, end_ns, correction_ns, set())
+
+    @staticmethod
+    def _last_rows(rank: RankState, end_ns: int, correction_ns: int, without: set[str]) -> list[CollectiveRecord]:
+        last = [item for item in rank.last.values() if item.comm_id not in without]
+        return [_last_record(rank.rank, item, correction_ns, end_ns - 1_000_000) for item in last]
+
+
+class CollectiveRing:
+    """The raw completions of the last minute, packed (36 bytes a record); outlives the ranks."""
+
+    def __init__(self, span_ns: int = RING_NS, limit: int = RING_RECORDS) -> None:
+        """Hold nothing yet."""
+        self._span_ns = span_ns
+        self._limit = limit
+        self._texts = _Numbers()
+        self._parts: deque[tuple[int, int, bytes]] = deque()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, host_ns: int, rank: int, items: tuple[Completion, ...]) -> None:
+        """Take the completions of one step; the oldest go by age and by number."""
+        if items:
+            texts, pack = self._texts, _PACKED.pack
+            packed = b"".join([pack(texts[c], texts[n], s, size, t0, t1) for c, n, s, size, t0, t1 in items])
+            self._parts.append((host_ns, rank, packed))
+            self._count += len(items)
+        while self._parts and (self._count > self._limit or self._parts[0][0] < host_ns - self._span_ns):
+            self._count -= len(self._parts.popleft()[2]) // _PACKED.size
+
+    def parts(self, rank: int = -1) -> Iterator[tuple[int, list[Completion]]]:
+        """Yield a rank and the completions of one of its steps, of one rank, -1: of all; oldest first."""
+        names = list(self._texts)
+        for _, owner, packed in self._parts:
+            if rank in {-1, owner}:
+                rows = _PACKED.iter_unpack(packed)
+                yield owner, [(names[c], names[n], seq, size, t0, t1) for c, n, seq, size, t0, t1 in rows]
+
+
+class _Numbers(dict[str, int]):
+    """Each text's number, in the order of their first appearance; past 65,535 (a broken hook) all others are one."""
+
+    def __missing__(self, text: str) -> int:
+        if len(self) >= _TEXTS:
+            text = "other"
+        return self.setdefault(text, len(self))

@@ -1,0 +1,198 @@
+"""The unix datagram socket that hooks send to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+import struct
+from typing import Final, NamedTuple
+
+from tocsin.collectors.agent.datagrams import DATAGRAM_BYTES
+from tocsin.collectors.agent.socket_lock import SocketLock, listens
+from tocsin.collectors.clock import Now
+from tocsin.schemas.errors import ConfigError
+from tocsin.schemas.private_files import is_socket
+
+_CREDENTIALS: Final = struct.Struct("3i")
+_SCM_CREDENTIALS: Final = 2  # linux/socket.h; Python's socket module names it on few builds
+_TRUNCATED: Final = int(socket.MSG_TRUNC)  # as a plain number: the enum costs ten times the test
+_RECEIVE_BYTES: Final = 4 * 1024 * 1024
+_UNREAD_BYTES: Final = 1024 * 1024
+# What the hook's own begin with; one that writes its keys in another order is looked into at once.
+_ROUTINE: Final = (b'{"v":1,"t":"step"', b'{"v":1,"t":"beat"', b'{"v": 1, "t": "step"', b'{"v": 1, "t": "beat"')
+
+
+class Received(NamedTuple):
+    """One datagram.
+
+    Attributes:
+        data: its bytes; empty where it was too large.
+        pid: the sender in our pid namespace, as the kernel says, 0 = not visible from here.
+        uid: the sender's user, -1 = unknown.
+        is_too_large: it was longer than a datagram may be.
+    """
+
+    data: bytes
+    pid: int
+    uid: int
+    is_too_large: bool
+
+
+class Unread:
+    """Datagrams that were received and not looked into yet.
+
+    They are received at once: the kernel holds ten for all hooks together. Steps and beats are looked into together, a
+    second's at a time: that costs a third less than one burst at a time, between which the processor's caches forget
+    this program. Everything else is for now.
+    """
+
+    def __init__(self) -> None:
+        """Hold nothing."""
+        self._waiting: list[tuple[Received, Now]] = []
+        self._bytes = 0
+        self.is_urgent = False
+
+    def put(self, received: Received, now: Now) -> None:
+        """Take a datagram that came at ``now``."""
+        self._waiting.append((received, now))
+        self._bytes += len(received.data)
+        if self._bytes > _UNREAD_BYTES or not received.data.startswith(_ROUTINE):
+            self.is_urgent = True
+
+    def take(self) -> list[tuple[Received, Now]]:
+        """Return all of them, in the order in which they came."""
+        waiting, self._waiting, self._bytes, self.is_urgent = self._waiting, [], 0, False
+        return waiting
+
+
+class DatagramSocket:
+    """Bound to a path; a socket that an ended agent left there is replaced, and nothing else.
+
+    Attributes:
+        path: where hooks send to.
+        trouble: why hooks do not reach this socket now, "" = they do.
+        renewed_count: how often it was made again after its file had vanished.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Bind.
+
+        Raises:
+            ConfigError: the path cannot be used, or another agent listens there.
+        """
+        self.path = path
+        self.trouble = ""
+        self.renewed_count = 0
+        self._buffer = bytearray(DATAGRAM_BYTES + 1)
+        self._view = memoryview(self._buffer)
+        self._folder = os.path.dirname(path)
+        self._lock = SocketLock(path)
+        try:
+            if self._folder:
+                os.makedirs(self._folder, exist_ok=True)
+            self._folder_mode = stat.S_IMODE(os.stat(self._folder or ".").st_mode)
+            is_socket(path)
+            who = self._who_listens()
+            if who:
+                must = f"free, but {who} listens there: end it, or name another path with --socket"
+                raise ConfigError("socket", path, must)
+            self._socket, self._inode = _bound(path)
+        except OSError as error:
+            self._lock.release()
+            raise ConfigError("socket", path, f"a path that can be bound ({error.strerror or error})") from error
+
+    def _who_listens(self) -> str:
+        """Take the path for this agent; return who else has it, "" = nobody.
+
+        Raises:
+            OSError: there can be no lock file beside it.
+        """
+        who = self._lock.take()
+        if not who and listens(self.path):
+            self._lock.release()
+            return "another process"
+        return who
+
+    def look(self) -> bool:
+        """Return whether the file at the path is still this socket's."""
+        try:
+            found = os.lstat(self.path)
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == self._inode
+
+    def renew(self) -> None:
+        """Make the socket again where its file has vanished; the descriptor stays.
+
+        Hooks look for it once a second. Where another process listens at the path, or something else lies there, that
+        is left alone, and ``trouble`` says so.
+        """
+        try:
+            if self._folder and not os.path.isdir(self._folder):
+                os.makedirs(self._folder, self._folder_mode, exist_ok=True)
+                os.chmod(self._folder, self._folder_mode)
+            is_socket(self.path)
+            who = self._who_listens()
+            self.trouble = f"{who} listens there" if who else ""
+            if not who:
+                new, self._inode = _bound(self.path)
+                os.dup2(new.fileno(), self._socket.fileno(), inheritable=False)
+                new.close()
+                self.renewed_count += 1
+        except OSError as error:
+            self.trouble = str(error.strerror or error)
+
+    def fileno(self) -> int:
+        """Return the descriptor, for a selector."""
+        return self._socket.fileno()
+
+    def receive(self) -> Received | None:
+        """Return the next datagram, None where there is none."""
+        try:
+            size, ancillary, flags, _ = self._socket.recvmsg_into([self._buffer], 64)
+        except BlockingIOError:
+            return None
+        pid, uid = 0, -1
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == _SCM_CREDENTIALS and len(data) >= _CREDENTIALS.size:
+                pid, uid, _ = _CREDENTIALS.unpack_from(data)
+        too_large = bool(flags & _TRUNCATED) or size > DATAGRAM_BYTES
+        return Received(b"" if too_large else bytes(self._view[:size]), max(0, pid), uid, too_large)
+
+    def close(self) -> None:
+        """Close, and remove the file unless another process has replaced it."""
+        if self.look():
+            with contextlib.suppress(OSError):
+                os.unlink(self.path)
+        self._socket.close()
+        self._lock.release()
+
+
+def _bound(path: str) -> tuple[socket.socket, tuple[int, int]]:
+    """Return a socket at a path, and device and inode of its file; a socket that lies there is replaced.
+
+    Raises:
+        OSError: the path cannot be bound.
+    """
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    beside = f"{path}.{os.getpid()}"
+    try:
+        bound.setblocking(False)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
+        # the kernel then tells who sent: pids are translated between pid namespaces
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        if is_socket(beside):  # an earlier agent with our process id was killed here: containers count from 1
+            os.unlink(beside)
+        bound.bind(beside)
+        os.chmod(beside, 0o666)  # noqa: S103  # any user's training may speak to the agent
+        os.replace(beside, path)  # hooks never see a moment without a socket
+        found = os.stat(path)
+    except OSError:
+        bound.close()
+        with contextlib.suppress(OSError):
+            if is_socket(beside):
+                os.unlink(beside)
+        raise
+    return bound, (found.st_dev, found.st_ino)

@@ -1,0 +1,351 @@
+"""What the hook sends: unix datagrams of JSON, checked field by field.
+
+A wrong value gives a ``FieldError`` that names field and value; unknown keys are
+ignored; an unknown type gives ``UnknownKindError``. See docs/interfaces.md, section 1.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from tocsin.collectors.agent.messages import (
+    Beat,
+    Body,
+    Bye,
+    Completion,
+    Datagram,
+    DumpWritten,
+    Exit,
+    GroupList,
+    Hello,
+    InFlight,
+    LastDone,
+    NotFinite,
+    PhaseEdge,
+    StepDone,
+)
+from tocsin.schemas.errors import DecodeError, FieldError, UnknownKindError, VersionError
+from tocsin.schemas.events import ANNOUNCED_PHASES
+from tocsin.schemas.records import CommGroup, GroupKind, JobKey, StepRecord
+from tocsin.schemas.wire.validate import (
+    INT64_MAX,
+    MAX_ATTEMPT,
+    MAX_COORDINATE,
+    MAX_GPUS,
+    MAX_RANKS,
+    MAX_SECONDS,
+    MAX_STEP,
+)
+
+DATAGRAM_BYTES: Final = 200_000
+DAY_NS: Final = 86_400_000_000_000
+MAX_COLLECTIVES: Final = 512
+MAX_KNOWN_TEXTS: Final = 4096
+_BLANKS: Final = " \t\r\n"
+_raw_decode: Final = json.JSONDecoder().raw_decode
+_known_texts: set[str] = set()
+"""Names of communicators and operations that were found right: a cache of ``_text``."""
+_GROUP_KINDS: Final = frozenset(kind.value for kind in GroupKind)
+
+
+class _Fields:
+    """Typed access to one JSON object."""
+
+    __slots__ = ("now_ns", "values")
+
+    def __init__(self, values: Mapping[str, Any], now_ns: int) -> None:
+        self.values = values
+        self.now_ns = now_ns
+
+    def integer(self, name: str, low: int, high: int = INT64_MAX, default: int | None = None) -> int:
+        value = self.values.get(name, default)
+        if type(value) is not int or not low <= value <= high:
+            raise FieldError(name, value, f"an integer from {low} to {high}")
+        return value
+
+    def text(self, name: str, limit: int = 256, default: str | None = None) -> str:
+        return _text(name, self.values.get(name, default), limit)
+
+    def tail(self, name: str, limit: int) -> str:
+        """Return the end of a text that a program wrote: whatever it holds, it is evidence."""
+        value = self.values.get(name, "")
+        if type(value) is not str:
+            raise FieldError(name, value, "a text")
+        return value[-limit:].encode("utf-8", "replace").decode().replace("\0", "?")
+
+    def choice(self, name: str, allowed: tuple[str, ...]) -> str:
+        value = self.values.get(name)
+        if value not in allowed:
+            raise FieldError(name, value, "one of " + ", ".join(allowed))
+        return str(value)
+
+    def time(self, name: str) -> int:
+        return _time(name, self.values.get(name), self.now_ns)
+
+    def seconds(self, name: str) -> float | None:
+        value = self.values.get(name)
+        if value is None:
+            return None
+        if type(value) not in {float, int} or not 0 <= value <= MAX_SECONDS:
+            raise FieldError(name, value, f"seconds, not negative, at most {MAX_SECONDS:g}")
+        return float(value)
+
+    def number(self, name: str) -> float | None:
+        value = self.values.get(name)
+        if value is None:
+            return None
+        if type(value) is str and value in {"nan", "inf", "-inf"}:
+            return float(value)
+        if type(value) not in {float, int} or (type(value) is int and abs(value) > INT64_MAX):
+            raise FieldError(name, value, "a number, null, 'nan', 'inf' or '-inf'")
+        return float(value)
+
+    def rows(self, name: str, width: int) -> list[list[Any]]:
+        value = self.values.get(name, [])
+        if type(value) is not list or len(value) > MAX_COLLECTIVES:
+            raise FieldError(name, value, f"a list of at most {MAX_COLLECTIVES} rows")
+        for index, row in enumerate(value):
+            if type(row) is not list or len(row) != width:
+                raise FieldError(f"{name}[{index}]", row, f"a row of {width} items")
+        return value
+
+
+def _time(name: str, value: object, now_ns: int, *, or_zero: bool = False) -> int:
+    if type(value) is int and (abs(value - now_ns) < DAY_NS or (or_zero and value == 0)):
+        return value
+    raise FieldError(name, value, "Unix nanoseconds less than a day away" + (" or 0" if or_zero else ""))
+
+
+def _text(name: str, value: object, limit: int = 256, least: int = 0) -> str:
+    """Return a text that the wire codec can carry: no NUL, no half of a surrogate pair."""
+    if type(value) is not str or not least <= len(value) <= limit:
+        raise FieldError(name, value, f"a text of {least} to {limit} characters")
+    if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise FieldError(name, value, "text that UTF-8 can carry")
+    if "\0" in value:
+        raise FieldError(name, value, "without NUL")
+    return value
+
+
+def _operation(name: str, row: list[Any]) -> None:
+    """Check what all rows begin with: comm_id, op_name, op_seq."""
+    _text(f"{name}.comm_id", row[0], least=1)
+    _text(f"{name}.op_name", row[1], least=1)
+    if type(row[2]) is not int or not -1 <= row[2] <= INT64_MAX:
+        raise FieldError(f"{name}.op_seq", row[2], "an integer from -1")
+
+
+def _message_bytes(name: str, value: object) -> None:
+    if type(value) is not int or not -1 <= value <= INT64_MAX:
+        raise FieldError(f"{name}.msg_bytes", value, "an integer from -1")
+
+
+def _completions(fields: _Fields) -> tuple[Completion, ...]:
+    """Check the completions of a step. Only where the quick look fails each is taken apart, to name what is wrong."""
+    rows = fields.values.get("coll", [])
+    if not _are_right(rows, fields.now_ns):
+        for index, row in enumerate(fields.rows("coll", 6)):
+            _completion(f"coll[{index}]", row, fields.now_ns)
+    return tuple(map(tuple, rows))
+
+
+def _are_right(rows: Any, now_ns: int) -> bool:
+    """Look at all rows, hundreds a second, in one expression each; False also where a name is new."""
+    low, high = now_ns - DAY_NS, now_ns + DAY_NS
+    known = _known_texts
+    try:
+        for comm_id, op_name, op_seq, msg_bytes, start_ns, end_ns in rows:
+            if not (
+                comm_id in known
+                and op_name in known
+                and type(op_seq) is type(msg_bytes) is type(start_ns) is type(end_ns) is int
+                and -1 <= op_seq <= INT64_MAX
+                and -1 <= msg_bytes <= INT64_MAX
+                and low < end_ns < high
+                and (low < start_ns <= end_ns or not start_ns)
+            ):
+                return False
+    except (TypeError, ValueError):  # no rows, a row of another width, a list in place of a name
+        return False
+    return type(rows) is list and len(rows) <= MAX_COLLECTIVES
+
+
+def _completion(name: str, row: list[Any], now_ns: int) -> None:
+    """Check one row; texts that are right are remembered."""
+    _operation(name, row)
+    _message_bytes(name, row[3])
+    start_ns = _time(f"{name}.start_ns", row[4], now_ns, or_zero=True)
+    if _time(f"{name}.end_ns", row[5], now_ns) < start_ns:
+        raise FieldError(f"{name}.end_ns", row[5], f"not before its start {start_ns}")
+    if len(_known_texts) > MAX_KNOWN_TEXTS:
+        _known_texts.clear()
+    _known_texts.update(row[:2])
+
+
+def _hello(fields: _Fields) -> Hello:
+    return Hello(
+        pid=fields.integer("pid", 0, 2**31),
+        world_size=fields.integer("world_size", -1, MAX_RANKS, default=-1),
+        gpu=fields.integer("gpu", -1, MAX_GPUS - 1, default=-1),
+        gpu_uuid=fields.text("gpu_uuid", default=""),
+        dp=fields.integer("dp", -1, MAX_COORDINATE, default=-1),
+        pp=fields.integer("pp", -1, MAX_COORDINATE, default=-1),
+        tp=fields.integer("tp", -1, MAX_COORDINATE, default=-1),
+        reply=fields.text("reply", limit=107, default=""),
+        hook_version=fields.text("hook_version", default=""),
+        local_rank=fields.integer("local_rank", -1, MAX_RANKS - 1, default=-1),
+    )
+
+
+def _groups(fields: _Fields) -> GroupList:
+    listed = fields.values.get("groups")
+    if type(listed) is not list or len(listed) > 1024:
+        raise FieldError("groups", listed, "a list of at most 1024 groups")
+    return GroupList(tuple(_group(f"groups[{index}]", item) for index, item in enumerate(listed)))
+
+
+def _group(name: str, item: object) -> CommGroup:
+    if type(item) is not dict:
+        raise FieldError(name, item, "an object with comm_id, kind, ranks")
+    comm_id, ranks = _text(f"{name}.comm_id", item.get("comm_id"), least=1), item.get("ranks")
+    if type(ranks) is not list or not all(type(rank) is int and 0 <= rank < MAX_RANKS for rank in ranks):
+        raise FieldError(f"{name}.ranks", ranks, f"a list of global ranks, each below {MAX_RANKS}")
+    if len(set(ranks)) < len(ranks):
+        raise FieldError(f"{name}.ranks", ranks, "a list of global ranks, each once")
+    kind = item.get("kind")
+    known = GroupKind(kind) if type(kind) is str and kind in _GROUP_KINDS else GroupKind.OTHER
+    return CommGroup(comm_id, known, tuple(ranks))
+
+
+def _step(fields: _Fields) -> StepDone:
+    duration = fields.seconds("dur")
+    if duration is None:
+        raise FieldError("dur", None, "seconds, not negative")
+    record = StepRecord(
+        ts_ns=fields.values["ts"],
+        rank=fields.values["rank"],
+        step=fields.integer("step", 0, MAX_STEP),
+        duration_seconds=duration,
+        data_seconds=fields.seconds("data"),
+        forward_seconds=fields.seconds("fwd"),
+        backward_seconds=fields.seconds("bwd"),
+        optimizer_seconds=fields.seconds("opt"),
+        communication_seconds=fields.seconds("comm"),
+        loss=fields.number("loss"),
+        grad_norm=fields.number("gn"),
+    )
+    return StepDone(record, _completions(fields), fields.integer("dropped", 0, default=0))
+
+
+def _beat(fields: _Fields) -> Beat:
+    inflight = fields.rows("inflight", 5)
+    for index, row in enumerate(inflight):
+        name = f"inflight[{index}]"
+        _operation(name, row)
+        _message_bytes(name, row[3])
+        _time(f"{name}.start_ns", row[4], fields.now_ns, or_zero=True)
+    last = fields.rows("last", 4)
+    for index, row in enumerate(last):
+        _operation(f"last[{index}]", row)
+        _time(f"last[{index}].end_ns", row[3], fields.now_ns, or_zero=True)
+    return Beat(
+        step=fields.integer("step", -1, MAX_STEP),
+        phase=fields.text("phase", default=""),
+        step_ns=_time("step_ns", fields.values.get("step_ns", 0), fields.now_ns, or_zero=True),
+        inflight=tuple(map(InFlight._make, inflight)),
+        last=tuple(map(LastDone._make, last)),
+    )
+
+
+def _phase(fields: _Fields) -> PhaseEdge:
+    return PhaseEdge(fields.choice("phase", ANNOUNCED_PHASES), fields.choice("edge", ("begin", "end")))
+
+
+def _nan(fields: _Fields) -> NotFinite:
+    value = fields.values.get("value")
+    if type(value) is float and not math.isfinite(value):
+        value = str(value)
+    if type(value) is not str or value not in {"nan", "inf", "-inf"}:
+        raise FieldError("value", value, "'nan', 'inf' or '-inf'")
+    return NotFinite(fields.integer("step", -1, MAX_STEP), fields.choice("what", ("loss", "grad_norm")), str(value))
+
+
+def _exit(fields: _Fields) -> Exit:
+    return Exit(
+        pid=fields.integer("pid", 0, 2**31),
+        code=fields.integer("code", -(2**31), 2**31 - 1),
+        signal=fields.integer("signal", 0, 128, default=0),
+        stderr_tail=fields.tail("stderr_tail", 4096),
+        of=fields.text("of", 32, default=""),
+    )
+
+
+def _dump(fields: _Fields) -> DumpWritten:
+    return DumpWritten(
+        path=fields.text("path", limit=4096),
+        request_id=fields.text("request_id", default=""),
+        why=fields.choice("why", ("probe", "stuck")),
+    )
+
+
+_PARSERS: Final[Mapping[str, Callable[[_Fields], Body]]] = {
+    "hello": _hello,
+    "groups": _groups,
+    "step": _step,
+    "beat": _beat,
+    "phase": _phase,
+    "nan": _nan,
+    "bye": lambda _: Bye(),
+    "exit": _exit,
+    "dump": _dump,
+}
+
+
+def _job(value: object) -> JobKey:
+    if type(value) is list and len(value) == 3 and type(value[2]) is int and 0 <= value[2] <= MAX_ATTEMPT:
+        cluster, job_id = _text("job[0]", value[0], least=1), _text("job[1]", value[1], least=1)
+        return _job_key(cluster, job_id, value[2])
+    raise FieldError("job", value, "[cluster, job_id, attempt]")
+
+
+_job_key: Final = lru_cache(maxsize=64)(JobKey)
+
+
+def parse_datagram(data: bytes, now_ns: int) -> Datagram:
+    """Read and check one datagram.
+
+    Args:
+        data: the bytes as received.
+        now_ns: the host's time; stamps more than a day away are wrong.
+
+    Raises:
+        DecodeError: no JSON object.
+        VersionError: another version of the protocol.
+        UnknownKindError: a type that this agent does not know.
+        FieldError: a field has a value that it may not have.
+    """
+    try:
+        text = data.decode().strip(_BLANKS)
+        values, end = _raw_decode(text)  # half of what json.loads does around it
+    except (ValueError, RecursionError) as error:
+        raise DecodeError(f"datagram {data[:40]!r} is no JSON: {error}") from error
+    if end != len(text):
+        raise DecodeError(f"datagram {data[:40]!r} goes on after its JSON object")
+    if type(values) is not dict:
+        raise DecodeError(f"datagram {data[:40]!r} is no JSON object")
+    version = values.get("v")
+    if version != 1:
+        shown = version if type(version) is int and abs(version) < MAX_STEP else f"a {type(version).__name__}"
+        raise VersionError(f"datagram of version {shown}: this agent reads 1")
+    fields = _Fields(values, now_ns)
+    kind = fields.text("t", 32)
+    parser = _PARSERS.get(kind)
+    if parser is None:
+        raise UnknownKindError(f"datagram of unknown type {kind!r}")
+    job = _job(values.get("job"))
+    rank = fields.integer("rank", -1 if kind == "exit" else 0, MAX_RANKS - 1)
+    return Datagram(job, rank, fields.time("ts"), parser(fields))

@@ -1,0 +1,205 @@
+"""What the agent knows about one rank.
+
+Stamps of the hook are turned into monotonic time on arrival, so that a jump of
+the wall clock makes no step overdue.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import inf
+from typing import Final
+
+from tocsin.collectors.agent.messages import (
+    Beat,
+    Completion,
+    Datagram,
+    Hello,
+    InFlight,
+    LastDone,
+    PhaseEdge,
+    StepDone,
+)
+from tocsin.collectors.agent.owners import Holder, Life
+from tocsin.collectors.clock import Now
+from tocsin.schemas.events import ANNOUNCED_PHASES, STEP_PHASES
+from tocsin.schemas.records import NS_PER_SECOND, CommGroup
+
+MEDIAN_STEPS: Final = 31
+MIN_STEPS: Final = 5
+"""With fewer steps than this nothing is odd: the first steps are always slow."""
+ODD_RATIO: Final = 1.3
+ODD_SECONDS: Final = 0.020
+UNSEEN_NS: Final = 60 * NS_PER_SECOND
+"""A process that cannot be seen counts as running until its hook was silent for so long."""
+
+
+class RecentSteps:
+    """What the last steps and their phases took, to tell a time that is far above its own median."""
+
+    def __init__(self) -> None:
+        """Hold nothing yet."""
+        self._recent: deque[tuple[float | None, ...]] = deque(maxlen=MEDIAN_STEPS)
+        self._least: list[float] = []
+
+    def median_seconds(self, place: int) -> float:
+        """Return the median of one time (the upper one of two), 0 without values."""
+        known = self._sorted(place)
+        return known[len(known) // 2] if known else 0.0
+
+    def add(self, times: tuple[float | None, ...]) -> bool:
+        """Take the times of a step (None = not measured); return whether one of them is odd."""
+        odd = False
+        least = self._least or [inf] * len(times)
+        for place, value in enumerate(times):
+            if value is None:
+                continue
+            if value < least[place]:
+                least[place] = value
+            elif value > ODD_RATIO * least[place] + ODD_SECONDS:  # seldom: only now it may be above the median's limit
+                known = self._sorted(place)
+                least[place] = known[0] if known else value
+                odd |= len(known) >= MIN_STEPS and value > ODD_RATIO * known[len(known) // 2] + ODD_SECONDS
+        self._least = least
+        self._recent.append(times)
+        return odd
+
+    def _sorted(self, place: int) -> list[float]:
+        return sorted([value for times in self._recent if (value := times[place]) is not None])
+
+
+class RankState:
+    """One rank of one attempt of a job. ``*_mono_ns`` are monotonic, 0 = never."""
+
+    def __init__(self, rank: int) -> None:
+        """Know the number only."""
+        self.rank = rank
+        self.hello: Hello | None = None
+        self.holder: Holder | None = None
+        self.pid = 0
+        self.groups: dict[str, CommGroup] = {}
+        self.ended = ""
+        self.ended_mono_ns = 0
+        self.spoke_mono_ns = 0
+        self.beat_mono_ns = 0
+        self.dropped_count = 0
+        self.open_phases: dict[str, int] = {}
+        self.step_count = 0
+        self.step = -1
+        self.in_step = True
+        self.phase = ""
+        self.since_mono_ns = 0
+        self.inflight: tuple[InFlight, ...] = ()
+        self.inflight_seen_ns = 0
+        self.last: dict[str, LastDone] = {}
+        self._recent = RecentSteps()
+        self._finished_step = -1
+
+    def spoke(self, now: Now) -> None:
+        """Note a sign of life; the first one starts the patience for the first step."""
+        self.spoke_mono_ns = now.mono_ns
+        self.since_mono_ns = self.since_mono_ns or now.mono_ns
+
+    def end(self, how: str, now: Now) -> None:
+        """Training is over for it: ``bye``, ``exit`` or ``gone`` (an exit says more than a bye)."""
+        self.ended = how
+        self.ended_mono_ns = now.mono_ns
+
+    def lives(self, now: Now) -> bool:
+        """Return whether its process runs, as far as can be known."""
+        if self.ended or self.holder is None or self.holder.sight.life is Life.GONE:
+            return False
+        return self.holder.sight.life is Life.RUNS or now.mono_ns - self.spoke_mono_ns < UNSEEN_NS
+
+    def median_step_seconds(self) -> float:
+        """Return the median duration of its last steps, 0 before the first."""
+        return self._recent.median_seconds(0)
+
+    def on_step(self, datagram: Datagram, done: StepDone, now: Now) -> bool:
+        """Take a finished step; return whether it is odd.
+
+        Odd: the step or one of its phases took over 1.3 times its own running median and 20 ms more.
+        """
+        record = done.record
+        self.step_count += 1
+        self.dropped_count = done.dropped_count
+        self._finished_step = record.step
+        self.step = record.step + 1
+        self.in_step, self.phase = True, ""
+        self.since_mono_ns = _mono(datagram.ts_ns, datagram, now)
+        latest: dict[str, Completion] = {}
+        for item in done.completions:  # hundreds a second: no more than this for each
+            comm_id = item[0]
+            if comm_id not in latest or item[5] >= latest[comm_id][5]:
+                latest[comm_id] = item
+        for comm_id, op_name, op_seq, _, _, end_ns in latest.values():
+            known = self.last.get(comm_id)
+            if known is None or end_ns >= known.end_ns:
+                self.last[comm_id] = LastDone(comm_id, op_name, op_seq, end_ns)
+        if self.inflight:
+            self.inflight = tuple(item for item in self.inflight if not self._finished(item))
+        return self._recent.add(
+            (
+                record.duration_seconds,
+                record.data_seconds,
+                record.forward_seconds,
+                record.backward_seconds,
+                record.optimizer_seconds,
+                record.communication_seconds,
+            )
+        )
+
+    def on_beat(self, datagram: Datagram, beat: Beat, now: Now) -> None:
+        """Take a beat: where the rank stands. A beat that a later step has overtaken moves nothing back."""
+        self.beat_mono_ns = now.mono_ns
+        for item in beat.last:
+            known = self.last.get(item.comm_id)
+            if known is None or item.end_ns > known.end_ns:
+                self.last[item.comm_id] = item
+        self.inflight = tuple(item for item in beat.inflight if not self._finished(item))
+        self.inflight_seen_ns = datagram.ts_ns
+        if beat.phase in STEP_PHASES:
+            # The hook times no step phase inside an announced one: an end must have been lost.
+            # (Not a begin of the last second: beat and begin come from two threads.)
+            limit_ns = now.mono_ns - NS_PER_SECOND
+            self.open_phases = {name: at for name, at in self.open_phases.items() if at > limit_ns}
+        if beat.step_ns == 0:
+            self.in_step, self.phase = False, beat.phase
+        elif beat.step > self._finished_step or not self.step_count:
+            self.in_step, self.step, self.phase = True, beat.step, beat.phase
+            self.since_mono_ns = _mono(beat.step_ns, datagram, now)
+
+    def on_phase(self, edge: PhaseEdge, now: Now) -> None:
+        """Take an announced phase's edge; the patience for the step starts anew at its end."""
+        if edge.edge == "begin":
+            self.open_phases[edge.phase] = now.mono_ns
+        else:
+            self.open_phases.pop(edge.phase, None)
+            self.since_mono_ns = now.mono_ns
+
+    def is_announced(self) -> bool:
+        """Return whether a checkpoint, an evaluation or a compilation is going on (its begin may be lost)."""
+        return bool(self.open_phases) or self.phase in ANNOUNCED_PHASES
+
+    def oldest_inflight(self) -> dict[str, InFlight]:
+        """Return per communicator the unfinished operation that was entered first."""
+        oldest: dict[str, InFlight] = {}
+        for item in self.inflight:
+            known = oldest.get(item.comm_id)
+            if known is None or (item.op_seq, item.start_ns) < (known.op_seq, known.start_ns):
+                oldest[item.comm_id] = item
+        return oldest
+
+    def _finished(self, item: InFlight) -> bool:
+        """Return whether a completion that is known says that this operation is over."""
+        last = self.last.get(item.comm_id)
+        if last is None:
+            return False
+        if item.op_seq >= 0 and last.op_seq >= 0:
+            return item.op_seq <= last.op_seq
+        return item.start_ns < last.end_ns and item.op_name == last.op_name
+
+
+def _mono(then_ns: int, datagram: Datagram, now: Now) -> int:
+    """Return the monotonic time of a stamp of the hook, from its distance to the datagram's own stamp."""
+    return now.mono_ns - max(0, datagram.ts_ns - then_ns)

@@ -1,0 +1,186 @@
+"""Runs collectors: each in a thread of its own, so that one that raises or hangs harms no other.
+
+This is the supervising loop of the agent: the one place with a broad ``except``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tocsin.collectors.api import Collector, CollectorError, GpuPlace, NothingHere, Reading, Sighting
+from tocsin.schemas.errors import TocsinError
+from tocsin.schemas.records import Event, JobKey
+from tocsin.schemas.wire.codec import encode
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorReport:
+    """How the last call of one collector went.
+
+    Attributes:
+        ok: it gave something, or said that there is nothing here.
+        seconds: how long it took; of a hung one, how long it has been going on.
+        reason: "" or a short name: ``nothing_here``, ``hung``, an error's reason or class.
+    """
+
+    ok: bool
+    seconds: float
+    reason: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the form that ``HostStatus.collectors`` carries."""
+        return {"ok": self.ok, "seconds": round(self.seconds, 6), "reason": self.reason}
+
+
+@dataclass(frozen=True, slots=True)
+class Supervision:
+    """What the runners need from the agent.
+
+    Attributes:
+        stamp_ns: the agent's time, Unix nanoseconds.
+        mono_ns: monotonic nanoseconds.
+        deliver: takes (collector's name, tick in Unix nanoseconds, reading); called in the
+            collector's thread, must not block.
+        deadline_seconds: a call that takes longer is reported as hung.
+    """
+
+    stamp_ns: Callable[[], int]
+    mono_ns: Callable[[], int]
+    deliver: Callable[[str, int, Reading], None]
+    deadline_seconds: float = 2.0
+
+
+class CollectorRunner:
+    """Calls one collector on its period.
+
+    A call that does not return is not repeated: its thread waits in it. When it
+    returns after all, its reading is delivered and the next call is made in time.
+    """
+
+    def __init__(self, collector: Collector, supervision: Supervision, delay_ns: int = 0) -> None:
+        """Prepare; ``start`` starts the thread, which calls so long after each tick."""
+        self.name = collector.name
+        self._delay_ns = delay_ns
+        self._collector = collector
+        self._supervision = supervision
+        self._stopping = False
+        self._report = CollectorReport(ok=True, seconds=0.0, reason="not_run_yet")
+        self._busy_since_ns = 0
+        self._said = ""
+        # daemon: a hung collector must not keep the agent from its exit
+        self._thread = threading.Thread(target=self._run, name=f"collect-{self.name}", daemon=True)
+
+    def start(self) -> None:
+        """Start calling."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Make no further call; does not wait for a running one, nor for the thread, which ends at its next tick."""
+        self._stopping = True
+
+    def report(self) -> CollectorReport:
+        """Return how the last call went, or that the present one hangs."""
+        busy_since_ns = self._busy_since_ns
+        if busy_since_ns:
+            seconds = (self._supervision.mono_ns() - busy_since_ns) / 1e9
+            if seconds > self._supervision.deadline_seconds:
+                self._say("hung", f"no answer for {seconds:.1f} s")
+                return CollectorReport(ok=False, seconds=seconds, reason="hung")
+        return self._report
+
+    def skipped(self) -> dict[str, int]:
+        """Return what the collector passed over since start, by reason."""
+        found = getattr(self._collector, "skipped", None)
+        return dict(found) if isinstance(found, Mapping) else {}
+
+    def _run(self) -> None:
+        period_ns = round(self._collector.period_seconds * 1e9)
+        tick = 0
+        while True:
+            now_ns = self._supervision.stamp_ns()
+            # The next tick that was not taken yet; a jump of the clock starts the count anew.
+            ahead = now_ns // period_ns + 1
+            tick = tick + 1 if ahead - 1 <= tick <= ahead else ahead
+            # Not an Event with a timeout: waking up from that costs twice as much, ten times a second.
+            time.sleep(max(0.0, (tick * period_ns + self._delay_ns - now_ns) / 1e9))
+            if self._stopping:
+                return
+            self.call(tick * period_ns)
+
+    def call(self, tick_ns: int) -> None:
+        """Make one call and keep how it went."""
+        started_ns = self._busy_since_ns = self._supervision.mono_ns()
+        reason, ok, reading = "", True, None
+        try:
+            reading = checked(self._collector.collect(tick_ns))
+        except NothingHere as error:
+            reason = error.reason
+            log.debug("nothing here", extra={"collector": self.name, "error": str(error)})
+        except Exception as error:  # noqa: BLE001  # the supervising loop: no collector takes the agent down
+            ok, reason = False, error.reason if isinstance(error, TocsinError) else type(error).__name__
+            self._say(reason, f"{type(error).__name__}: {error}")
+        seconds = (self._supervision.mono_ns() - started_ns) / 1e9
+        self._report = CollectorReport(ok, seconds, reason)
+        self._busy_since_ns = 0
+        if ok:
+            self._said = ""
+        if reading:
+            self._supervision.deliver(self.name, tick_ns, reading)
+
+    def _say(self, reason: str, text: str) -> None:
+        """Log a failure when it is another than the last one."""
+        if reason != self._said:
+            self._said = reason
+            log.error("collector failed", extra={"collector": self.name, "reason": reason, "error": text})
+
+
+def checked(reading: object) -> Reading:
+    """Return a reading that nothing after its collector stumbles over: plain floats, events that can be sent.
+
+    Raises:
+        TocsinError: it is none; any other exception says the same.
+    """
+    if not isinstance(reading, Reading):
+        raise CollectorError(f"collect() returned {str(reading)[:80]!r} ({type(reading).__name__}): must be a Reading")
+    if not reading:
+        return reading
+    gpus = {_text(uuid): _floats(values) for uuid, values in reading.gpus.items()}
+    places = {_text(uuid): _place(place) for uuid, place in reading.places.items()}
+    return Reading(_floats(reading.host), gpus, tuple(_sendable(sighting) for sighting in reading.events), places)
+
+
+def _place(place: object) -> GpuPlace:
+    if not isinstance(place, GpuPlace):
+        raise CollectorError(f"a place of type {type(place).__name__}: must be a GpuPlace")
+    return place
+
+
+def _floats(values: Mapping[str, float]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, value in values.items():
+        if isinstance(value, str | bytes):
+            raise CollectorError(f"{name} = {value[:80]!r}: must be a number")
+        found[_text(name)] = float(value)
+    return found
+
+
+def _text(name: object) -> str:
+    if not isinstance(name, str):
+        raise CollectorError(f"{str(name)[:80]!r} is a name of type {type(name).__name__}: must be a text")
+    return name
+
+
+def _sendable(sighting: object) -> Sighting:
+    """Events are rare: one is encoded here to see whether it can be, where it is its collector's failure."""
+    if not isinstance(sighting, Sighting):
+        raise CollectorError(f"an event of type {type(sighting).__name__}: must be a Sighting")
+    job = JobKey("cluster", "job") if sighting.job is None else sighting.job
+    encode(Event(job, "host", 0, sighting.rank, sighting.source, sighting.name, sighting.severity, sighting.payload))
+    return sighting

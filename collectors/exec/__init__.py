@@ -1,0 +1,1 @@
+"""``tocsin exec``: a program's exit code, signal and last words."""

@@ -1,0 +1,270 @@
+"""Run a training command and tell the agent how it ended: exit code, signal, last lines of stderr."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Self
+
+from tocsin.collectors.exec.launcher_lines import WorkerEnds
+from tocsin.collectors.hook._places import may_speak_to
+
+Sockets = str | tuple[str, ...]
+"""Where the agent listens: one path, or several that are tried in this order."""
+
+TAIL_BYTES = 4096
+RETRY_SECONDS = 0.1
+PATIENCE_SECONDS = 2.0
+WORKER_PATIENCE_SECONDS = 0.2
+"""The command's stderr waits meanwhile."""
+DRAIN_SECONDS = 2.0
+SIGNAL_EXIT_BASE = 128
+
+FORWARDED = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+_FROM_KEYBOARD = (signal.SIGINT, signal.SIGQUIT)
+
+
+class StderrTail:
+    """A thread that passes a stream on, untouched, and keeps its end.
+
+    Args:
+        source_fd: where to read; closed at the end of the stream.
+        sink_fd: where to pass it on; None: nowhere. When the sink breaks, reading goes on, so that
+            the writer never blocks.
+        limit_bytes: how much to keep.
+        on_data: is called with all that was passed on.
+    """
+
+    def __init__(
+        self,
+        source_fd: int,
+        sink_fd: int | None,
+        limit_bytes: int = TAIL_BYTES,
+        on_data: Callable[[bytes], None] = lambda _: None,
+    ) -> None:
+        self._source_fd = source_fd
+        self._sink_fd = sink_fd
+        self._limit_bytes = limit_bytes
+        self._kept = b""
+        self._on_data = on_data
+        self._thread = threading.Thread(target=self._run, name="tocsin-stderr", daemon=True)
+
+    def start(self) -> Self:
+        """Begin to read."""
+        self._thread.start()
+        return self
+
+    def join(self, timeout_seconds: float | None = None) -> None:
+        """Wait for the end of the stream; a grandchild that holds it open may never let it come."""
+        self._thread.join(timeout_seconds)
+
+    def text(self) -> str:
+        """Return the last lines so far, whole ones where they fit, at most ``limit_bytes`` of UTF-8."""
+        return last_lines(self._kept, self._limit_bytes)
+
+    def _run(self) -> None:
+        while data := os.read(self._source_fd, 65536):
+            self._kept = (self._kept + data)[-2 * self._limit_bytes :]
+            self._pass_on(data)
+            self._on_data(data)
+        os.close(self._source_fd)
+
+    def _pass_on(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view and self._sink_fd is not None:
+            try:
+                view = view[os.write(self._sink_fd, view) :]
+            except BlockingIOError:
+                time.sleep(0.01)  # somebody made our stderr non-blocking
+            except OSError:
+                self._sink_fd = None
+
+
+def last_lines(data: bytes, limit_bytes: int = TAIL_BYTES) -> str:
+    r"""Return the end of a text, cut at a line's beginning where it has to be cut.
+
+    >>> last_lines(b"first\nsecond\nthird\n", 14)
+    'second\nthird\n'
+    """
+    text = data.decode("utf-8", "replace").encode()  # a replaced byte takes three
+    if len(text) <= limit_bytes:
+        return text.decode()
+    start = text.rfind(b"\n", 0, len(text) - limit_bytes) + 1
+    if start < len(text) - limit_bytes:
+        start = text.find(b"\n", len(text) - limit_bytes - 1) + 1
+    if not 0 < start < len(text):
+        start = len(text) - limit_bytes  # one line longer than the limit
+    return text[start:].decode("utf-8", "ignore")
+
+
+def send_exit(
+    agent_sockets: Sockets,
+    job: tuple[str, str, int],
+    rank: int,
+    pid: int,
+    returncode: int,
+    stderr_tail: str,
+) -> bool:
+    """Tell the agent that a process is gone; True if its socket took the news.
+
+    It is tried again for ``PATIENCE_SECONDS``, as nobody else will say it.
+
+    Args:
+        agent_sockets: the agent's datagram socket, or several: the first at which somebody listens.
+        job: ``(cluster, job_id, attempt)``.
+        rank: global rank of the process.
+        pid: its process id.
+        returncode: as ``subprocess`` gives it: negative for a signal. A signal is sent as ``signal``
+            and, as shells do, as ``code`` 128 + signal: 0 means success and nothing else does.
+        stderr_tail: its last lines.
+    """
+    message = _exit_message(job, rank, pid, returncode)
+    message["stderr_tail"] = last_lines(stderr_tail.encode("utf-8", "replace"))
+    return _deliver(message, agent_sockets, PATIENCE_SECONDS)
+
+
+def send_worker_exit(agent_sockets: Sockets, job: tuple[str, str, int], pid: int, returncode: int, ts_ns: int) -> bool:
+    """Tell the agent how a launcher's worker ended: the agent knows which rank the process was, or that it was none.
+
+    Args:
+        agent_sockets: as in ``send_exit``.
+        job: the launcher's, as far as its environment tells.
+        pid: the worker.
+        returncode: as in ``send_exit``.
+        ts_ns: when it ended.
+    """
+    message = _exit_message(job, -1, pid, returncode)
+    message.update(ts=ts_ns, of="worker")
+    return _deliver(message, agent_sockets, WORKER_PATIENCE_SECONDS)
+
+
+def _exit_message(job: tuple[str, str, int], rank: int, pid: int, returncode: int) -> dict[str, object]:
+    return {
+        "v": 1,
+        "t": "exit",
+        "job": job,
+        "rank": rank,
+        "ts": time.time_ns(),
+        "pid": pid,
+        "code": exit_status(returncode),
+        "signal": max(-returncode, 0),
+    }
+
+
+def _deliver(message: dict[str, object], agent_sockets: Sockets, patience_seconds: float) -> bool:
+    payload = json.dumps(message, ensure_ascii=False).encode()
+    deadline = time.monotonic() + patience_seconds
+    paths = (agent_sockets,) if isinstance(agent_sockets, str) else agent_sockets
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.setblocking(False)
+        while True:
+            for path in paths:
+                try:
+                    if may_speak_to(path):
+                        sender.sendto(payload, path)
+                        return True
+                except BlockingIOError:
+                    break  # it listens, and is behind: nobody else is told
+                except OSError:
+                    continue
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(RETRY_SECONDS)
+
+
+def exit_status(returncode: int) -> int:
+    """Turn ``subprocess``'s return code into a shell's exit status.
+
+    >>> exit_status(-9)
+    137
+    """
+    return SIGNAL_EXIT_BASE - returncode if returncode < 0 else returncode
+
+
+class SignalForwarder:
+    """While open, passes signals on to a child; what arrives before the child does is kept for it.
+
+    Ctrl-C on a terminal reaches the whole foreground group: the child has it already, so it is not
+    passed on a second time.
+    """
+
+    def __init__(self) -> None:
+        self._pid = 0
+        self._early: list[int] = []
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> Self:
+        for number in FORWARDED:
+            self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal itself returned
+
+    def forward_to(self, pid: int) -> None:
+        """Pass signals on to this process from now on; 0: to none, as its id may be another's by now."""
+        self._pid = pid
+        while pid and self._early:
+            self._send(self._early.pop(0))
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if not self._pid:
+            self._early.append(number)
+        elif not (number in _FROM_KEYBOARD and _owns_terminal()):
+            self._send(number)
+
+    def _send(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):  # gone already: its exit status is on the way
+            os.kill(self._pid, number)
+
+
+def _owns_terminal() -> bool:
+    try:
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def supervise(command: Sequence[str], agent_sockets: Sockets, job: tuple[str, str, int], rank: int) -> int:
+    """Run a command to its end, tell the agent, return a shell's exit status.
+
+    Standard input and output are the command's own; its stderr passes through a pipe. Where the command is torchrun,
+    the ends of its workers are told as it tells them.
+
+    Raises:
+        OSError: when the command cannot be started (not found, not executable).
+    """
+    read_fd, write_fd = os.pipe()
+    with SignalForwarder() as forwarder:
+        try:
+            child = subprocess.Popen(command, stderr=write_fd)
+        except OSError:
+            os.close(read_fd)
+            raise
+        finally:
+            os.close(write_fd)
+        ends = WorkerEnds(lambda pid, code, ts_ns: send_worker_exit(agent_sockets, job, pid, code, ts_ns))
+        tail = StderrTail(read_fd, 2, on_data=ends.feed).start()
+        forwarder.forward_to(child.pid)
+        returncode = child.wait()
+        forwarder.forward_to(0)
+        tail.join(DRAIN_SECONDS)
+        ends.close()
+        message = _exit_message(job, rank, child.pid, returncode)
+        message.update(of="command", stderr_tail=tail.text())
+        _deliver(message, agent_sockets, PATIENCE_SECONDS)
+    return exit_status(returncode)

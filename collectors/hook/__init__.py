@@ -1,0 +1,293 @@
+"""The hook in the training process: what this rank does, told to the host's agent.
+
+Standard library only. Nothing here blocks, raises because of the agent, or reads a GPU. Plain PyTorch::
+
+    from tocsin.collectors import hook
+
+    loader = hook.attach(model, optimizer, loader)  # after init_process_group
+
+A loop of one's own::
+
+    for batch in batches:
+        with hook.step():
+            with hook.phase("forward"):
+                ...
+            hook.loss(value)
+    with hook.phase("checkpoint"):
+        ...
+
+Both can be mixed. ``init`` is optional: the first use reads the identity from the environment
+(``tocsin.collectors.hook._identity``). Settings: ``TOCSIN_AGENT_SOCKET``, ``TOCSIN_DUMP_DIR``,
+``TOCSIN_STUCK_DUMP_SECONDS``, ``TOCSIN_HOOK=off`` (or 0, false, no).
+
+A forked child inherits a silent hook (workers of a loader); ``init``, ``attach`` or ``step`` in it start its
+own.
+"""
+
+import atexit
+import dataclasses
+import os
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+from tocsin.collectors.hook import _identity as _hook_identity
+from tocsin.collectors.hook import _places as _hook_places
+from tocsin.collectors.hook._attach import (
+    BackwardPatch,
+    TimedLoader,
+    attach_model,
+    attach_optimizer,
+)
+from tocsin.collectors.hook._collectives import CollectiveTracker
+from tocsin.collectors.hook._identity import Identity
+from tocsin.collectors.hook._recorder import Recorder, Step
+from tocsin.collectors.hook._sender import ReplySocket, Sender
+from tocsin.collectors.hook._thread import Reporter
+from tocsin.collectors.hook._timer import PhaseContext
+from tocsin.collectors.hook._torch import module
+
+__all__ = ["Hook", "Identity", "attach", "close", "grad_norm", "init", "loss", "phase", "step"]
+
+OFF_WORDS = ("off", "0", "false", "no")
+TAIL_LETTERS = 4096
+GOODBYE_SECONDS = 2.0
+"""How long a full socket of the agent is waited for at the end: eight ranks end at once, and it holds ten datagrams."""
+
+
+class Hook:
+    """The hook of one rank. Scripts use the functions of this module, which share one.
+
+    Attributes:
+        recorder: what is known, and the counters.
+        tracker: the wrapped collectives.
+    """
+
+    __slots__ = (
+        "_backward",
+        "_handles",
+        "_paths",
+        "_phases",
+        "_pid",
+        "_reply",
+        "_reporter",
+        "_step",
+        "recorder",
+        "tracker",
+    )
+
+    def __init__(self, identity: Identity, *agent_sockets: str) -> None:
+        self.recorder = Recorder(identity, Sender(*agent_sockets))
+        self._paths = agent_sockets
+        self.tracker = CollectiveTracker(self.recorder)
+        self._backward = BackwardPatch(self.recorder)
+        self._handles: list[Any] = []
+        self._phases = self.recorder.phases
+        self._pid = os.getpid()
+        self._reply = ReplySocket(*agent_sockets)
+        self._reporter = Reporter(self.recorder, self.tracker, self._reply)
+        self._step = Step(self.recorder)
+
+    def start(self) -> None:
+        """Greet the agent and start the thread; the first rank of a host says so where no agent listens."""
+        self._reporter.start()
+        if not self.recorder.sender.connected and self.recorder.identity.is_first_here:
+            try:
+                warnings.warn(f"tocsin: {_hook_places.no_agent(self._paths)}", RuntimeWarning, stacklevel=4)
+            except RuntimeWarning:  # warnings are errors here: training goes on all the same
+                pass
+
+    def step(self, number: int | None = None) -> Step:
+        """See the module's ``step``."""
+        step = self._step
+        step.number = number
+        return step
+
+    def phase(self, name: str) -> PhaseContext:
+        """See the module's ``phase``."""
+        try:
+            return self._phases[name]
+        except KeyError:
+            raise ValueError(f"unknown phase {name!r}; there are: {', '.join(self._phases)}") from None
+
+    def attach(self, model: Any = None, optimizer: Any = None, loader: Any = None, *, collectives: bool = True) -> Any:
+        """See the module's ``attach``."""
+        if self.recorder.inert:
+            return loader
+        if not self.recorder.timer.owner:
+            self.recorder.timer.adopt()
+        if model is not None:
+            self._handles += attach_model(model, self.recorder)
+            self._backward.install()
+        if optimizer is not None:
+            self._handles += attach_optimizer(optimizer, self.recorder)
+        if collectives:
+            self.tracker.install()
+        return None if loader is None else TimedLoader(loader, self.recorder)
+
+    def close(self) -> None:
+        """Say goodbye, end the thread, take all wrappers off. A second call does nothing."""
+        if not self.recorder.inert:
+            self._reporter.stop()
+            self._say_last("bye")
+            self.abandon()
+
+    def die(self, error: BaseException) -> None:
+        """Say that an exception that nobody caught ends this process, take all wrappers off."""
+        if not self.recorder.inert:
+            self._reporter.stop()
+            tail = "".join(traceback.format_exception(error))[-TAIL_LETTERS:]
+            self._say_last("exit", pid=os.getpid(), code=1, signal=0, stderr_tail=tail)
+            self.abandon()
+
+    def _say_last(self, kind: str, **keys: object) -> None:
+        """Send the last datagram. It may wait: without it the end of a healthy rank looks like a death."""
+        deadline = time.monotonic() + GOODBYE_SECONDS
+        while not self.recorder.send(kind, **keys) and self.recorder.sender.connected and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def abandon(self) -> None:
+        """Fall silent without a word: in a forked child the parent speaks for itself."""
+        self.recorder.inert = True
+        self.tracker.uninstall()
+        self._backward.uninstall()
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self.recorder.sender.close()
+        self._reply.close()
+
+    def is_inherited(self) -> bool:
+        """Whether this is a parent's hook, seen from its forked child."""
+        return self._pid != os.getpid()
+
+
+_hook: Hook | None = None
+
+
+def init(
+    job_id: str | None = None,
+    rank: int | None = None,
+    cluster: str | None = None,
+    *,
+    agent_socket: str | None = None,
+    **place: Any,
+) -> Hook:
+    """Start the hook, or start it anew with another identity. Optional.
+
+    Args:
+        job_id: name of the job, the same on all ranks.
+        rank: global rank.
+        cluster: name of the cluster.
+        agent_socket: the agent's datagram socket.
+        **place: ``attempt world_size local_rank gpu gpu_uuid dp pp tp``.
+
+    What is not given is read from the environment (``Identity``, ``from_environment``).
+
+    Raises:
+        TypeError: for an unknown keyword.
+    """
+    given = {"job_id": job_id, "rank": rank, "cluster": cluster, **place}
+    identity = dataclasses.replace(
+        _hook_identity.from_environment(), **{key: value for key, value in given.items() if value is not None}
+    )
+    return _start(identity, *((agent_socket,) if agent_socket else _hook_places.agent_sockets()))
+
+
+def step(n: int | None = None) -> Step:
+    """Mark one training step: ``with hook.step():``. Numbers count up by themselves unless one is given."""
+    return _training_hook().step(n)
+
+
+def phase(name: str) -> PhaseContext:
+    """Mark a phase: ``with hook.phase("forward"):``.
+
+    data, forward, backward, optimizer, communication are exclusive times of the step (an inner phase is not
+    part of its outer one). checkpoint, evaluation, compile are announced to the engine when they begin and
+    end, so that it waits patiently; step phases inside them do not count.
+    """
+    return (_hook or _default_hook()).phase(name)
+
+
+def loss(value: Any) -> None:
+    """Report the step's loss: a number or a CPU tensor. One on a GPU is left alone: reading it would wait."""
+    (_hook or _default_hook()).recorder.set_value("loss", value)
+
+
+def grad_norm(value: Any) -> None:
+    """Report the step's gradient norm; the same rules as for ``loss``."""
+    (_hook or _default_hook()).recorder.set_value("grad_norm", value)
+
+
+def attach(
+    model: Any = None, optimizer: Any = None, loader: Iterable[Any] | None = None, *, collectives: bool = True
+) -> Any:
+    """Time a plain PyTorch loop; returns the loader to iterate over: a wrapper of the one that was given.
+
+    The wrapper passes for the loader (``isinstance``, attributes read and set, pickle and copy); ``type`` and
+    special methods other than ``iter`` and ``len`` see that it is none.
+
+    Args:
+        model: its forward passes are timed (of a DistributedDataParallel, the inner module's), and backward.
+        optimizer: its steps are timed.
+        loader: fetching is the data phase; a step goes from one fetch to the next, unless the script marks
+            its steps with ``step``.
+        collectives: record the calls of ``torch.distributed``. Call this after ``init_process_group``, and
+            write ``dist.all_reduce(...)``: names imported before are not seen.
+    """
+    return _training_hook().attach(model, optimizer, loader, collectives=collectives)
+
+
+def close() -> None:
+    """Say goodbye to the agent: training is over for this rank. Done at exit in any case."""
+    if _hook is not None and not _hook.is_inherited():
+        _hook.close()
+
+
+def _at_exit() -> None:
+    """Say how it ended: a script that an exception ended has not finished, and its bye would say so."""
+    error = getattr(sys, "last_value", None)  # set by the interpreter for what nobody caught
+    if _hook is None or _hook.is_inherited() or error is None or isinstance(error, KeyboardInterrupt):
+        close()
+    else:
+        _hook.die(error)
+
+
+def _training_hook() -> Hook:
+    """Return the hook for calls that only a training process makes: there a forked child gets its own."""
+    hook = _hook or _default_hook()
+    if hook.recorder.inert and hook.is_inherited():
+        hook = _default_hook()
+    return hook
+
+
+def _default_hook() -> Hook:
+    return _start(_hook_identity.from_environment(), *_hook_places.agent_sockets())
+
+
+def _start(identity: Identity, *agent_sockets: str) -> Hook:
+    global _hook  # noqa: PLW0603  # one hook a process: the script has no object to pass around
+    close()
+    _hook = Hook(identity, *agent_sockets)
+    if os.environ.get("TOCSIN_HOOK", "").strip().lower() in OFF_WORDS or _is_loader_worker():
+        _hook.abandon()
+    else:
+        _hook.start()
+    return _hook
+
+
+def _is_loader_worker() -> bool:
+    data = module("torch.utils.data")
+    return data is not None and data.get_worker_info() is not None
+
+
+def _after_fork_in_child() -> None:
+    if _hook is not None:
+        _hook.abandon()
+
+
+atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_after_fork_in_child)

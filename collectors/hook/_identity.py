@@ -1,0 +1,135 @@
+"""Whose process this is: job, attempt and rank, read from the environment.
+
+Standard library only: it runs inside the training process.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tocsin.collectors.hook._names import job_name
+
+UNKNOWN = -1
+_REQUEUE_STRIDE = 1000  # a requeued Slurm job starts torchelastic's own count at 0 again
+
+_CLUSTER = ("TOCSIN_CLUSTER", "SLURM_CLUSTER_NAME")
+_JOB_ID = ("TOCSIN_JOB_ID",)
+_RANK = ("TOCSIN_RANK", "RANK", "SLURM_PROCID")
+_WORLD_SIZE = ("TOCSIN_WORLD_SIZE", "WORLD_SIZE", "SLURM_NTASKS")
+_LOCAL_RANK = ("TOCSIN_LOCAL_RANK", "LOCAL_RANK", "SLURM_LOCALID")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Job, attempt, and this process's place in it.
+
+    Attributes:
+        cluster: name of the cluster.
+        job_id: name of the job in its cluster.
+        attempt: restarts so far.
+        rank: global rank.
+        world_size: ranks in the job, -1: unknown.
+        local_rank: rank on this host, -1: unknown.
+        gpu: index of its GPU on this host, -1: unknown.
+        gpu_uuid: that GPU's key, "" = unknown.
+        dp: data-parallel coordinate, -1: unknown (so for pp, tp).
+        pp: pipeline stage.
+        tp: tensor-parallel coordinate.
+    """
+
+    cluster: str
+    job_id: str
+    attempt: int
+    rank: int
+    world_size: int = UNKNOWN
+    local_rank: int = UNKNOWN
+    gpu: int = UNKNOWN
+    gpu_uuid: str = ""
+    dp: int = UNKNOWN
+    pp: int = UNKNOWN
+    tp: int = UNKNOWN
+
+    @property
+    def job(self) -> tuple[str, str, int]:
+        """``(cluster, job_id, attempt)``, as it travels in every datagram."""
+        return (self.cluster, self.job_id, self.attempt)
+
+    @property
+    def is_first_here(self) -> bool:
+        """Whether it is the one of a host's ranks that speaks to people: local rank 0."""
+        return self.local_rank == 0 or (self.local_rank < 0 and self.rank == 0)
+
+
+def from_environment(env: Mapping[str, str] = os.environ, script: str = "") -> Identity:
+    """Read the identity; the first variable that is set and makes sense wins.
+
+    ==========  ============================================================================
+    cluster     TOCSIN_CLUSTER, SLURM_CLUSTER_NAME, "default"
+    job_id      TOCSIN_JOB_ID, else user-script-run: eight characters of TORCHELASTIC_RUN_ID (not its
+                default "none"), else SLURM_JOB_ID, else a hash of MASTER_ADDR:MASTER_PORT, "local"
+    attempt     TOCSIN_ATTEMPT; else TORCHELASTIC_RESTART_COUNT + 1000 x SLURM_RESTART_COUNT when
+                both are there, whichever is there, 0
+    rank        TOCSIN_RANK, RANK, SLURM_PROCID, 0 (torchrun's ranks win over those of srun, which
+                then started one launcher a node)
+    world_size  TOCSIN_WORLD_SIZE, WORLD_SIZE, SLURM_NTASKS, unknown
+    local_rank  TOCSIN_LOCAL_RANK, LOCAL_RANK, SLURM_LOCALID, unknown
+    gpu         TOCSIN_GPU, the entry of CUDA_VISIBLE_DEVICES that the local rank points at, unknown
+    gpu_uuid    TOCSIN_GPU_UUID, that entry if it is a UUID, unknown
+    dp, pp, tp  TOCSIN_DP, TOCSIN_PP, TOCSIN_TP, unknown
+    ==========  ============================================================================
+
+    Args:
+        env: the environment.
+        script: what runs, for the name of a job that has none; "" = this process's script.
+    """
+    local_rank = _number(env, _LOCAL_RANK, UNKNOWN)
+    gpu, gpu_uuid = _visible_gpu(env, local_rank)
+    return Identity(
+        cluster=_text(env, _CLUSTER) or "default",
+        job_id=_text(env, _JOB_ID) or job_name(env, script),
+        attempt=_attempt(env),
+        rank=_number(env, _RANK, 0),
+        world_size=_number(env, _WORLD_SIZE, UNKNOWN),
+        local_rank=local_rank,
+        gpu=_number(env, ("TOCSIN_GPU",), gpu),
+        gpu_uuid=env.get("TOCSIN_GPU_UUID") or gpu_uuid,
+        dp=_number(env, ("TOCSIN_DP",), UNKNOWN),
+        pp=_number(env, ("TOCSIN_PP",), UNKNOWN),
+        tp=_number(env, ("TOCSIN_TP",), UNKNOWN),
+    )
+
+
+def _text(env: Mapping[str, str], names: tuple[str, ...]) -> str:
+    for name in names:
+        value = env.get(name, "")
+        if value:
+            return value
+    return ""
+
+
+def _number(env: Mapping[str, str], names: tuple[str, ...], default: int) -> int:
+    """Return the first of the variables that holds a number of at least 0: nonsense counts as absent."""
+    for name in names:
+        value = env.get(name, "").strip()
+        if value.isascii() and value.isdigit():
+            return int(value)
+    return default
+
+
+def _attempt(env: Mapping[str, str]) -> int:
+    restarts = _number(env, ("TORCHELASTIC_RESTART_COUNT",), UNKNOWN)
+    requeues = _number(env, ("SLURM_RESTART_COUNT",), UNKNOWN)
+    both = requeues * _REQUEUE_STRIDE + restarts if min(restarts, requeues) >= 0 else max(restarts, requeues, 0)
+    return _number(env, ("TOCSIN_ATTEMPT",), both)
+
+
+def _visible_gpu(env: Mapping[str, str], local_rank: int) -> tuple[int, str]:
+    """Return (index, UUID) of the GPU that CUDA_VISIBLE_DEVICES gives to this process, as far as it says."""
+    visible = [entry.strip() for entry in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if entry.strip()]
+    position = 0 if len(visible) == 1 else local_rank
+    if not 0 <= position < len(visible):
+        return UNKNOWN, ""
+    entry = visible[position]
+    if entry.isascii() and entry.isdigit():
+        return int(entry), ""
+    return UNKNOWN, entry if entry.startswith(("GPU-", "MIG-")) else ""  # "-1", "NoDevFiles": no GPU

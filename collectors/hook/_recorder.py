@@ -1,0 +1,282 @@
+"""What one rank's hook knows: its step, its phases, its collectives; and the datagrams made of them.
+
+Written by the training thread without locks (single assignments and a deque), read by the hook's thread.
+"""
+
+import json
+import math
+import time
+from collections import deque
+from threading import get_ident
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from tocsin.collectors.hook._identity import Identity
+from tocsin.collectors.hook._sender import Sender
+from tocsin.collectors.hook._timer import (
+    ANNOUNCED_PHASES,
+    DATA,
+    NAMES,
+    STEP_PHASES,
+    PhaseContext,
+    PhaseTimer,
+    StepPhase,
+)
+
+HOOK_VERSION = "1"
+MAX_COLLECTIVES = 512
+_NS = 1e9
+
+_now_ns = time.perf_counter_ns
+
+
+class Operation(NamedTuple):
+    """One operation on one communicator; times are ``perf_counter_ns``, end 0 = not finished."""
+
+    comm_id: str
+    op_name: str
+    op_seq: int
+    msg_bytes: int
+    start: int
+    end: int = 0
+
+
+class Recorder:
+    """State of one rank.
+
+    Attributes:
+        inert: nothing is recorded or sent (closed, switched off, or the child of a fork).
+        identity: whose state.
+        sender: the way to the agent.
+        timer: the phases.
+        phases: name -> what ``hook.phase`` returns.
+        step_number: of the step in progress, or of the last one; -1: none yet.
+        step_start: when the step in progress began (``perf_counter_ns``), 0: none.
+        explicit: the script marks its steps itself; the loader's iterations are no steps then.
+        blocked: thread -> the operation it waits in.
+        completed: operations that finished since the last step's end; the newest are kept.
+        wall_offset_ns: adds to ``perf_counter_ns`` to give Unix time.
+    """
+
+    __slots__ = (
+        "_bad",
+        "_depth",
+        "_measured",
+        "_prefix",
+        "_values",
+        "blocked",
+        "completed",
+        "explicit",
+        "identity",
+        "inert",
+        "phases",
+        "sender",
+        "step_number",
+        "step_start",
+        "timer",
+        "wall_offset_ns",
+    )
+
+    def __init__(self, identity: Identity, sender: Sender) -> None:
+        self.inert = False
+        self.identity = identity
+        self.sender = sender
+        self.timer = PhaseTimer()
+        self.phases: dict[str, PhaseContext] = {name: StepPhase(self.timer, NAMES.index(name)) for name in STEP_PHASES}
+        self.phases.update({name: AnnouncedPhase(self, name) for name in ANNOUNCED_PHASES})
+        self.step_number = -1
+        self.step_start = 0
+        self.explicit = False
+        self.blocked: dict[int, Operation] = {}
+        self.completed: deque[Operation] = deque(maxlen=MAX_COLLECTIVES)
+        self.wall_offset_ns = time.time_ns() - _now_ns()
+        self._depth = 0
+        self._measured = [False] * len(NAMES)
+        self._values: dict[str, float | None] = {"loss": None, "grad_norm": None}
+        self._bad = {"loss": False, "grad_norm": False}
+        self._prefix = f'"job":{json.dumps(identity.job)},"rank":{identity.rank}'
+
+    # --- steps ---------------------------------------------------------------------------------
+
+    def begin_step(self, number: int | None) -> None:
+        """Begin a step that the script marks; data fetched since the last one is its data."""
+        self.explicit = True
+        self.timer.adopt()
+        if not self.step_start:  # else the loader has begun it: the batch was fetched for this step
+            self._open()
+        if number is not None:
+            self.step_number = number
+
+    def end_step(self) -> None:
+        """End the step and send its datagram."""
+        start = self.step_start
+        if not start:
+            return
+        self.timer.unwind(self._depth)
+        now = _now_ns()
+        totals = self.timer.take(now)
+        self.step_start = 0
+        if self.sender.connected:
+            self.sender.send(self._step_message(now - start, totals, now))
+        else:
+            self.sender.dropped_count += 1
+            self.completed.clear()
+        self._values["loss"] = self._values["grad_norm"] = None
+
+    def begin_loader_step(self) -> None:
+        """End the step and begin the next one, at a loader's ``next``; not when the script marks steps."""
+        if self.explicit or self.inert or get_ident() != self.timer.owner or self.timer.announced:
+            return
+        self.end_step()
+        self._open()
+
+    def cancel_loader_step(self) -> None:
+        """Take back ``begin_loader_step``: the loader had no further batch."""
+        if self.step_start and not self.explicit and get_ident() == self.timer.owner:
+            self.timer.take(_now_ns())
+            self.step_start = 0
+            self.step_number -= 1
+
+    def begin_pass(self) -> None:
+        """Begin a pass over the loader: a step whose end nobody saw (``break``) is no measurement."""
+        if not self.explicit and get_ident() == self.timer.owner and not self.timer.announced:
+            self.timer.take(_now_ns())
+            self.step_start = 0
+
+    def _open(self) -> None:
+        timer = self.timer
+        now = _now_ns()
+        start = timer.first_data or now
+        carried = timer.take(now)[DATA]
+        if start != now:  # of the rest (an evaluation's forward passes, say) nothing is this step's
+            timer.credit(DATA, carried)
+        self._depth = len(timer.stack)
+        self.step_number += 1
+        self.step_start = start
+
+    def _step_message(self, duration: int, totals: list[int], now: int) -> bytes:
+        seconds = []
+        for index in range(1, len(STEP_PHASES) + 1):
+            if totals[index]:
+                self._measured[index] = True
+            seconds.append(f"{totals[index] / _NS:.6f}" if self._measured[index] else "null")
+        data, forward, backward, optimizer, communication = seconds
+        return (
+            f'{{"v":1,"t":"step",{self._prefix},"ts":{now + self.wall_offset_ns},'
+            f'"step":{self.step_number},"dur":{duration / _NS:.6f},"data":{data},"fwd":{forward},'
+            f'"bwd":{backward},"opt":{optimizer},"comm":{communication},'
+            f'"loss":{_json_number(self._values["loss"])},"gn":{_json_number(self._values["grad_norm"])},'
+            f'"coll":[{self._take_completed()}],"dropped":{self.sender.dropped_count}}}'
+        ).encode()
+
+    def _take_completed(self) -> str:
+        rows = []
+        offset = self.wall_offset_ns
+        for _ in range(len(self.completed)):  # not "while": another thread may go on adding
+            comm_id, name, seq, size, start, end = self.completed.popleft()
+            rows.append(f'["{comm_id}","{name}",{seq},{size},{start + offset},{end + offset}]')
+        return ",".join(rows)
+
+    # --- values --------------------------------------------------------------------------------
+
+    def set_value(self, what: str, value: object) -> None:
+        """Keep the step's loss or gradient norm; say so when it stops being finite."""
+        number = host_number(value)
+        if number is None:
+            return
+        self._values[what] = number
+        bad = not math.isfinite(number)
+        if bad and not self._bad[what]:
+            step = self.step_number if self.step_start else self.step_number + 1
+            self.send("nan", step=step, what=what, value=str(number))
+        self._bad[what] = bad
+
+    # --- datagrams -----------------------------------------------------------------------------
+
+    def send(self, kind: str, **keys: object) -> bool:
+        """Send a datagram of some other kind now."""
+        if self.inert:
+            return False
+        body = json.dumps(keys, separators=(",", ":"))
+        stamp = _now_ns() + self.wall_offset_ns
+        comma = "," if keys else ""
+        return self.sender.send(f'{{"v":1,"t":"{kind}",{self._prefix},"ts":{stamp}{comma}{body[1:]}'.encode())
+
+    def wall_ns(self, moment: int) -> int:
+        """Turn a ``perf_counter_ns`` into Unix nanoseconds; 0 stays 0."""
+        return moment + self.wall_offset_ns if moment else 0
+
+
+class AnnouncedPhase:
+    """A phase that the engine must know at once, because steps stop during it."""
+
+    __slots__ = ("_index", "_name", "_recorder")
+
+    def __init__(self, recorder: Recorder, name: str) -> None:
+        self._recorder = recorder
+        self._name = name
+        self._index = NAMES.index(name)
+
+    def __enter__(self) -> None:
+        self._recorder.send("phase", phase=self._name, edge="begin")
+        timer = self._recorder.timer
+        if not timer.owner:
+            timer.adopt()
+        if get_ident() == timer.owner:
+            timer.enter(self._index)
+            timer.announced += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        timer = self._recorder.timer
+        if get_ident() == timer.owner and timer.announced:
+            timer.announced -= 1
+            timer.leave()
+            if not self._recorder.step_start and not timer.announced:
+                timer.take(_now_ns())  # what lies between steps before a checkpoint is not the next step's
+        self._recorder.send("phase", phase=self._name, edge="end")
+
+
+class Step:
+    """What ``hook.step`` returns; one object serves all steps."""
+
+    __slots__ = ("_recorder", "number")
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self.number: int | None = None
+
+    def __enter__(self) -> None:
+        self._recorder.begin_step(self.number)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._recorder.end_step()
+        else:  # a step that died is no measurement, and the exit event will say why
+            self._recorder.step_start = 0
+
+
+def host_number(value: Any) -> float | None:
+    """Return a number that is at hand; None for what lies on a device.
+
+    Reading a tensor on a GPU waits for the GPU: the hook never does that. Hand over ``loss.item()``
+    where the script has it anyway.
+    """
+    if isinstance(value, int | float):
+        return float(value)
+    device = getattr(value, "device", None)
+    if device is not None and getattr(device, "type", "cpu") != "cpu":
+        return None
+    try:
+        return float(value.detach() if hasattr(value, "detach") else value)
+    except (TypeError, ValueError, RuntimeError):  # a tensor of many elements, a fake tensor, a string
+        return None
+
+
+def _json_number(value: float | None) -> str:
+    if value is None:
+        return "null"
+    return repr(value) if math.isfinite(value) else f'"{value}"'

@@ -1,0 +1,1 @@
+"""Sources of host telemetry, a file each."""

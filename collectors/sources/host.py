@@ -1,0 +1,100 @@
+"""CPU, memory and network of the machine, from /proc."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Final
+
+from tocsin.collectors.api import NothingHere, Reading
+from tocsin.collectors.sources.procfs import (
+    CpuTimes,
+    KeptFiles,
+    Roots,
+    memory_used_ratio,
+    parse_cpu_times,
+    parse_net_dev,
+    read_text,
+)
+
+NS_PER_SECOND: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class HostConfig:
+    """What the host collector reads.
+
+    Attributes:
+        roots: where /proc and /sys are.
+        period_seconds: time between samples.
+    """
+
+    roots: Roots = field(default_factory=Roots)
+    period_seconds: float = 1.0
+
+
+class HostCollector:
+    """Rates need two samples: the first call gives levels only."""
+
+    name = "host"
+
+    def __init__(self, config: HostConfig) -> None:
+        """Read nothing yet."""
+        self.period_seconds = config.period_seconds
+        self._config = config
+        self._files = KeptFiles()
+        self._cpu: CpuTimes | None = None
+        self._listed: set[str] = set()
+        self._counted: list[str] = []
+        self._network_bytes: int | None = None
+        self._network_ns = 0
+
+    def collect(self, now_ns: int) -> Reading:
+        """Return the machine's metrics at ``now_ns``."""
+        values: dict[str, float] = {}
+        absent: list[str] = []
+        sources = (self._cpu_util, self._memory, lambda: self._network(now_ns))
+        for source in sources:
+            try:
+                values.update(source())
+            except (FileNotFoundError, NothingHere) as error:
+                absent.append(str(error))  # of this one; the others are read all the same
+        if absent and not values:
+            raise NothingHere("; ".join(absent))
+        return Reading(host=values)
+
+    def _memory(self) -> dict[str, float]:
+        return {"memory_used_ratio": memory_used_ratio(self._files.read(f"{self._config.roots.proc}/meminfo"))}
+
+    def _cpu_util(self) -> dict[str, float]:
+        times = parse_cpu_times(self._files.read(f"{self._config.roots.proc}/stat"))
+        before, self._cpu = self._cpu, times
+        if before is None or times.total_ticks <= before.total_ticks:
+            return {}
+        busy = (times.busy_ticks - before.busy_ticks) / (times.total_ticks - before.total_ticks)
+        # iowait may go backwards (proc(5)), which makes busy a little too large
+        return {"cpu_util_ratio": min(1.0, max(0.0, busy))}
+
+    def _network(self, now_ns: int) -> dict[str, float]:
+        """Return bytes per second of the physical interfaces, both directions.
+
+        /proc/net/dev and not IpExt of /proc/net/netstat: the latter counts loopback
+        and leaves IPv6 out. Of the interfaces only those with a device behind them,
+        so that bonds, bridges and containers do not count a byte twice; RDMA traffic
+        passes neither counter and has its own metric.
+        """
+        devices = parse_net_dev(read_text(f"{self._config.roots.proc}/net/dev"))
+        if devices.keys() != self._listed:
+            self._listed = set(devices)
+            physical = [name for name in devices if self._has_device(name)]
+            # A container's only interface is virtual: then everything but loopback.
+            self._counted = physical or [name for name in devices if name != "lo"]
+        total = sum(devices[name] for name in self._counted)
+        before, before_ns = self._network_bytes, self._network_ns
+        self._network_bytes, self._network_ns = total, now_ns
+        if before is None or now_ns <= before_ns or total < before:
+            return {}  # the first sample, or an interface left
+        return {"tcp_bytes_per_second": (total - before) * NS_PER_SECOND / (now_ns - before_ns)}
+
+    def _has_device(self, interface: str) -> bool:
+        return os.path.exists(f"{self._config.roots.sys}/class/net/{interface}/device")

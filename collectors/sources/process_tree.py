@@ -1,0 +1,119 @@
+"""Host metrics of a **pretended** host: the process tree of one rank (drill only).
+
+Several ranks on one machine that pose as hosts would all report the same
+machine. With ``--pose-pid PID`` the host metrics of an agent come from the
+process tree of PID instead: the share of one core that it uses, and its resident
+memory as a share of the machine's. Network bytes are not known per process and
+stay empty.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Final
+
+from tocsin.collectors.api import NothingHere, Reading
+from tocsin.collectors.sources.host import NS_PER_SECOND
+from tocsin.collectors.sources.procfs import (
+    GONE_STATES,
+    ProcessStat,
+    Roots,
+    parse_meminfo,
+    parse_process_stat,
+    read_text,
+)
+
+TREE_TICKS: Final = 5
+"""The tree is walked on every fifth sample: it costs a file a thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoseConfig:
+    """Whom the pretended host consists of.
+
+    Attributes:
+        pid: root of the process tree.
+        roots: where /proc is.
+        period_seconds: time between samples.
+    """
+
+    pid: int
+    roots: Roots = field(default_factory=Roots)
+    period_seconds: float = 1.0
+
+
+class ProcessTreeCollector:
+    """Poses as a host collector; its name says that it is none."""
+
+    name = "pose_process_tree"
+
+    def __init__(self, config: PoseConfig) -> None:
+        """Read nothing yet."""
+        self.period_seconds = config.period_seconds
+        self._config = config
+        self._ticks_per_second = os.sysconf("SC_CLK_TCK")
+        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
+        self._start_ticks = 0
+        self._memory_bytes = 0
+        self._pids: list[int] = []
+        self._calls = 0
+        self._cpu_ticks: int | None = None
+        self._cpu_ns = 0
+
+    def collect(self, now_ns: int) -> Reading:
+        """Return the tree's CPU and memory at ``now_ns``."""
+        if self._calls % TREE_TICKS == 0:
+            self._pids = self._tree()
+        self._calls += 1
+        root = self._stat(self._config.pid)
+        # the pid may be another process's by now: its start time tells
+        self._start_ticks = self._start_ticks or (root.start_ticks if root else 0)
+        if root is None or root.state in GONE_STATES or root.start_ticks != self._start_ticks:
+            self._cpu_ticks = None
+            raise NothingHere(f"process {self._config.pid} is gone")
+        others = (self._stat(pid) for pid in self._pids if pid != self._config.pid)
+        stats = [root, *(stat for stat in others if stat and stat.state not in GONE_STATES)]
+        rss_bytes = sum(stat.rss_page_count for stat in stats) * self._page_bytes
+        values = {"memory_used_ratio": min(1.0, rss_bytes / self._total_memory_bytes())}
+        values.update(self._cpu_util(sum(stat.cpu_ticks for stat in stats), now_ns))
+        return Reading(host=values)
+
+    def _cpu_util(self, ticks: int, now_ns: int) -> dict[str, float]:
+        """Return the share of **one** core: the pretended host has one."""
+        before, before_ns = self._cpu_ticks, self._cpu_ns
+        self._cpu_ticks, self._cpu_ns = ticks, now_ns
+        if before is None or now_ns <= before_ns:
+            return {}
+        seconds = (ticks - before) / self._ticks_per_second
+        return {"cpu_util_ratio": min(1.0, max(0.0, seconds * NS_PER_SECOND / (now_ns - before_ns)))}
+
+    def _total_memory_bytes(self) -> int:
+        if not self._memory_bytes:
+            self._memory_bytes = parse_meminfo(read_text(f"{self._config.roots.proc}/meminfo"))["MemTotal"]
+        return self._memory_bytes
+
+    def _stat(self, pid: int) -> ProcessStat | None:
+        try:
+            return parse_process_stat(read_text(f"{self._config.roots.proc}/{pid}/stat"))
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+
+    def _tree(self) -> list[int]:
+        found: list[int] = []
+        ahead = [self._config.pid]
+        while ahead:
+            pid = ahead.pop()
+            found.append(pid)
+            ahead.extend(self._children(pid))
+        return found
+
+    def _children(self, pid: int) -> list[int]:
+        tasks = f"{self._config.roots.proc}/{pid}/task"
+        children: list[int] = []
+        try:
+            for thread in os.listdir(tasks):
+                children.extend(map(int, read_text(f"{tasks}/{thread}/children").split()))
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # it left while it was read, or the kernel lists no children
+        return children

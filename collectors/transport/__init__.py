@@ -1,0 +1,1 @@
+"""How an agent's records reach the engine or Kafka: sinks, spool, sessions."""

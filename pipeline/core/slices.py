@@ -1,0 +1,371 @@
+"""Cut a stream of records into slices of event time.
+
+A runtime's one duty. Records are held until the watermark has passed the end of
+their slice, then handed on once, in canonical order, exact duplicates dropped.
+Only ticks move the watermark here: ``watermark = newest tick - lateness``.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from urllib.parse import quote
+
+from tocsin.pipeline.core.frame_blocks import (
+    MAGIC,
+    FrameBlock,
+    MetricSlice,
+    decode_block,
+    encode_block,
+)
+from tocsin.pipeline.core.operator import pack_state, unpack_state
+from tocsin.schemas.errors import FieldError, TooManyError
+from tocsin.schemas.records import (
+    METRIC_SLICE_NS,
+    NS_PER_SECOND,
+    CollectiveBatch,
+    Event,
+    Frame,
+    Groups,
+    HostStatus,
+    JobKey,
+    JobRecord,
+    ProbeAnswer,
+    Slice,
+    StepBatch,
+    TableAnnouncement,
+    Topology,
+    metric_slice_ns,
+)
+from tocsin.schemas.wire.codec import decode, encode
+
+_KIND_ORDER: dict[type, int] = {
+    # Facts before what they explain: who runs where, then what happened, then numbers.
+    TableAnnouncement: 0,
+    Topology: 1,
+    Groups: 2,
+    Event: 3,
+    HostStatus: 4,
+    CollectiveBatch: 5,
+    StepBatch: 6,
+    ProbeAnswer: 7,
+    Frame: 8,
+    FrameBlock: 8,
+}
+Held = JobRecord | FrameBlock
+_LITTLE_BYTES = 1 << 20
+"""What a host may hold whatever the others do."""
+
+
+class Taken(StrEnum):
+    """What became of a record."""
+
+    OK = "ok"
+    LATE = "late"
+    DUPLICATE = "duplicate"
+    AHEAD = "clock_ahead"
+
+
+@dataclass(frozen=True, slots=True)
+class SliceConfig:
+    """How time is cut.
+
+    Attributes:
+        fast_slice_ns: length of the slices of everything but frames.
+        metric_slice_ns: least length of a frame's slice (at least five of its sampling ticks).
+        lateness_ns: how long a slice waits after its end.
+        max_ahead_ns: records stamped further ahead of the newest tick are refused.
+        forget_job_after_ns: a job without any record for this long is forgotten.
+        max_slice_ns: longest slice: five sampling ticks of an hour.
+        host_held_bytes: of one host's records in one job that wait for their slice's end.
+        held_bytes: of all records that wait; when they are more, hosts that hold little are heard still.
+    """
+
+    fast_slice_ns: int = NS_PER_SECOND
+    metric_slice_ns: int = METRIC_SLICE_NS
+    lateness_ns: int = NS_PER_SECOND
+    max_ahead_ns: int = 2 * NS_PER_SECOND
+    forget_job_after_ns: int = 3600 * NS_PER_SECOND
+    max_slice_ns: int = 5 * 3600 * NS_PER_SECOND
+    host_held_bytes: int = 48 << 20
+    held_bytes: int = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one job's operators get at one second's boundary.
+
+    Attributes:
+        job: whose turn.
+        end_ns: the boundary T that the watermark has passed.
+        fast: the 1 s slice that ends at T (it may hold no record: silence counts).
+        metrics: the metric slices that end at T.
+    """
+
+    job: JobKey
+    end_ns: int
+    fast: Slice
+    metrics: tuple[MetricSlice, ...]
+
+
+@dataclass(slots=True)
+class _JobBuffer:
+    """Records of one job that wait for the watermark."""
+
+    next_end_ns: int
+    last_ts_ns: int
+    fast: dict[int, dict[bytes, Held]] = field(default_factory=dict)
+    metrics: dict[tuple[int, int], dict[bytes, Held]] = field(default_factory=dict)
+    held_bytes: Counter[str] = field(default_factory=Counter)
+    """By host; blocks of frames of many hosts are not counted: who makes them has bounds of its own."""
+
+
+class SliceBuffer:
+    """Holds records until their slice is complete, for all jobs of one engine.
+
+    Guarantee: for the same set of records, added in any order that is late for none of
+    them, with any of them repeated, ``advance`` returns the same turns.
+    """
+
+    def __init__(self, config: SliceConfig) -> None:
+        """Start empty: the first tick sets the time."""
+        self._config = config
+        self._tick_ns: int | None = None
+        self._jobs: dict[JobKey, _JobBuffer] = {}
+        self._held_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Of all records that wait for the end of their slice."""
+        return self._held_bytes
+
+    @property
+    def watermark_ns(self) -> int | None:
+        """No slice that ends at or before this takes records any more."""
+        return None if self._tick_ns is None else self._tick_ns - self._config.lateness_ns
+
+    @property
+    def jobs(self) -> tuple[JobKey, ...]:
+        """The jobs that have a turn each second."""
+        return tuple(sorted(self._jobs))
+
+    def slice_end_ns(self, record: Held) -> int:
+        """End of the slice that the record belongs to."""
+        if isinstance(record, FrameBlock):
+            return record.end_ns
+        length = self._length_ns(record)
+        return (record.ts_ns // length + 1) * length
+
+    def _length_ns(self, record: Held) -> int:
+        if isinstance(record, FrameBlock):
+            return record.end_ns - record.start_ns
+        if isinstance(record, Frame):
+            return metric_slice_ns(record.tick_ns, self._config.metric_slice_ns)
+        return self._config.fast_slice_ns
+
+    def add(self, record: Held, data: bytes | None = None, *, may_be_ahead: bool = False) -> Taken:
+        """Take one record.
+
+        Args:
+            record: the decoded record, or a block of frames (its bytes are needed).
+            data: its bytes as received, where there are any: they decide what a duplicate is.
+            may_be_ahead: the ticks are behind, and catch up: whoever is ahead of them is not ahead of the time.
+
+        Raises:
+            FieldError: its slice is longer than any.
+            TooManyError: as much of its host is held as may be.
+        """
+        end_ns = self.slice_end_ns(record)
+        if isinstance(record, Frame) and self._length_ns(record) > self._config.max_slice_ns:
+            raise FieldError("frame.tick_ns", record.tick_ns, f"at most {self._config.max_slice_ns // 5}")
+        if self._tick_ns is not None:
+            if record.ts_ns > self._tick_ns + self._config.max_ahead_ns and not may_be_ahead:
+                return Taken.AHEAD
+            if end_ns <= self._tick_ns - self._config.lateness_ns:
+                return Taken.LATE
+        buffer = self._jobs.get(record.job)
+        if buffer is None:
+            fast_ns = self._config.fast_slice_ns
+            first = (record.ts_ns // fast_ns + 1) * fast_ns
+            if self.watermark_ns is not None:
+                first = max(first, (self.watermark_ns // fast_ns + 1) * fast_ns)
+            buffer = self._jobs[record.job] = _JobBuffer(first, record.ts_ns)
+        buffer.last_ts_ns = max(buffer.last_ts_ns, record.ts_ns)
+        # A job's first records may arrive in any order: its first turn is its earliest slice.
+        is_metrics = isinstance(record, Frame | FrameBlock)
+        if end_ns < buffer.next_end_ns and not is_metrics:
+            buffer.next_end_ns = end_ns
+        key = _bytes_of(record) if data is None else bytes(data)
+        if is_metrics:
+            held = buffer.metrics.setdefault((end_ns, self._length_ns(record)), {})
+        else:
+            held = buffer.fast.setdefault(end_ns, {})
+        if key in held:
+            return Taken.DUPLICATE
+        self._hold(buffer, record, len(key))
+        held[key] = record
+        return Taken.OK
+
+    def _hold(self, buffer: _JobBuffer, record: Held, size: int) -> None:
+        """Count what is held, or refuse it."""
+        if isinstance(record, FrameBlock):
+            return
+        config, of_host = self._config, buffer.held_bytes[record.host] + size
+        is_full = self._held_bytes + size > config.held_bytes and of_host > _LITTLE_BYTES
+        if of_host > config.host_held_bytes or is_full:
+            who = f"of host {record.host[:80]!r} in job {record.job.job_id[:80]!r} are held"
+            raise TooManyError("bytes_held", who, config.host_held_bytes)
+        buffer.held_bytes[record.host] = of_host
+        self._held_bytes += size
+
+    def _release(self, buffer: _JobBuffer, held: Mapping[bytes, Held]) -> Mapping[bytes, Held]:
+        """Count what is held no more; returns it."""
+        for key, record in held.items():
+            if not isinstance(record, FrameBlock):
+                buffer.held_bytes[record.host] -= len(key)
+                self._held_bytes -= len(key)
+                if not buffer.held_bytes[record.host]:
+                    del buffer.held_bytes[record.host]
+        return held
+
+    def _drop_job(self, job: JobKey) -> None:
+        buffer = self._jobs.pop(job, None)
+        if buffer is not None:
+            self._held_bytes -= buffer.held_bytes.total()
+
+    def forget(self, job: JobKey) -> None:
+        """Drop what is held of a job: it has no turn any more."""
+        self._drop_job(job)
+
+    def begin_anew(self, tick_ns: int) -> None:
+        """Drop all that is held, and let time begin at ``tick_ns``, which may lie before where it stood."""
+        self._tick_ns = tick_ns
+        first_ns = (tick_ns - self._config.lateness_ns) // self._config.fast_slice_ns + 1
+        self._jobs = {job: _JobBuffer(first_ns * self._config.fast_slice_ns, tick_ns) for job in self._jobs}
+        self._held_bytes = 0
+
+    def advance(self, tick_ns: int, on_failure: Callable[[JobKey, Exception], None] | None = None) -> list[Turn]:
+        """Move time to ``tick_ns`` and return the turns that are complete, in order of (end, job).
+
+        Args:
+            tick_ns: the newest tick.
+            on_failure: told where a job's turns cannot be made; what is held of it is dropped. None: it is raised.
+        """
+        if self._tick_ns is not None and tick_ns <= self._tick_ns:
+            return []
+        self._tick_ns = tick_ns
+        watermark = tick_ns - self._config.lateness_ns
+        turns: list[Turn] = []
+        for job, buffer in list(self._jobs.items()):
+            try:
+                turns.extend(self._turns_of(job, buffer, watermark))
+            except Exception as error:  # supervising: one job's records must not stop the others
+                if on_failure is None:
+                    raise
+                self._drop_job(job)
+                self._jobs[job] = _JobBuffer((watermark // NS_PER_SECOND + 1) * NS_PER_SECOND, buffer.last_ts_ns)
+                on_failure(job, error)
+                continue
+            if watermark - buffer.last_ts_ns > self._config.forget_job_after_ns:
+                self._drop_job(job)
+        turns.sort(key=lambda turn: (turn.end_ns, turn.job))
+        return turns
+
+    def _turns_of(self, job: JobKey, buffer: _JobBuffer, watermark: int) -> list[Turn]:
+        turns = []
+        step = self._config.fast_slice_ns
+        while buffer.next_end_ns <= watermark:
+            end = buffer.next_end_ns
+            fast = Slice(job, end - step, end, _records(_canonical(self._release(buffer, buffer.fast.pop(end, {})))))
+            ending = sorted(key for key in buffer.metrics if key[0] <= end)
+            metrics = tuple(_metric_slice(job, key, self._release(buffer, buffer.metrics.pop(key))) for key in ending)
+            turns.append(Turn(job, end, fast, metrics))
+            buffer.next_end_ns = end + step
+        return turns
+
+    def snapshot(self) -> dict[str, bytes]:
+        """State as named parts: one for the time, one per job."""
+        parts = {"time": pack_state({"tick_ns": self._tick_ns})}
+        for job, buffer in self._jobs.items():
+            held = [*buffer.fast.values(), *buffer.metrics.values()]
+            parts[f"job:{quote(job.cluster, safe='')}/{quote(job.job_id, safe='')}/{job.attempt}"] = pack_state(
+                {
+                    "job": [job.cluster, job.job_id, job.attempt],
+                    "next_end_ns": buffer.next_end_ns,
+                    "last_ts_ns": buffer.last_ts_ns,
+                    "records": sorted(base64.b64encode(data).decode() for group in held for data in group),
+                }
+            )
+        return parts
+
+    def restore(self, parts: Mapping[str, bytes]) -> None:
+        """Take back what ``snapshot`` gave."""
+        self._jobs.clear()
+        self._tick_ns, self._held_bytes = None, 0
+        for name in parts:
+            if not name.startswith("job:"):
+                continue
+            state = unpack_state(parts, name)
+            job = JobKey(*state["job"])
+            for text in state["records"]:
+                data = base64.b64decode(text)
+                record = decode_block(data) if data.startswith(MAGIC) else decode(data)
+                if not hasattr(record, "job"):
+                    continue
+                self.add(record, data)  # type: ignore[arg-type]  # ticks are never held
+            buffer = self._jobs.setdefault(job, _JobBuffer(state["next_end_ns"], state["last_ts_ns"]))
+            buffer.next_end_ns = state["next_end_ns"]
+            buffer.last_ts_ns = state["last_ts_ns"]
+        self._tick_ns = unpack_state(parts, "time")["tick_ns"]
+
+
+def _bytes_of(record: Held) -> bytes:
+    return encode_block(record) if isinstance(record, FrameBlock) else encode(record)
+
+
+def _metric_slice(job: JobKey, key: tuple[int, int], held: Mapping[bytes, Held]) -> MetricSlice:
+    end_ns, length_ns = key
+    ordered = _canonical(held)
+    blocks = tuple(record for record in ordered if isinstance(record, FrameBlock))
+    return MetricSlice(job, end_ns - length_ns, end_ns, _records(ordered), blocks)
+
+
+def _records(ordered: Iterable[Held]) -> tuple[JobRecord, ...]:
+    return tuple(record for record in ordered if not isinstance(record, FrameBlock))
+
+
+def _rank_of(record: Held) -> int:
+    return record.rank if isinstance(record, Event | ProbeAnswer) else -1
+
+
+def canonical_records(records: Iterable[JobRecord]) -> tuple[JobRecord, ...]:
+    """The order that a slice's records have, exact duplicates dropped: for those who hold a whole slice.
+
+    Bytes are made only where they decide: of records of one kind, time, host and rank.
+    """
+    groups: dict[tuple[int, int, str, int], list[JobRecord]] = {}
+    for record in records:
+        key = (_KIND_ORDER[type(record)], record.ts_ns, record.host, _rank_of(record))
+        groups.setdefault(key, []).append(record)
+    found: list[JobRecord] = []
+    for _, same in sorted(groups.items()):
+        found += same if len(same) == 1 else [one for _, one in sorted({encode(one): one for one in same}.items())]
+    return tuple(found)
+
+
+def _canonical(held: Mapping[bytes, Held]) -> tuple[Held, ...]:
+    """Order by (kind, ts_ns, host, rank, bytes): independent of arrival."""
+    ordered = sorted(
+        held.items(),
+        key=lambda item: (
+            _KIND_ORDER[type(item[1])],
+            item[1].ts_ns,
+            item[1].host,
+            _rank_of(item[1]),
+            item[0],
+        ),
+    )
+    return tuple(record for _, record in ordered)

@@ -1,0 +1,1 @@
+"""Published detectors as they were published, to compare with."""

@@ -1,0 +1,1 @@
+"""Machines compared with their peers, by metrics."""

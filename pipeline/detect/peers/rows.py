@@ -1,0 +1,233 @@
+"""Rows of the peer detector: hosts by their own metrics, hosts by their GPUs' mean, single GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tocsin.models.frames import GpuRow
+from tocsin.models.metric_means import MetricMeans
+from tocsin.models.peer_scales import Scale, scale_of, transform
+from tocsin.models.peers import PeerConfig, PeerState, PeerWindow, compare
+from tocsin.pipeline.core.arrays import array_from, array_state
+from tocsin.schemas.metrics import Metric, MetricTable
+
+FloatArray = NDArray[np.float32]
+IntArray = NDArray[np.intp]
+
+GPU_SAMPLES = Metric("gpu_samples_ratio", "host", 0.0, 1.0, "low")
+"""Share of a host's GPUs that give samples: a card that fell off the bus gives none."""
+
+
+@dataclass(slots=True)
+class Block:
+    """Rows of one kind and what was learned of them."""
+
+    metrics: tuple[Metric, ...]
+    names: list[Any] = field(default_factory=list)
+    scales: list[Scale] = field(init=False)
+    state: PeerState = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.set_floors({})
+        self.state = PeerState.empty(0, len(self.metrics))
+
+    def set_floors(self, floors: Mapping[str, float]) -> None:
+        """Measure these metrics with other floors than their units' own."""
+        scales = [scale_of(metric) for metric in self.metrics]
+        self.scales = [
+            replace(scale, floor=floors.get(metric.name, scale.floor))
+            for metric, scale in zip(self.metrics, scales, strict=True)
+        ]
+
+    def compare(
+        self,
+        names: Sequence[Any],
+        values: FloatArray,
+        groups: IntArray,
+        config: PeerConfig,
+        doubted: NDArray[np.bool_] | None = None,
+    ) -> PeerWindow:
+        """Compare one window's means, shape (rows, metrics), and learn from them; hardly from doubted rows."""
+        if list(names) != self.names:
+            place = {name: row for row, name in enumerate(names)}
+            self.state = self.state.grown(np.array([place[name] for name in self.names], np.intp), len(names))
+            self.names = list(names)
+        return compare(transform(values, self.scales), groups, self.state, self.scales, config, doubted)
+
+    def drop(self, hosts: Collection[str]) -> None:
+        """These hosts left the job."""
+        rows = [
+            row for row, name in enumerate(self.names) if (name[0] if isinstance(name, tuple) else name) not in hosts
+        ]
+        self.state = self.state.kept(np.array(rows, np.intp))
+        self.names = [self.names[row] for row in rows]
+
+    def forget(self, hosts: Collection[str]) -> None:
+        """These hosts (rows are hosts, or their GPUs) do other work from now on."""
+        rows = [row for row, name in enumerate(self.names) if (name[0] if isinstance(name, tuple) else name) in hosts]
+        self.state.forget(np.array(rows, np.intp))
+
+    def forget_young(self, names: Collection[str], young_count: float) -> None:
+        """These metrics of rows that were seen in so few windows yet measured another kind of work: learn them anew."""
+        columns = np.array([metric.name in names for metric in self.metrics], bool)
+        young = columns & (self.state.seen_count < young_count)
+        self.state.level[young], self.state.own_spread[young], self.state.seen_count[young] = np.nan, 0, 0
+        self.state.spread[young.any(axis=0)] = np.nan
+
+    def to_state(self) -> dict[str, Any]:
+        """JSON-able state."""
+        return {
+            "names": self.names,
+            "level": array_state(self.state.level),
+            "own_spread": array_state(self.state.own_spread),
+            "seen_count": array_state(self.state.seen_count),
+            "spread": array_state(self.state.spread),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``to_state`` gave."""
+        self.names = [tuple(name) if isinstance(name, list) else name for name in state["names"]]
+        self.state = PeerState(*(array_from(state[key]) for key in ("level", "own_spread", "seen_count", "spread")))
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One slice's means, a row for each known host and GPU.
+
+    Attributes:
+        hosts: row keys, ascending.
+        gpus: row keys, ascending.
+        of_host: for each GPU row the row of its host.
+        host_values: float32, shape (hosts, metrics), NaN = no sample.
+        gpu_values: float32, shape (GPUs, metrics), NaN = no sample.
+    """
+
+    hosts: list[str]
+    gpus: list[GpuRow]
+    of_host: IntArray
+    host_values: FloatArray
+    gpu_values: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class MeanRows:
+    """Where the rows of a slice's means lie among all that are known: the same from slice to slice."""
+
+    told_hosts: tuple[str, ...]
+    told_gpus: tuple[GpuRow, ...]
+    hosts: list[str]
+    gpus: list[GpuRow]
+    host_rows: IntArray
+    gpu_rows: IntArray
+    of_host: IntArray
+
+    @classmethod
+    def of(cls, means: MetricMeans, hosts: Sequence[str], gpus: Sequence[GpuRow]) -> MeanRows:
+        """For means whose hosts and GPUs are all known."""
+        host_row = {host: row for row, host in enumerate(hosts)}
+        gpu_row = {name: row for row, name in enumerate(gpus)}
+        return cls(
+            means.hosts,
+            means.gpu_rows,
+            list(hosts),
+            list(gpus),
+            np.array([host_row[host] for host in means.hosts], np.intp),
+            np.array([gpu_row[name] for name in means.gpu_rows], np.intp),
+            np.array([host_row[host] for host, _ in gpus], np.intp),
+        )
+
+    def are_of(self, means: MetricMeans) -> bool:
+        """Whether these means have the same rows."""
+        return means.hosts == self.told_hosts and means.gpu_rows == self.told_gpus
+
+    def told(self, means: MetricMeans) -> Told:
+        """Lay them out."""
+        host_values = np.full((len(self.hosts), means.host_values.shape[1]), np.nan, np.float32)
+        gpu_values = np.full((len(self.gpus), means.gpu_values.shape[1]), np.nan, np.float32)
+        host_values[self.host_rows], gpu_values[self.gpu_rows] = means.host_values, means.gpu_values
+        return Told(self.hosts, self.gpus, self.of_host, host_values, gpu_values)
+
+
+def bare_host_count(means: MetricMeans) -> int:
+    """How many machines sent frames in which there is no number at all."""
+    bare = ~np.isfinite(means.host_values).any(axis=1)
+    if not bare.any():
+        return 0
+    known = np.isfinite(means.gpu_values).any(axis=1)
+    telling = {host for (host, _), is_known in zip(means.gpu_rows, known, strict=True) if is_known}
+    return len({means.hosts[row] for row in np.flatnonzero(bare)} - telling)
+
+
+def mean_by_host(values: FloatArray, of_host: IntArray, host_count: int) -> FloatArray:
+    """Mean over the GPUs of each host; ``of_host`` ascends."""
+    known = np.isfinite(values)
+    total = _by_host(np.add, np.where(known, values, 0).astype(np.float64), of_host, host_count, 0.0)
+    count = _by_host(np.add, known.astype(np.float64), of_host, host_count, 0.0)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan).astype(np.float32)
+
+
+def _by_host(
+    combine: np.ufunc, values: NDArray[Any], of_host: IntArray, host_count: int, nothing: float
+) -> NDArray[Any]:
+    """Combine each host's rows, which stand together; ``nothing`` where it has none."""
+    found = np.full((host_count, values.shape[1]), nothing, values.dtype)
+    if of_host.size:
+        first = np.flatnonzero(np.diff(of_host, prepend=-1))
+        found[of_host[first]] = combine.reduceat(values, first, axis=0)
+    return found
+
+
+def directed(sigmas: FloatArray, metrics: Sequence[Metric]) -> FloatArray:
+    """Split into (high, low), each >= 0, zero where that side is not bad; shape (2, rows, metrics)."""
+    high = np.array([metric.bad != "low" for metric in metrics], np.float32)
+    low = np.array([metric.bad != "high" for metric in metrics], np.float32)
+    found: FloatArray = np.stack([np.maximum(sigmas, 0) * high, np.maximum(-sigmas, 0) * low]).astype(np.float32)
+    return found
+
+
+def largest_by_host(values: FloatArray, of_host: IntArray, host_count: int) -> FloatArray:
+    """Largest of each host's GPUs, shape (2, hosts, metrics), NaN where none has a sample; ``of_host`` ascends."""
+    plain = np.nan_to_num(values, nan=-1.0)
+    top = np.stack([_by_host(np.maximum, side, of_host, host_count, -1.0) for side in plain])
+    return np.where(top >= 0, top, np.nan).astype(np.float32)
+
+
+def groups_of(roles: Sequence[tuple[int, ...] | None], least_count: int) -> IntArray:
+    """A number for each role; one for all where a role has too few, -1 for whom nobody is compared with (None)."""
+    carrying = [role for role in roles if role is not None]
+    different = sorted(set(carrying))
+    if len(carrying) < least_count:
+        return np.full(len(roles), -1, np.intp)
+    few = min(carrying.count(role) for role in different) < least_count
+    index = {role: 0 if few else number for number, role in enumerate(different)}
+    return np.array([-1 if role is None else index[role] for role in roles], np.intp)
+
+
+def sample_shares(
+    values: FloatArray, known: NDArray[np.bool_], of_host: IntArray, host_count: int
+) -> NDArray[np.float32]:
+    """Share of each host's known GPUs that gave a sample; NaN where the host gave none at all."""
+    there = np.isfinite(values).any(axis=1) & known
+    known_count = np.bincount(of_host, weights=known, minlength=host_count)
+    there_count = np.bincount(of_host, weights=there, minlength=host_count)
+    return np.where(there_count > 0, there_count / np.maximum(known_count, 1), np.nan).astype(np.float32)
+
+
+def table_state(table: MetricTable) -> dict[str, Any]:
+    """A metric table as JSON-able state."""
+
+    def lists(metrics: Sequence[Metric]) -> list[list[Any]]:
+        return [[m.name, m.scope, m.low, m.high, m.bad] for m in metrics]
+
+    return {"table_id": table.table_id, "gpu": lists(table.gpu), "host": lists(table.host)}
+
+
+def table_from(state: Mapping[str, Any]) -> MetricTable:
+    """Take back what ``table_state`` gave."""
+    gpu, host = (tuple(Metric(*metric) for metric in state[scope]) for scope in ("gpu", "host"))
+    return MetricTable(state["table_id"], gpu, host)

@@ -1,0 +1,1 @@
+"""Ranks compared with their peers, by the times of their steps."""

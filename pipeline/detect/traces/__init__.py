@@ -1,0 +1,1 @@
+"""Machines judged by the durations of traced operations: runtime entropy, Bi-LSTM."""

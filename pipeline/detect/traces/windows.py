@@ -1,0 +1,215 @@
+"""Step and collective records of a job as windows of operations, role by role.
+
+Two families, never mixed: the exclusive **phases** of steps (every rank sends them all), and **collectives** by
+name (they lie inside the phase ``communication``, and only some ranks send all of theirs: ``design.md``, volume).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tocsin.models.op_features import PHASES, OpRows, Vocabulary
+from tocsin.pipeline.core.arrays import array_from, array_state
+from tocsin.pipeline.job.graph import JobGraph
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import NS_PER_SECOND, CollectiveBatch, CollectiveRecord, Slice, StepBatch, StepRecord
+
+PHASE_VOCABULARY = Vocabulary(PHASES)
+_PARTS = tuple(f"{name}_seconds" for name in PHASES[:-1])
+
+
+@dataclass(frozen=True, slots=True)
+class WindowConfig:
+    """How long a window is.
+
+    Attributes:
+        window_ns: at least (``seed-systems-b.md`` 4.3 and 5.3: 10 s).
+        min_step_count: and at least so many steps of the middle rank: a distribution needs samples.
+        longest_ns: a window is judged, or given up, after this; long enough for eight steps of 15 s.
+        max_step_count: steps of a rank that are kept; of more, the first.
+        max_collective_count: collectives of a rank that are kept; of more, the first.
+        warmup_count: first steps of a rank that are left out (compilation, caches), as in ``StepsConfig``.
+        min_sampling_ratio: ranks whose collectives are fewer than this share of the most that a rank of their
+            role sent are sampled otherwise, and are not compared. Below one half: half the sampling is
+            still judged (5.4 E3).
+    """
+
+    window_ns: int = 10 * NS_PER_SECOND
+    min_step_count: int = 8
+    longest_ns: int = 120 * NS_PER_SECOND
+    max_step_count: int = 64
+    max_collective_count: int = 1024
+    warmup_count: int = 3
+    min_sampling_ratio: float = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class RoleWindow:
+    """The operations of the ranks of one role in one window.
+
+    Attributes:
+        family: of ``FAMILIES``.
+        vocabulary: classes of the rows.
+        rows: the operations.
+        begin_ns: begin of the window.
+        end_ns: its end: the end of the slice that completed it.
+    """
+
+    family: str
+    vocabulary: Vocabulary
+    rows: OpRows
+    begin_ns: int
+    end_ns: int
+
+    def in_words_of(self, vocabulary: Vocabulary) -> OpRows:
+        """The operations by the classes of another vocabulary; what that does not know is ``other``."""
+        if vocabulary == self.vocabulary:
+            return self.rows
+        classes = vocabulary.encode(self.vocabulary.classes)[self.rows.classes]
+        return OpRows(self.rows.ranks, classes, self.rows.seconds)
+
+
+@dataclass(slots=True)
+class TraceWindows:
+    """Collects one job's operations; ``take`` says when a window is full, ``close`` empties it."""
+
+    config: WindowConfig
+    graph: JobGraph
+    abstained: dict[str, int] = field(default_factory=dict)
+    left_out_count: int = 0
+    """Operations beyond the most that a rank may have in a window."""
+    _seen: dict[int, int] = field(default_factory=dict)
+    _steps: dict[int, list[list[float]]] = field(default_factory=dict)
+    """rank -> a row of phase times a step, NaN = not measured."""
+    _collectives: dict[int, list[tuple[str, float]]] = field(default_factory=dict)
+    _begin_ns: int = 0
+
+    def take(self, data: Slice) -> bool:
+        """Take one slice's records; True: the window is full, and ends with this slice."""
+        for record in data.records:
+            if isinstance(record, StepBatch):
+                for step in record.rows:
+                    self._take_step(step)
+            elif isinstance(record, CollectiveBatch):
+                for collective in record.rows:
+                    self._take_collective(collective)
+        if not self._begin_ns:
+            self._begin_ns = data.start_ns if self._steps or self._collectives else 0
+            return False
+        lasted_ns = data.end_ns - self._begin_ns
+        if lasted_ns < self.config.window_ns:
+            return False
+        counts = sorted(map(len, self._steps.values()))
+        enough = not counts or counts[len(counts) // 2] >= self.config.min_step_count
+        return enough or lasted_ns >= self.config.longest_ns
+
+    def close(self, end_ns: int) -> Iterator[RoleWindow]:
+        """The window's roles, phases first; the next one begins."""
+        begin_ns, self._begin_ns = self._begin_ns, end_ns
+        steps, self._steps = self._steps, {}
+        collectives, self._collectives = self._collectives, {}
+        for rows in self._phase_roles(steps):
+            yield RoleWindow("phases", PHASE_VOCABULARY, rows, begin_ns, end_ns)
+        words = Vocabulary(tuple(sorted({name for rows in collectives.values() for name, _ in rows} - {"other"})))
+        for ranks in self._sampled_roles(collectives):
+            rows = _collective_rows(ranks, collectives, words)
+            yield RoleWindow("collectives", words, rows, begin_ns, end_ns)
+
+    def _abstain(self, reason: Reason) -> None:
+        self.abstained[reason.value] = self.abstained.get(reason.value, 0) + 1
+
+    def _is_excused(self, rank: int, from_ns: int, to_ns: int) -> bool:
+        """Whether the job was in an announced phase then, or this rank."""
+        return self.graph.in_announced_phase(from_ns, to_ns) or self.graph.announced.is_in_phase(rank, from_ns, to_ns)
+
+    def _take_step(self, row: StepRecord) -> None:
+        count = self._seen.get(row.rank, 0)
+        self._seen[row.rank] = count + 1
+        if count < self.config.warmup_count:
+            return self._abstain(Reason.WARMING_UP)
+        if row.communication_seconds is None:
+            return self._abstain(Reason.NO_HOOK)
+        values = [getattr(row, name) for name in _PARTS]
+        told = [value for value in values if value is not None]
+        if not all(0.0 <= value < float("inf") for value in (row.duration_seconds, *told)):  # NaN is not, either
+            return self._abstain(Reason.BAD_NUMBER)
+        if self._is_excused(row.rank, row.ts_ns - int(row.duration_seconds * NS_PER_SECOND), row.ts_ns):
+            return self._abstain(Reason.ANNOUNCED_PHASE)
+        rest = max(0.0, row.duration_seconds - sum(told))
+        rows = self._steps.setdefault(row.rank, [])
+        if len(rows) >= self.config.max_step_count:
+            self.left_out_count += 1
+            return None
+        rows.append([float("nan") if value is None else value for value in (*values, rest)])
+        return None
+
+    def _take_collective(self, row: CollectiveRecord) -> None:
+        if row.record != "completion" or row.channel != -1 or not row.start_ns or not row.end_ns:
+            return None  # not the whole of a finished operation
+        if row.end_ns < row.start_ns:
+            return self._abstain(Reason.BAD_NUMBER)
+        if self._is_excused(row.rank, row.start_ns, row.end_ns):
+            return self._abstain(Reason.ANNOUNCED_PHASE)
+        rows = self._collectives.setdefault(row.rank, [])
+        if len(rows) >= self.config.max_collective_count:
+            self.left_out_count += 1
+            return None
+        rows.append((row.op_name, (row.end_ns - row.start_ns) / NS_PER_SECOND))
+        return None
+
+    def _phase_roles(self, steps: Mapping[int, list[list[float]]]) -> Iterator[OpRows]:
+        """Ranks of one stage whose hooks measure the same phases."""
+        roles: dict[tuple[int, bytes], list[int]] = {}
+        tables = {rank: np.array(rows) for rank, rows in steps.items()}
+        for rank in sorted(tables):
+            measured = np.isfinite(tables[rank]).all(axis=0)
+            roles.setdefault((self.graph.stage_of(rank), measured.tobytes()), []).append(rank)
+        for (_, measured_bytes), ranks in sorted(roles.items()):
+            columns = np.flatnonzero(np.frombuffer(measured_bytes, bool))
+            lengths = [len(tables[rank]) for rank in ranks]
+            seconds = np.concatenate([tables[rank][:, columns] for rank in ranks])
+            of_rank = np.repeat(np.array(ranks, np.int64), lengths)
+            yield OpRows(
+                np.repeat(of_rank, columns.size), np.tile(columns, len(seconds)).astype(np.int64), seconds.reshape(-1)
+            )
+
+    def _sampled_roles(self, collectives: Mapping[int, list[tuple[str, float]]]) -> Iterator[list[int]]:
+        """Ranks of one stage that sent about as many of their collectives as each other."""
+        roles: dict[int, list[int]] = {}
+        for rank in sorted(collectives):
+            roles.setdefault(self.graph.stage_of(rank), []).append(rank)
+        for _, ranks in sorted(roles.items()):
+            least = self.config.min_sampling_ratio * max(len(collectives[rank]) for rank in ranks)
+            yield [rank for rank in ranks if len(collectives[rank]) >= least]
+
+    def to_state(self) -> dict[str, Any]:
+        """JSON-able state."""
+        return {
+            "seen": sorted(self._seen.items()),
+            "steps": [[rank, array_state(np.array(rows))] for rank, rows in sorted(self._steps.items())],
+            "collectives": [[rank, [list(row) for row in rows]] for rank, rows in sorted(self._collectives.items())],
+            "begin_ns": self._begin_ns,
+            "abstained": self.abstained,
+            "left_out": self.left_out_count,
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``to_state`` gave."""
+        self._seen = dict(map(tuple, state["seen"]))
+        self._steps = {rank: array_from(rows).tolist() for rank, rows in state["steps"]}
+        self._collectives = {rank: [(name, seconds) for name, seconds in rows] for rank, rows in state["collectives"]}
+        self._begin_ns = state["begin_ns"]
+        self.abstained = dict(state["abstained"])
+        self.left_out_count = state["left_out"]
+
+
+def _collective_rows(ranks: list[int], rows: Mapping[int, list[tuple[str, float]]], words: Vocabulary) -> OpRows:
+    of_rank = np.repeat(np.array(ranks, np.int64), [len(rows[rank]) for rank in ranks])
+    classes = words.encode(name for rank in ranks for name, _ in rows[rank])
+    seconds: NDArray[np.float64] = np.array([value for rank in ranks for _, value in rows[rank]])
+    return OpRows(of_rank, classes, seconds)

@@ -1,0 +1,1 @@
+"""Findings become verdicts: their life cycle, flapping, proposed actions."""

@@ -1,0 +1,338 @@
+"""Who may speak of a rank: only the host on which it is placed. ``docs/adr/0019-who-speaks-of-a-rank.md`` says why.
+
+``Speakers`` stands before all other operators of a job: what it refuses reaches none of them. It knows
+hosts by the name that their records carry; whether a sender may use that name is not asked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
+from typing import Any
+
+from tocsin.pipeline.core.operator import pack_state, unpack_state
+from tocsin.pipeline.job.rank_claims import ENDS, settle
+from tocsin.pipeline.job.rank_holders import Holders, SpeakersConfig, same_host
+from tocsin.schemas import events
+from tocsin.schemas.job_key import is_lone, lone_host
+from tocsin.schemas.kinds import EventSource
+from tocsin.schemas.reasons import SpeakerRefusal
+from tocsin.schemas.records import (
+    CollectiveBatch,
+    CollectiveRecord,
+    CommGroup,
+    Event,
+    Groups,
+    HostStatus,
+    JobRecord,
+    ProbeAnswer,
+    RankPlace,
+    StepBatch,
+    StepRecord,
+    Topology,
+)
+from tocsin.schemas.wire.codec import encode
+
+_STEP_RANK = itemgetter(StepRecord._fields.index("rank"))
+_COLLECTIVE_RANK = itemgetter(CollectiveRecord._fields.index("rank"))
+_NOBODY: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What was not heard, of one host and rank in one turn.
+
+    Attributes:
+        host: who said it.
+        kind: name of the record's class.
+        rank: of which rank, -1: of none in particular.
+        reason: why not.
+        message: one sentence.
+        ts_ns: time of the first.
+        count: records or rows.
+        data: the bytes of the first, b"" where only rows of a batch are refused.
+    """
+
+    host: str
+    kind: str
+    rank: int
+    reason: SpeakerRefusal
+    message: str
+    ts_ns: int
+    count: int = 1
+    data: bytes = b""
+
+    @property
+    def sentence(self) -> str:
+        """What a dead letter says."""
+        return f"{self.kind}: {self.message}" + (f" ({self.count} times in this second)" if self.count > 1 else "")
+
+
+@dataclass(slots=True)
+class _Letters:
+    """The dead letters of one turn: one a host, rank and reason, and not more than ``most_count``."""
+
+    most_count: int
+    found: dict[tuple[str, str, int, SpeakerRefusal], Refused] = field(default_factory=dict)
+    dropped_count: int = 0
+
+    def add(self, record: JobRecord, rank: int, reason: SpeakerRefusal, message: str, *, whole: bool = False) -> None:
+        kind = type(record).__name__
+        key = (record.host, kind, rank, reason)
+        known = self.found.get(key)
+        if known is not None:
+            self.found[key] = replace(known, count=known.count + 1)
+        elif len(self.found) < self.most_count:
+            data = encode(record) if whole else b""
+            self.found[key] = Refused(record.host, kind, rank, reason, message, record.ts_ns, data=data)
+        else:
+            self.dropped_count += 1
+
+
+class Speakers:
+    """The gate of one attempt of one job."""
+
+    def __init__(self, config: SpeakersConfig, is_at_work: Callable[[int], bool] = lambda _rank: False) -> None:
+        """Know nobody.
+
+        Args:
+            config: settings.
+            is_at_work: whether a rank made a step where it is placed: a second claim on it is no race between two.
+        """
+        self._config = config
+        self._is_at_work = is_at_work
+        self._holders = Holders()
+        self._letters = _Letters(config.most_letters_count)
+        self._part: tuple[int, bytes] | None = None
+        """How often holders had changed when this part of a snapshot was made; None: not made."""
+        self._kept: dict[type, Callable[[Any], Sequence[JobRecord]]] = {
+            Topology: self._topology,
+            Groups: self._groups,
+            Event: self._event,
+            HostStatus: self._status,
+            CollectiveBatch: self._collectives,
+            StepBatch: self._steps,
+            ProbeAnswer: self._answer,
+        }
+        self.refused_by_host: dict[str, int] = {}
+        """Host -> refused records and rows, since the start of this process (no state: it decides nothing)."""
+
+    @property
+    def contested(self) -> frozenset[int]:
+        """Ranks on which two hosts laid claim before either had shown that it runs there: they accuse nobody."""
+        return frozenset(self._holders.contested)
+
+    def host_of(self, rank: int) -> str:
+        """Who speaks of a rank, "" = nobody yet."""
+        return self._holders.host_of.get(rank, "")
+
+    def admit(self, records: Sequence[JobRecord], now_ns: int) -> tuple[Sequence[JobRecord], tuple[Refused, ...]]:
+        """Part what may be heard from what may not.
+
+        Args:
+            records: those of one slice, in canonical order.
+            now_ns: the slice's end.
+
+        Returns:
+            What may be heard: the same object where that is all, and batches without the rows that may not.
+        """
+        self._letters = _Letters(self._config.most_letters_count)
+        moved = settle(self._holders, records, now_ns, self._config, self._is_at_work)
+        found: list[JobRecord] | None = list(moved) if moved else None
+        for index, record in enumerate(records):
+            keep = self._kept.get(type(record))
+            kept: Sequence[JobRecord] = (record,) if keep is None else keep(record)
+            if found is None:
+                if len(kept) == 1 and kept[0] is record:
+                    continue
+                found = list(records[:index])
+            found += kept
+        if self._holders.is_size_due and not self._config.is_played:
+            self._holders.judge_size()
+        for letter in self._letters.found.values():
+            self.refused_by_host[letter.host] = self.refused_by_host.get(letter.host, 0) + letter.count
+        return records if found is None else tuple(found), tuple(self._letters.found.values())
+
+    # -- who says what ---------------------------------------------------------------
+
+    def _why_not(self, rank: int, host: str) -> tuple[SpeakerRefusal, str] | None:
+        """Why this host may not speak of a rank; None: it may."""
+        holders, is_new = self._holders, rank not in self._holders.host_of
+        if not holders.may_speak(rank, host):
+            if holders.is_beyond(rank) and is_new:
+                text = f"rank {rank}: most hosts announce a job of {holders.world_size} ranks"
+                return SpeakerRefusal.RANK_BEYOND_WORLD, text
+            held = holders.host_of.get(rank) or "nobody's host"
+            return SpeakerRefusal.RANK_OF_OTHER_HOST, f"rank {rank} is placed on {held}, {host} speaks of it"
+        if rank in holders.contested:
+            return (
+                SpeakerRefusal.RANK_CONTESTED,
+                f"rank {rank}: two hosts said at about the same time that it runs there",
+            )
+        return None
+
+    def _speaks_of_all(self, host: str, ranks: set[int]) -> bool:
+        """Whether all of these ranks are this host's, and none is contested: nearly always so."""
+        return ranks <= self._holders.ranks_of.get(host, _NOBODY) and not (
+            self._holders.contested and not ranks.isdisjoint(self._holders.contested)
+        )
+
+    def _refused_of(self, record: JobRecord, ranks: set[int]) -> set[int]:
+        """Those of a batch's ranks that its host may not speak of, each with its letter."""
+        found = set()
+        for rank in sorted(ranks):
+            told = self._why_not(rank, record.host)
+            if told is not None:
+                self._letters.add(record, rank, *told)
+                found.add(rank)
+        return found
+
+    def _steps(self, batch: StepBatch) -> Sequence[JobRecord]:
+        ranks = set(map(_STEP_RANK, batch.rows))
+        if self._speaks_of_all(batch.host, ranks):
+            return (batch,)
+        refused = self._refused_of(batch, ranks)
+        rows = tuple(row for row in batch.rows if row.rank not in refused)
+        return (replace(batch, rows=rows),) if refused else (batch,)
+
+    def _collectives(self, batch: CollectiveBatch) -> Sequence[JobRecord]:
+        ranks = set(map(_COLLECTIVE_RANK, batch.rows))
+        if self._speaks_of_all(batch.host, ranks):
+            return (batch,)
+        refused = self._refused_of(batch, ranks)
+        rows = tuple(row for row in batch.rows if row.rank not in refused)
+        return (replace(batch, rows=rows),) if refused else (batch,)
+
+    def _status(self, status: HostStatus) -> Sequence[JobRecord]:
+        if self._speaks_of_all(status.host, set(status.ranks_seen)):
+            return (status,)
+        refused = self._refused_of(status, set(status.ranks_seen))
+        seen = tuple(rank for rank in status.ranks_seen if rank not in refused)
+        return (replace(status, ranks_seen=seen),) if refused else (status,)
+
+    def _answer(self, answer: ProbeAnswer) -> Sequence[JobRecord]:
+        return self._whole(answer, answer.rank)
+
+    def _whole(self, record: Event | ProbeAnswer, rank: int) -> Sequence[JobRecord]:
+        told = self._why_not(rank, record.host) if rank >= 0 else None
+        if told is None:
+            return (record,)
+        self._letters.add(record, rank, *told, whole=True)
+        return ()
+
+    def _event(self, event: Event) -> Sequence[JobRecord]:
+        if event.source is EventSource.SCHEDULER and self._is_scheduler(event.host):
+            return (event,)
+        if event.rank < 0:
+            return self._phase_of_host(event) if event.name == events.PHASE else (event,)
+        kept = self._whole(event, event.rank)
+        if kept and event.name in ENDS:
+            self._holders.ended_ns[event.rank] = event.ts_ns
+        return kept
+
+    def _is_scheduler(self, host: str) -> bool:
+        return self._config.is_played or host in self._config.schedulers
+
+    def _phase_of_host(self, event: Event) -> Sequence[JobRecord]:
+        """A phase of rank -1 is the whole job's where a player or a scheduler says so, else that of a host's ranks."""
+        if self._config.is_played:
+            return (event,)
+        ranks = self._ranks_of(event.host) - self._holders.contested.keys()
+        if not ranks:
+            text = f"{event.host} holds no rank of the job, and announces a phase of all"
+            self._letters.add(event, -1, SpeakerRefusal.PHASE_OF_NOBODY, text, whole=True)
+        return tuple(replace(event, rank=rank) for rank in sorted(ranks))
+
+    def _ranks_of(self, host: str) -> set[int] | frozenset[int]:
+        """The ranks of a host, by its short name or its full one."""
+        found = self._holders.ranks_of.get(host)
+        if found:
+            return found
+        names = (name for name in self._holders.ranks_of if same_host(name, host))
+        return frozenset(rank for name in names for rank in self._holders.ranks_of[name])
+
+    # -- who runs where, and in which groups ---------------------------------------------
+
+    def _topology(self, topology: Topology) -> Sequence[JobRecord]:
+        kept = tuple(place for place in topology.places if self._is_placed(topology, place))
+        return (topology,) if len(kept) == len(topology.places) else (replace(topology, places=kept),)
+
+    def _is_placed(self, topology: Topology, place: RankPlace) -> bool:
+        holders, rank, host = self._holders, place.rank, topology.host
+        if not same_host(place.host, host):
+            text = f"rank {rank}: {host} announces that it runs on {place.host}"
+            self._letters.add(topology, rank, SpeakerRefusal.PLACE_OF_OTHER_HOST, text)
+            return False
+        held = holders.host_of.get(rank)
+        holders.know_size(host, place.world_size)
+        if held == place.host and rank in holders.placed_ns:
+            return rank not in holders.contested
+        if held is None and holders.is_beyond(rank):
+            text = f"rank {rank}: most hosts announce a job of {holders.world_size} ranks"
+            self._letters.add(topology, rank, SpeakerRefusal.RANK_BEYOND_WORLD, text)
+            return False
+        is_free = held is None or rank not in holders.placed_ns or same_host(held, place.host)
+        if is_free or self._config.is_played or self._comes_back(rank, place.host):
+            holders.place(place, topology.ts_ns)
+            return True
+        self._claimed(topology, place)
+        return False
+
+    def _comes_back(self, rank: int, host: str) -> bool:
+        """Whether a rank was taken from this host because it was silent: it was there first."""
+        former = self._holders.former.get(rank)
+        if former is None or not same_host(former, host):
+            return False
+        del self._holders.former[rank]
+        return True
+
+    def _claimed(self, topology: Topology, place: RankPlace) -> None:
+        """Another host says that a rank runs there: the holder keeps it, until it lets go."""
+        holders, rank, ts_ns = self._holders, place.rank, topology.ts_ns
+        held = holders.host_of[rank]
+        holders.claim(place, ts_ns)
+        is_at_work = self._is_at_work(rank) or held in holders.worked_ns.get(rank, ())
+        is_race = ts_ns - holders.placed_ns[rank] < self._config.announce_ns and not is_at_work
+        if is_race or rank in holders.contested:
+            holders.contested[rank] = ts_ns
+        text = f"rank {rank}: {held} holds it, {topology.host} says that it runs there"
+        self._letters.add(topology, rank, SpeakerRefusal.RANK_HELD, text)
+
+    def _groups(self, record: Groups) -> Sequence[JobRecord]:
+        own = self._holders.ranks_of.get(record.host, _NOBODY)
+        kept = []
+        for group in record.groups:
+            if self._has_member(record.host, own, group):
+                kept.append(group)
+                continue
+            text = f"{group.comm_id}: no member of it is placed on {record.host}"
+            self._letters.add(record, -1, SpeakerRefusal.GROUP_OF_OTHERS, text)
+        return (record,) if len(kept) == len(record.groups) else (replace(record, groups=tuple(kept)),)
+
+    def _has_member(self, host: str, own: set[int] | frozenset[int], group: CommGroup) -> bool:
+        ranks, count = group.ranks, len(group.ranks)
+        if any(rank < count and ranks[rank] == rank for rank in own):  # the whole world, nearly always
+            return True
+        if any(rank in ranks for rank in own):
+            return True
+        if own:
+            return False
+        holders = self._holders
+        if is_lone(host):
+            return any(lone_host(rank) == host for rank in ranks)
+        return any(
+            (held := holders.host_of.get(rank)) is None or is_lone(held) or same_host(held, host) for rank in ranks
+        )
+
+    def snapshot(self) -> dict[str, bytes]:
+        """State in two parts: who holds which rank, and what is in doubt."""
+        count = self._holders.change_count
+        if self._part is None or self._part[0] != count:
+            self._part = count, pack_state(self._holders.to_state())
+        return {"holders": self._part[1], "speakers": pack_state(self._holders.doubts_state())}
+
+    def restore(self, parts: Mapping[str, bytes]) -> None:
+        """Take back what ``snapshot`` gave."""
+        self._part = None
+        self._holders.load_state(unpack_state(parts, "holders"), unpack_state(parts, "speakers"))

@@ -1,0 +1,217 @@
+"""Kafka's clients with our settings; what they raise becomes a sentence."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.errors import KafkaError, KafkaTimeoutError
+
+from tocsin.schemas.errors import EngineError
+from tocsin.schemas.kafka.settings import KafkaSettings
+from tocsin.schemas.kafka.topics import (
+    RECORD_BYTES,
+    TICKED,
+    headers_of,
+    key_of,
+    tick_key,
+    timestamp_ms,
+    topic_name,
+)
+from tocsin.schemas.kafka.words import hush_kafka, sentence
+from tocsin.schemas.records import Record, Tick
+
+CONNECT_SECONDS: Final = 10.0
+WINDOW_RECORDS: Final = 20_000
+WINDOW_BYTES: Final = 64 * 1024 * 1024
+BATCH_BYTES: Final = 1024 * 1024
+LINGER_SECONDS: Final = 0.02
+_FETCH_BYTES: Final = 4 * RECORD_BYTES
+
+
+@contextmanager
+def spoken(what: str) -> Iterator[None]:
+    """Turn what Kafka's clients raise into an error that says what to do.
+
+    Args:
+        what: what is being done, "cannot ..." is put before it.
+
+    Raises:
+        EngineError: in place of the client's error.
+    """
+    words = hush_kafka()
+    words.clear()
+    try:
+        yield
+    except KafkaError as error:
+        raise EngineError(f"cannot {what}: {sentence(error, words.text)}") from error
+
+
+@contextmanager
+def admin(settings: KafkaSettings) -> Iterator[Any]:
+    """An administrator's client.
+
+    Raises:
+        EngineError: no broker can be reached, or it refuses.
+    """
+    with spoken(f"ask Kafka at {', '.join(settings.servers)}"):
+        client = KafkaAdminClient(**settings.client_options(), bootstrap_timeout_ms=CONNECT_SECONDS * 1000)
+        try:
+            yield client
+        finally:
+            client.close()
+
+
+@contextmanager
+def producer(settings: KafkaSettings, **options: Any) -> Iterator[Any]:
+    """An idempotent producer; at the end what waits in it is sent.
+
+    Raises:
+        EngineError: no broker can be reached, or it refuses.
+    """
+    chosen = {
+        "enable_idempotence": True,
+        "acks": "all",
+        "compression_type": "zstd",
+        "linger_ms": round(LINGER_SECONDS * 1000),
+        "batch_size": BATCH_BYTES,
+        "max_request_size": RECORD_BYTES,
+        "max_block_ms": CONNECT_SECONDS * 1000,
+        "bootstrap_timeout_ms": CONNECT_SECONDS * 1000,
+        "allow_auto_create_topics": False,
+        "metrics_enabled": False,
+        **options,
+    }
+    with spoken(f"write to Kafka at {', '.join(settings.servers)}"):
+        client = KafkaProducer(**settings.client_options(), **chosen)
+        try:
+            yield client
+            client.flush(timeout=CONNECT_SECONDS)
+        finally:
+            _close(client)
+
+
+def _close(client: Any) -> None:
+    try:
+        client.close(timeout=0)
+    except KafkaError:
+        # kafka-python 3.0: with records waiting, close() raises before it ends its thread
+        client._sender.force_close()  # noqa: SLF001
+        client._closed = True  # noqa: SLF001  # else its __del__ does it again
+
+
+class Writer:
+    """Sends through a producer; what was not acknowledged is bounded, and the first failure is raised.
+
+    The client itself takes as much as there is memory, and says of failures only to who asks.
+    """
+
+    def __init__(self, client: Any, window_count: int = WINDOW_RECORDS, window_bytes: int = WINDOW_BYTES) -> None:
+        """Send nothing yet."""
+        self._client = client
+        self._window = (window_count, window_bytes)
+        self._changed = threading.Condition()
+        self._count = self._bytes = 0
+        self._error: Exception | None = None
+
+    def send(self, topic: str, record: Record, data: bytes, partition: int | None = None) -> None:
+        """Send a record; waits while too much is on its way.
+
+        Raises:
+            KafkaError: this or an earlier record could not be written.
+        """
+        self._wait(*self._window)
+        with self._changed:
+            self._count += 1
+            self._bytes += len(data)
+        future = self._client.send(
+            topic,
+            data,
+            key=tick_key(topic) if isinstance(record, Tick) else key_of(record),
+            headers=headers_of(record),
+            partition=partition,
+            timestamp_ms=timestamp_ms(record),
+        )
+        future.add_callback(self._on_done, len(data))
+        future.add_errback(self._on_failed, len(data))
+
+    def finish(self) -> None:
+        """Wait until all is acknowledged.
+
+        Raises:
+            KafkaError: something could not be written.
+        """
+        self._client.flush()
+        self._wait(1, 1)
+
+    def check(self) -> None:
+        """Look whether all went well so far.
+
+        Raises:
+            KafkaError: something could not be written.
+        """
+        if self._error is not None:
+            raise self._error
+
+    def _wait(self, count: int, size_bytes: int) -> None:
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._error is not None or (self._count < count and self._bytes < size_bytes) or not self._count
+            )
+        self.check()
+
+    def _on_done(self, size_bytes: int, _: object) -> None:
+        with self._changed:
+            self._count -= 1
+            self._bytes -= size_bytes
+            self._changed.notify_all()
+
+    def _on_failed(self, size_bytes: int, error: Exception) -> None:
+        with self._changed:
+            self._error = self._error or error
+        self._on_done(size_bytes, None)
+
+
+def input_partitions(client: Any, prefix: str) -> list[tuple[str, int]]:
+    """Return the partitions that ticks go to, as (topic, number): of all input topics, and of the models.
+
+    Raises:
+        EngineError: a topic is missing.
+        KafkaError: the broker cannot be asked.
+    """
+    found = []
+    for name in TICKED:
+        topic = topic_name(name, prefix)
+        try:
+            numbers = client.partitions_for(topic)
+        except KafkaTimeoutError as error:
+            raise EngineError(f"topic {topic} is not found: run 'tocsin topics apply'") from error
+        found += [(topic, number) for number in sorted(numbers)]
+    return found
+
+
+@contextmanager
+def consumer(settings: KafkaSettings, **options: Any) -> Iterator[Any]:
+    """A consumer that takes our largest records.
+
+    Raises:
+        EngineError: no broker can be reached, or it refuses.
+    """
+    chosen = {
+        "enable_auto_commit": False,
+        "auto_offset_reset": "earliest",
+        "bootstrap_timeout_ms": CONNECT_SECONDS * 1000,
+        "allow_auto_create_topics": False,
+        "max_partition_fetch_bytes": RECORD_BYTES,
+        "fetch_max_bytes": _FETCH_BYTES,
+        **options,
+    }
+    with spoken(f"read from Kafka at {', '.join(settings.servers)}"):
+        client = KafkaConsumer(**settings.client_options(), **chosen)
+        try:
+            yield client
+        finally:
+            client.close()

@@ -1,0 +1,338 @@
+"""Verdicts of a topic into the incident database: at least once, and the same rows however often.
+
+The order is what makes it safe to be killed at any moment: rows first, dead letters next, offsets last. What was
+not committed comes again, and the same message gives the same rows: (id, update) is the key of a verdict, and the
+actions follow from the verdict and the rows before it, never from this process's memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tocsin.pipeline.incidents.proposals import changes_of, proposed_before
+from tocsin.pipeline.kafka.consumer_api import (
+    DeadLetter,
+    DeadLetterBox,
+    Message,
+    Source,
+)
+from tocsin.pipeline.stores.backoff import Patience, PatienceConfig
+from tocsin.pipeline.stores.base import ActionChange, Store
+from tocsin.schemas.cloudevents import decode_verdict
+from tocsin.schemas.errors import (
+    DatabaseNewerError,
+    EngineError,
+    IdentityError,
+    RowRefusedError,
+    SchemaError,
+    StoreAwayError,
+    StoreError,
+    StoreRefusedError,
+)
+from tocsin.schemas.formats.prometheus_text import Family, Sample
+from tocsin.schemas.verdicts import Verdict
+
+_LOG = logging.getLogger("tocsin.sink")
+REFUSED = (StoreRefusedError, DatabaseNewerError)
+"""A person has to act: the sink ends and says so. Nothing is lost: nothing was committed."""
+_STANDS_STILL_SECONDS = 300.0  # longer than the database may take for one answer
+
+
+Check = Callable[[bytes, bytes | None, int], object]
+
+
+@dataclass(frozen=True, slots=True)
+class SinkConfig:
+    """Settings.
+
+    Attributes:
+        linger_seconds: so long messages are gathered into one insert.
+        batch_count: most messages of one insert.
+        batch_bytes: most bytes of one insert, before a last message.
+        patience: with a database that is away.
+        check: checks a message's value, signature (None: it has none) and verdict's time; raises ``IdentityError`` for
+            what no engine said. None: whoever can write to the topic is believed.
+    """
+
+    linger_seconds: float = 0.25
+    batch_count: int = 2_000
+    batch_bytes: int = 8_000_000
+    patience: PatienceConfig = field(default_factory=PatienceConfig)
+    check: Check | None = None
+
+
+class _Entry(NamedTuple):
+    """A message and what it says."""
+
+    message: Message
+    verdict: Verdict
+
+
+class VerdictSink:
+    """Takes from a source, writes to a store.
+
+    Args:
+        source: brings the messages.
+        store: takes the rows; need not be migrated or reachable yet.
+        letters: keeps what cannot be used.
+        config: settings.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        store: Store,
+        letters: DeadLetterBox,
+        config: SinkConfig | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Wire it; ``run`` works."""
+        self._source = source
+        self._store = store
+        self._letters = letters
+        self._config = config or SinkConfig()
+        self._clock = clock
+        self._is_checked = False
+        self._witnesses: dict[bool, Verdict] = {}
+        """The last sound verdict that proposes an action, and the last that proposes none: they fill other tables."""
+        self._patience = Patience(_LOG, self._config.patience, clock)
+        self._last_work = clock()
+        self.counters: Counter[str] = Counter()
+        self.dead_letters: Counter[str] = Counter()
+        self.store_errors: Counter[str] = Counter()
+
+    def run(self, stop: threading.Event) -> None:
+        """Work until it is told to stop; a batch that was begun is finished, or comes again to the next.
+
+        Raises:
+            StoreRefusedError: the database refuses this program.
+            DatabaseNewerError: a newer tocsin wrote it.
+            EngineError: the source fails for good.
+        """
+        self._persist(self._check, stop, only_away=True)
+        while not stop.is_set():
+            batch = self._gather(stop)
+            self._last_work = self._clock()
+            if batch and self._write(batch, stop):
+                self._source.commit(batch)
+                self.counters["committed"] += len(batch)
+
+    def _check(self) -> None:
+        if not self._is_checked:
+            self._store.migrate()
+            self._is_checked = True
+
+    def _gather(self, stop: threading.Event) -> list[Message]:
+        """The first messages that come, and those that come within ``linger_seconds`` after them."""
+        batch = list(self._source.poll(0.5))
+        until = self._clock() + self._config.linger_seconds
+        size_bytes = sum(len(message.value or b"") for message in batch)
+        while batch and len(batch) < self._config.batch_count and size_bytes < self._config.batch_bytes:
+            left = until - self._clock()
+            if left <= 0 or stop.is_set():
+                break
+            more = self._source.poll(left)
+            if not more:
+                break
+            size_bytes += sum(len(message.value or b"") for message in more)
+            batch += more
+        return batch
+
+    def _write(self, batch: Sequence[Message], stop: threading.Event) -> bool:
+        """Bring a batch into the database and the dead letters; False: told to stop before it was done."""
+        refused: list[DeadLetter] = []
+        entries: list[_Entry] = []
+        for message in batch:
+            entry = _read(message, self._config.check)
+            if isinstance(entry, DeadLetter):
+                refused.append(entry)
+            else:
+                entries.append(entry)
+        if not self._persist(lambda: self._insert_sound(entries, refused), stop):
+            return False
+        if refused and not self._persist(lambda: self._letters.write(refused), stop):
+            return False
+        self._count_letters(refused)
+        return True
+
+    def _count_letters(self, letters: Sequence[DeadLetter]) -> None:
+        """Count each, log the first of each reason: a flood of them must not become one of log lines."""
+        for reason, count in Counter(letter.reason for letter in letters).items():
+            self.dead_letters[reason] += count
+            first = next(letter for letter in letters if letter.reason == reason)
+            place = {
+                "topic": first.message.topic,
+                "partition": first.message.partition_index,
+                "offset": first.message.offset_count,
+            }
+            _LOG.warning("dead letters", extra={"reason": reason, "count": count, "detail": first.detail, **place})
+
+    def _insert_sound(self, entries: list[_Entry], refused: list[DeadLetter]) -> None:
+        """Insert what the database takes; what it refuses alone moves to ``refused``."""
+        self._check()
+        try:
+            self._insert([entry.verdict for entry in entries])
+        except (StoreAwayError, *REFUSED):
+            raise
+        except StoreError as error:
+            bad = self._blamed(entries, error)
+            refused += bad
+            guilty = {id(letter.message) for letter in bad}
+            entries[:] = [entry for entry in entries if id(entry.message) not in guilty]
+            self._insert([entry.verdict for entry in entries])
+        self.counters["written"] += len(entries)
+        self._witnesses.update((_proposes(entry.verdict), entry.verdict) for entry in entries)
+
+    def _blamed(self, entries: Sequence[_Entry], error: StoreError) -> list[DeadLetter]:
+        """Which entries are the reason that the database refused them all; raises ``error`` where none is.
+
+        A value that does not fit is certain. For anything else the table may be to blame: an entry is guilty
+        only if it fails before and after another one went in that fills the same tables.
+        """
+        if not isinstance(error, RowRefusedError) and any(map(self._fails, self._witnesses.values())):
+            raise error
+        failed = [(entry, said) for entry in entries if (said := self._fails(entry.verdict))]
+        certain: list[tuple[_Entry, StoreError]] = [one for one in failed if isinstance(one[1], RowRefusedError)]
+        suspects = {entry for entry, _ in failed}
+        sound = [entry.verdict for entry in entries if entry not in suspects]
+        for acts in (True, False):
+            doubtful = [e for e, said in failed if not isinstance(said, RowRefusedError) and _acts(e.verdict) == acts]
+            if not doubtful:
+                continue
+            witness = self._witness(sound, acts=acts)
+            if witness is None or self._fails(witness):
+                raise error
+            certain += [(entry, said) for entry in doubtful if (said := self._fails(entry.verdict))]
+        return [DeadLetter(entry.message, said.reason, str(said)) for entry, said in certain]
+
+    def _witness(self, sound: Sequence[Verdict], *, acts: bool) -> Verdict | None:
+        """One that went in, now or before; for those that change actions, one that does so too."""
+        return next((one for one in (*sound, *self._witnesses.values()) if _proposes(one) or not acts), None)
+
+    def _fails(self, verdict: Verdict) -> StoreError | None:
+        """Insert one; what the database says against it."""
+        try:
+            self._insert([verdict])
+        except (StoreAwayError, *REFUSED):
+            raise
+        except StoreError as error:
+            return error
+        return None
+
+    def _insert(self, verdicts: Sequence[Verdict]) -> None:
+        if not verdicts:
+            return
+        self._store.write_verdicts(verdicts)
+        changes = list(self._changes(verdicts))
+        if changes:
+            self._store.write_actions(changes)
+
+    def _changes(self, verdicts: Sequence[Verdict]) -> Iterator[ActionChange]:
+        """What becomes of actions. What stood before is read from the database, and from this batch."""
+        older = sorted({v.verdict_id for v in verdicts if v.update > 0})
+        known: dict[str, dict[object, ActionChange]] = {}
+        for change in self._store.actions_of(older) if older else ():
+            known.setdefault(change.action.verdict_id, {})[_row_of(change)] = change
+        for verdict in sorted(verdicts, key=lambda v: (v.verdict_id, v.update)):
+            rows = known.setdefault(verdict.verdict_id, {})
+            for change in changes_of(verdict, proposed_before(verdict, rows.values())):
+                latest = rows.get(_row_of(change))
+                if latest is None or latest.changed_ns <= change.changed_ns:
+                    rows[_row_of(change)] = change
+                yield change
+
+    def _persist(self, work: Callable[[], None], stop: threading.Event, *, only_away: bool = False) -> bool:
+        """Do it, again and again while the database (or the broker, for a dead letter) is away.
+
+        Args:
+            work: may be begun again.
+            stop: ends the waiting.
+            only_away: whatever else is wrong is raised: at the start a person looks.
+
+        Returns:
+            False: told to stop before it was done.
+        """
+        while True:
+            try:
+                work()
+            except REFUSED:
+                raise
+            except (StoreError, EngineError) as error:
+                if only_away and not isinstance(error, StoreAwayError):
+                    raise
+                self._is_checked = False  # it may come back as another one: empty, or newer
+                self.store_errors[error.reason] += 1
+                if not self._wait(self._patience.failed(error), stop):
+                    return False
+            else:
+                self._patience.succeeded()
+                return True
+
+    def _wait(self, seconds: float, stop: threading.Event) -> bool:
+        """Stay a living member of the group meanwhile; False: told to stop."""
+        until = self._clock() + seconds
+        while (left := until - self._clock()) > 0 and not stop.is_set():
+            self._source.keep_alive(min(left, 0.5))
+            self._last_work = self._clock()
+        return not stop.is_set()
+
+    def health(self) -> tuple[bool, str]:
+        """Whether it works, for ``/healthz``; a database that is away is not this program's illness."""
+        idle_seconds = self._clock() - self._last_work
+        if idle_seconds > _STANDS_STILL_SECONDS:
+            return False, f"stands still for {idle_seconds:.0f} s"
+        words = self._patience.last_words
+        return True, f"waits for the database: {words}" if words else "ok"
+
+    def families(self) -> list[Family]:
+        """The sink's metrics, for ``/metrics``."""
+        return [
+            _counter("tocsin_sink_messages_total", "Messages by what became of them.", "outcome", self.counters),
+            _counter("tocsin_sink_dead_letters_total", "Dead letters by reason.", "reason", self.dead_letters),
+            _counter("tocsin_sink_failures_total", "Writes that failed and are repeated.", "reason", self.store_errors),
+            Family(
+                "tocsin_sink_waiting",
+                "gauge",
+                "1: waits for the database.",
+                (Sample({}, self._patience.failure_count > 0),),
+            ),
+        ]
+
+
+def _read(message: Message, check: Check | None) -> _Entry | DeadLetter:
+    if message.value is None:
+        return DeadLetter(message, "no_value", "the message has no value: must be a CloudEvent of a verdict")
+    try:
+        entry = _Entry(message, decode_verdict(message.value))
+        if check is not None:
+            check(message.value, message.signature, entry.verdict.detected_ns)
+        return entry
+    except (SchemaError, IdentityError) as error:
+        return DeadLetter(message, error.reason, str(error))
+
+
+def _row_of(change: ActionChange) -> object:
+    """What the row of an action is known by, within its verdict."""
+    return change.action.verdict_update, change.action.kind, change.action.target
+
+
+def _proposes(verdict: Verdict) -> bool:
+    return verdict.action.value != "none"
+
+
+def _acts(verdict: Verdict) -> bool:
+    """Whether it may change actions: it proposes one, or ends what was proposed."""
+    return _proposes(verdict) or verdict.update > 0
+
+
+def _counter(name: str, text: str, label: str, counts: Counter[str]) -> Family:
+    return Family(
+        name, "counter", text, tuple(Sample({label: key}, value) for key, value in sorted(dict(counts).items()))
+    )

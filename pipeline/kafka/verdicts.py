@@ -1,0 +1,339 @@
+"""The verdicts topic for consumers: a member of a group that reads it, and the way to the dead letters.
+
+Read committed: what the engine's transactions did not commit is never seen. Offsets are committed by hand, after
+the work. A killed member's partitions go to the others after ten seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from kafka import OffsetAndMetadata, TopicPartition
+from kafka.errors import KafkaError
+
+from tocsin.pipeline.kafka.client import (
+    CONNECT_SECONDS,
+    consumer,
+    producer,
+    spoken,
+)
+from tocsin.pipeline.kafka.consumer_api import DeadLetter, Message
+from tocsin.schemas.errors import EngineError
+from tocsin.schemas.formats.prometheus_text import Family, Sample
+from tocsin.schemas.kafka.settings import KafkaSettings
+from tocsin.schemas.kafka.topics import (
+    DEAD_LETTER,
+    ORIGIN_HEADERS,
+    RECORD_BYTES,
+    VERDICTS,
+    topic_name,
+)
+from tocsin.schemas.kafka.words import hush_kafka, sentence
+from tocsin.schemas.signatures import SIGNATURE_HEADER
+
+SESSION_SECONDS: Final = 10.0
+COMMIT_SECONDS: Final = 10.0
+RECONNECT_SECONDS: Final = 2.0
+"""A broker that is back is found again within this; the client's own 30 s would be seen in every outage."""
+ENDS_SECONDS: Final = 5.0
+"""So often the partitions' ends are asked for while nothing is fetched; each may take ``ENDS_WAIT_SECONDS``."""
+ENDS_WAIT_SECONDS: Final = 2.0
+LOOK_SECONDS: Final = 30.0
+"""So often it is looked for new partitions, and whether the topic is still there."""
+DETAIL_CHARACTERS: Final = 2000
+LETTER_BYTES: Final = RECORD_BYTES - 64 * 1024
+"""A letter with more than this in its value keeps the first ``CUT_BYTES``: a broker counts compressed bytes when it
+takes a message, a client plain ones when it sends it."""
+CUT_BYTES: Final = 64 * 1024
+KEY_BYTES: Final = 32 * 1024
+MOST_RECORDS: Final = 1000
+_NS_PER_MS: Final = 1_000_000
+
+_LOG = logging.getLogger("tocsin.bus")
+
+
+@contextlib.contextmanager
+def verdict_source(settings: KafkaSettings, prefix: str, group: str) -> Iterator[KafkaVerdicts]:
+    """Join a group that reads the verdicts; leave it at the end.
+
+    Args:
+        settings: the cluster.
+        prefix: of the topics' names.
+        group: whose members share the work, and whose offsets count.
+
+    Raises:
+        EngineError: no broker can be reached, it refuses, or a topic is missing.
+    """
+    options = {
+        "group_id": group,
+        "isolation_level": "read_committed",
+        "session_timeout_ms": round(SESSION_SECONDS * 1000),
+        "metadata_max_age_ms": round(LOOK_SECONDS * 1000),
+        "max_poll_records": MOST_RECORDS,
+        "reconnect_backoff_max_ms": round(RECONNECT_SECONDS * 1000),
+    }
+    with consumer(settings, **options) as client:
+        for topic in (topic_name(VERDICTS, prefix), topic_name(DEAD_LETTER, prefix)):
+            if not client.partitions_for_topic(topic):
+                raise EngineError(f"the topic {topic} is missing: run 'tocsin topics apply'")
+        yield KafkaVerdicts(client, topic_name(VERDICTS, prefix))
+
+
+def _signature(headers: Iterable[tuple[str, bytes | None]]) -> bytes | None:
+    return next((value for name, value in headers if name == SIGNATURE_HEADER), None)
+
+
+class KafkaVerdicts:
+    """A ``Source``. Used by one thread; ``lag_count`` and ``partition_count`` may be read by others.
+
+    Attributes:
+        lag_count: messages of our partitions that are not committed, as far as is known.
+        partition_count: partitions that are ours now.
+        expired_count: messages that the broker deleted before we had them.
+    """
+
+    def __init__(self, client: Any, topic: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """Subscribe.
+
+        Args:
+            client: a consumer of a group.
+            topic: its full name.
+            clock: seconds that only grow.
+        """
+        self._client = client
+        self._topic = topic
+        self._clock = clock
+        self._words = hush_kafka()
+        self._said = ""
+        self._assigned: set[Any] = set()
+        self._looked = clock()
+        self._asked = float("-inf")
+        self._missing_count = 0
+        self._brought: dict[Any, int] = {}
+        self._done: dict[Any, int] = {}
+        self._open: dict[Any, int] = {}
+        """Partition -> the first message that was brought and is not committed."""
+        self.lag_count = 0
+        self.partition_count = 0
+        self.expired_count = 0
+        client.subscribe([topic])
+
+    def poll(self, seconds: float) -> Sequence[Message]:
+        """See ``Source.poll``.
+
+        Raises:
+            EngineError: the broker refuses, or the topic is gone.
+        """
+        paused = self._client.paused() & self._client.assignment()
+        if paused:
+            self._client.resume(*paused)
+        found = self._polled(seconds)
+        messages = [
+            Message(r.topic, r.partition, r.offset, r.key, r.value, r.timestamp * _NS_PER_MS, _signature(r.headers))
+            for records in found.values()
+            for r in records
+        ]
+        self._brought |= {partition: records[-1].offset + 1 for partition, records in found.items()}
+        self._open = {partition: records[0].offset for partition, records in found.items()} | self._open
+        self._look()
+        return messages
+
+    def commit(self, messages: Sequence[Message]) -> None:
+        """See ``Source.commit``."""
+        ends: dict[Any, int] = {}
+        for message in messages:
+            partition = TopicPartition(message.topic, message.partition_index)
+            ends[partition] = max(ends.get(partition, 0), message.offset_count + 1)
+        self._commit(ends)
+
+    def _commit(self, ends: Mapping[Any, int]) -> None:
+        self._done |= ends
+        self._open |= ends
+        self._open = {one: first for one, first in self._open.items() if first < self._brought.get(one, 0)}
+        offsets = {partition: OffsetAndMetadata(end, "", -1) for partition, end in ends.items()}
+        try:
+            self._client.commit(offsets, timeout_ms=round(COMMIT_SECONDS * 1000))
+        except KafkaError as error:
+            _LOG.warning("offsets not committed, messages may come again", extra={"error": self._sentence(error)})
+
+    def keep_alive(self, seconds: float) -> None:
+        """See ``Source.keep_alive``.
+
+        Raises:
+            EngineError: the broker refuses.
+        """
+        self._client.pause(*self._client.assignment())
+        for partition, records in self._polled(seconds).items():  # it became ours just now
+            self._client.pause(partition)
+            self._client.seek(partition, records[0].offset)
+        if self._clock() - self._asked >= ENDS_SECONDS:
+            self._asked = self._clock()
+            self._ask_lag()
+
+    def families(self) -> list[Family]:
+        """The source's metrics, for ``/metrics``."""
+        gauges = (
+            ("tocsin_sink_lag_messages", "Messages that wait in our partitions.", self.lag_count),
+            ("tocsin_sink_partitions", "Partitions that are ours now.", self.partition_count),
+            ("tocsin_sink_expired_messages", "Messages that retention deleted unread.", self.expired_count),
+        )
+        return [Family(name, "gauge", text, (Sample({}, value),)) for name, text, value in gauges]
+
+    def _polled(self, seconds: float) -> dict[Any, list[Any]]:
+        try:
+            found: dict[Any, list[Any]] = self._client.poll(timeout_ms=round(seconds * 1000))
+        except KafkaError as error:
+            if not error.retriable:
+                raise EngineError(f"cannot read {self._topic}: {self._sentence(error)}") from error
+            _LOG.warning("cannot read, will try again", extra={"error": self._sentence(error)})
+            return {}
+        if found:
+            self._words.clear()
+            self._said = ""
+        elif self._words.text and self._words.text != self._said:
+            self._said = self._words.text
+            _LOG.warning("the Kafka client says", extra={"words": self._said})
+        return found
+
+    def _look(self) -> None:
+        """What is ours, how much waits; now and then, whether the topic is still there."""
+        assigned = set(self._client.assignment())
+        if assigned != self._assigned:
+            _LOG.info("partitions", extra={"topic": self._topic, "ours": sorted(p.partition for p in assigned)})
+            self._count_expired(assigned - self._assigned)
+            self._assigned = assigned
+            self._open = {one: first for one, first in self._open.items() if one in assigned}
+        self.partition_count = len(assigned)
+        self.lag_count = sum(map(self._lag, assigned))
+        if self._clock() - self._looked >= LOOK_SECONDS:
+            self._looked = self._clock()
+            self._commit_markers()
+            self._missing_count = 0 if self._is_there() else self._missing_count + 1
+            if self._missing_count > 1:  # once may be a broker that just starts
+                raise EngineError(f"the topic {self._topic} is gone: run 'tocsin topics apply', then start this again")
+
+    def _lag(self, partition: Any) -> int:
+        try:
+            end, position = self._client.highwater(partition), self._client.position(partition, timeout_ms=0)
+        except KafkaError:
+            return 0
+        if end is None or position is None:
+            return 0
+        return int(max(0, end - self._open.get(partition, position)))
+
+    def _ask_lag(self) -> None:
+        """How much waits while nothing is fetched, as the broker says."""
+        try:
+            ends = self._client.end_offsets(list(self._client.assignment()), round(ENDS_WAIT_SECONDS * 1000))
+        except KafkaError:
+            return  # away: as it was known
+        at = self._positions(ends)
+        self.lag_count = sum(max(0, ends[one] - self._open.get(one, position)) for one, position in at.items())
+
+    def _commit_markers(self) -> None:
+        """Step over what a transaction leaves behind its messages, where all of those are done.
+
+        Else retention would seem to delete what nobody had read.
+        """
+        idle = [one for one, done in self._done.items() if one in self._assigned and done == self._brought.get(one)]
+        over = {one: position for one, position in self._positions(idle).items() if position > self._done[one]}
+        if over:
+            self._commit(over)
+            self._brought |= over
+
+    def _positions(self, partitions: Iterable[Any]) -> dict[Any, int]:
+        """Where reading goes on, as far as that is known."""
+        found = {}
+        with contextlib.suppress(KafkaError):
+            for partition in partitions:
+                position = self._client.position(partition, timeout_ms=0)
+                if position is not None:
+                    found[partition] = position
+        return found
+
+    def _is_there(self) -> bool:
+        try:
+            return bool(self._client.partitions_for_topic(self._topic))
+        except KafkaError:
+            return True  # the broker is away: it did not say no
+
+    def _count_expired(self, partitions: set[Any]) -> None:
+        """Say it when retention deleted what nobody had read yet: no error, but never silent."""
+        try:
+            first = self._client.beginning_offsets(list(partitions)) if partitions else {}
+            for partition, begin in first.items():
+                done = self._client.committed(partition, timeout_ms=round(COMMIT_SECONDS * 1000))
+                if done is not None and done < begin:
+                    self.expired_count += begin - done
+                    lost = {"topic": partition.topic, "partition": partition.partition, "count": begin - done}
+                    _LOG.error("verdicts were deleted by the topic's retention before they were read", extra=lost)
+        except KafkaError as error:
+            _LOG.warning("cannot compare offsets with the topic's begin", extra={"error": self._sentence(error)})
+
+    def _sentence(self, error: KafkaError) -> str:
+        return sentence(error, self._words.text)
+
+
+class KafkaLetters:
+    """A ``DeadLetterBox``: the topic ``dead-letter``. Connects when there is a first letter.
+
+    Args:
+        settings: the cluster.
+        prefix: of the topics' names.
+    """
+
+    def __init__(self, settings: KafkaSettings, prefix: str) -> None:
+        """Connect to nothing yet."""
+        self._settings = settings
+        self._topic = topic_name(DEAD_LETTER, prefix)
+        self._open = contextlib.ExitStack()
+        self._client: Any = None
+
+    def write(self, letters: Sequence[DeadLetter]) -> None:
+        """See ``DeadLetterBox.write``."""
+        try:
+            with spoken(f"write to {self._topic}"):
+                if self._client is None:
+                    self._client = self._open.enter_context(producer(self._settings))
+                sent = [
+                    self._client.send(self._topic, value_of(letter), key_of(letter), headers_of(letter))
+                    for letter in letters
+                ]
+                for future in sent:
+                    future.get(CONNECT_SECONDS)
+        except EngineError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let the connection go."""
+        self._client = None
+        with contextlib.suppress(EngineError):
+            self._open.close()
+
+
+def value_of(letter: DeadLetter) -> bytes | None:
+    """The message's bytes; b"" where it has neither key nor value, which the client would refuse."""
+    message = letter.message
+    if message.value is not None and len(message.value) > LETTER_BYTES:
+        return message.value[:CUT_BYTES]
+    return b"" if message.key is None and message.value is None else message.value
+
+
+def key_of(letter: DeadLetter) -> bytes | None:
+    """The message's key, or how it begins."""
+    return letter.message.key and letter.message.key[:KEY_BYTES]
+
+
+def headers_of(letter: DeadLetter) -> list[tuple[str, bytes]]:
+    """Why, and where the message stood."""
+    message = letter.message
+    detail = letter.detail[:DETAIL_CHARACTERS]
+    if message.value is not None and len(message.value) > LETTER_BYTES:
+        detail = f"{len(message.value)} bytes, the first {CUT_BYTES} are here: {detail}"
+    values = letter.reason, message.topic, str(message.partition_index), str(message.offset_count), detail
+    return [(name, value.encode("utf-8", "replace")) for name, value in zip(ORIGIN_HEADERS, values, strict=True)]

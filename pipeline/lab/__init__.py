@@ -1,0 +1,1 @@
+"""Offline work: simulation, backtests, the model registry, training, fakes for tests. Nothing live imports it."""

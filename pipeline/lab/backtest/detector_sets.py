@@ -1,0 +1,82 @@
+"""The detector sets that a backtest knows, by name, and the models that each of them takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from tocsin.models.bilstm_file import decode_bilstm
+from tocsin.models.entropy_file import decode_entropy
+from tocsin.models.minder import MinderConfig
+from tocsin.models.minder_file import decode_minder
+from tocsin.pipeline.detect.traces.detector import BILSTM, ENTROPY
+from tocsin.pipeline.lab.backtest.bilstm_runner import BilstmRunner
+from tocsin.pipeline.lab.backtest.engine_runner import EngineRunner, announced_from
+from tocsin.pipeline.lab.backtest.entropy_runner import EntropyRunner
+from tocsin.pipeline.lab.backtest.minder_runner import MinderRunner, published
+from tocsin.pipeline.lab.backtest.plain_runner import PlainRunner
+from tocsin.pipeline.lab.backtest.runner import Runner
+from tocsin.pipeline.lab.backtest.single_detector import LoneRunner
+from tocsin.schemas.errors import ConfigError
+
+OURS: Final = "ours"
+MINDER: Final = "minder"
+PLAIN: Final = "plain"
+ENGINE_DETECTORS: Final = ("peers", "steps")
+"""Whose models ``ours`` takes; each is a set of its own, too."""
+
+MINDER_SETS: Final[Mapping[str, MinderConfig]] = {
+    MINDER: published("vae"),
+    "minder-raw": published("raw"),
+    "minder-concatenated": published("concatenated"),
+    "minder-integrated": published("integrated"),
+    "minder-no-continuity": replace(published("vae"), continuity_seconds=0.0),
+    "mahalanobis": published("mahalanobis"),
+}
+"""Sets that need Minder's model: to the letter, its ablations, the other baseline."""
+SETS: Final = (OURS, *ENGINE_DETECTORS, *MINDER_SETS, PLAIN, ENTROPY, BILSTM)
+MODELS: Final = (*ENGINE_DETECTORS, MINDER, ENTROPY, BILSTM)
+"""Detectors that a model may be given for."""
+
+
+def checked_sets(names: Iterable[str]) -> tuple[str, ...]:
+    """The names, each once.
+
+    Raises:
+        ConfigError: there is no such set, or none is named.
+    """
+    wanted = tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
+    for name in wanted:
+        if name not in SETS:
+            raise ConfigError("--detectors", name, f"of {', '.join(SETS)}")
+    if not wanted:
+        raise ConfigError("--detectors", "", f"one or more of {', '.join(SETS)}")
+    return wanted
+
+
+def runner_of(name: str, models: Mapping[str, bytes]) -> Runner:
+    """Make a set ready.
+
+    Args:
+        name: of ``SETS``.
+        models: detector -> payload of its model.
+
+    Raises:
+        ConfigError: there is no such set, or it needs a model that is not given.
+        ModelRefusedError: a model cannot be used; says why.
+    """
+    if name in (OURS, *ENGINE_DETECTORS):
+        own = {detector: models[detector] for detector in ENGINE_DETECTORS if detector in models}
+        announced_from(own, 0)
+        return EngineRunner(own) if name == OURS else LoneRunner(name, own)
+    if name in MINDER_SETS:
+        if MINDER not in models:
+            raise ConfigError("--model", None, f"{MINDER}=FILE or {MINDER}=VERSION: {name} needs a model, none ships")
+        return MinderRunner(decode_minder(models[MINDER]), MINDER_SETS[name])
+    if name == ENTROPY:
+        return EntropyRunner(decode_entropy(models[ENTROPY])) if ENTROPY in models else EntropyRunner()
+    if name == BILSTM:
+        return BilstmRunner(decode_bilstm(models[BILSTM])) if BILSTM in models else BilstmRunner()
+    checked_sets([name])
+    return PlainRunner()

@@ -1,0 +1,240 @@
+"""All cases together: figures by detector set, as an object, and as an index of the case pages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tocsin.pipeline.lab.backtest.markup import (
+    marked,
+    page,
+    since,
+    table,
+    text,
+)
+from tocsin.pipeline.lab.backtest.trial import Told, Trial, fault_name
+from tocsin.pipeline.recording.score import Score, add_up, by_kind
+from tocsin.schemas.records import NS_PER_SECOND
+
+_SHOWN_NAMES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One recording of a backtest.
+
+    Attributes:
+        folder: where it lies.
+        trial: what became of it, None: it could not be read.
+        error: why not, "" = it could.
+        page: file name of its page, "" = none was written.
+    """
+
+    folder: str
+    trial: Trial | None
+    error: str = ""
+    page: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SetFigures:
+    """One detector set over all cases.
+
+    Attributes:
+        name: the set.
+        total: all faults.
+        kinds: by kind.
+        causes: by cause.
+        abstained: reason -> recordings that the set could not judge; their faults count as missed.
+        healthy_false_count: false accusations where nobody was at fault.
+    """
+
+    name: str
+    total: Score
+    kinds: dict[str, Score]
+    causes: dict[str, Score]
+    abstained: Counter[str] = field(default_factory=Counter)
+    healthy_false_count: int = 0
+
+    def to_object(self) -> dict[str, Any]:
+        """For JSON: as ``tocsin score --json`` names things, and what was not judged."""
+        return {
+            "all": self.total.to_object(),
+            "kinds": {name: score.to_object() for name, score in self.kinds.items()},
+            "causes": {name: score.to_object() for name, score in self.causes.items()},
+            "not_judged": dict(sorted(self.abstained.items())),
+        }
+
+
+def figures_of(trials: Sequence[Trial]) -> list[SetFigures]:
+    """A line a set, in the order of the sets."""
+    names = [told.name for told in trials[0].told] if trials else []
+    found = []
+    for index, name in enumerate(names):
+        all_told = [trial.told[index] for trial in trials]
+        scores = [told.score for told in all_told if told.score is not None]
+        total, causes = add_up(scores)
+        abstained = Counter(told.reason.value for told in all_told if told.reason is not None)
+        healthy = sum(told.false_count for trial, told in zip(trials, all_told, strict=True) if not trial.faults)
+        found.append(SetFigures(name, total, by_kind(scores), causes, abstained, healthy))
+    return found
+
+
+def to_object(cases: Sequence[Case]) -> dict[str, Any]:
+    """Everything, for JSON."""
+    trials = [case.trial for case in cases if case.trial is not None]
+    return {
+        "sets": {figures.name: figures.to_object() for figures in figures_of(trials)},
+        "cases": [_case_object(case, case.trial) for case in cases if case.trial is not None],
+        "unreadable": [{"folder": case.folder, "error": case.error} for case in cases if case.trial is None],
+    }
+
+
+def _case_object(case: Case, trial: Trial) -> dict[str, Any]:
+    return {
+        "folder": case.folder,
+        "page": case.page or None,
+        "machines": trial.host_count,
+        "faults": None if trial.faults is None else [fault_name(fault) for fault in trial.faults],
+        "sets": {told.name: _told_object(told) for told in trial.told},
+    }
+
+
+def _told_object(told: Told) -> dict[str, Any]:
+    accusations = [
+        {
+            "suspects": list(one.suspects),
+            "detected_ns": one.detected_ns,
+            "cause": one.cause,
+            "worth": one.worth,
+            "delay_seconds": one.delay_seconds,
+        }
+        for one in told.accusations
+    ]
+    missed = None if told.score is None else told.missed_count
+    return {"accusations": accusations, "missed": missed, "not_judged": told.reason and told.reason.value}
+
+
+HEAD = ("set", "faults", "hits", "precision", "recall", "F1", "false", "per machine-day", "median s", "90 % s")
+"""Columns of the table by detector set."""
+
+
+def cells(name: str, score: Score) -> tuple[str, ...]:
+    """A row under ``HEAD``."""
+    shares = (score.precision, score.recall, score.f1)
+    rate, middle, late = score.false_per_machine_day, score.median_seconds, score.p90_seconds
+    return (
+        name,
+        str(score.hit_count + score.missed_count),
+        str(score.hit_count),
+        *(_told(share, 3) for share in shares),
+        str(score.false_count),
+        _told(rate, 3),
+        _told(middle, 1),
+        _told(late, 1),
+    )
+
+
+def _told(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def not_judged(figures: SetFigures) -> str:
+    """What the set could not judge, and why; "" = it judged all."""
+    return ", ".join(f"{count} {reason}" for reason, count in sorted(figures.abstained.items()))
+
+
+def table_lines(figures: Sequence[SetFigures]) -> list[str]:
+    """The table by set for a terminal; what was not judged below it."""
+    lines = lined_up([HEAD, *(cells(one.name, one.total) for one in figures)])
+    return [*lines, *(f"{one.name} could not judge: {told}" for one in figures if (told := not_judged(one)))]
+
+
+def lined_up(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows under each other: names to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
+        for row in rows
+    ]
+
+
+def headline(cases: Sequence[Case]) -> str:
+    """How many recordings, and what they hold."""
+    trials = [case.trial for case in cases if case.trial is not None]
+    counts = (
+        (len(cases), "recording" if len(cases) == 1 else "recordings"),
+        (sum(bool(trial.faults) for trial in trials), "with a fault"),
+        (sum(trial.faults == () for trial in trials), "healthy"),
+        (sum(trial.faults is None for trial in trials), "without truth.json, not scored"),
+        (len(cases) - len(trials), "unreadable"),
+    )
+    return ", ".join(f"{count} {what}" for count, what in counts if count)
+
+
+def by_worst(cases: Iterable[Case]) -> list[Case]:
+    """Where the first set missed or accused wrongly, then where another did, then the others."""
+
+    def key(case: Case) -> tuple[int, str]:
+        if case.trial is None:
+            return 3, case.folder
+        wrong = [told.missed_count + told.false_count > 0 for told in case.trial.told]
+        return 0 if wrong and wrong[0] else 1 if any(wrong) else 2, case.folder
+
+    return sorted(cases, key=key)
+
+
+def index_page(cases: Sequence[Case]) -> str:
+    """HTML that lists all cases, what went wrong first."""
+    trials = [case.trial for case in cases if case.trial is not None]
+    figures = figures_of(trials)
+    body = [
+        "<h1>Backtest</h1>",
+        f"<p>{text(headline(cases))}</p>",
+        table(
+            (*HEAD, "not judged"),
+            [(*map(text, cells(one.name, one.total)), text(not_judged(one))) for one in figures],
+            numbers=range(1, len(HEAD)),
+        ),
+        "<h2>Cases, misses and false accusations first</h2>",
+        table(
+            ("case", "machines", "length", "truth", *(one.name for one in figures)),
+            [_row(case, len(figures)) for case in by_worst(cases)],
+            numbers=(1, 2),
+        ),
+    ]
+    return page("backtest", body)
+
+
+def _row(case: Case, set_count: int) -> tuple[str, ...]:
+    trial = case.trial
+    if trial is None:
+        return (text(case.folder), "", "", marked("false", f"unreadable: {case.error}"), *[""] * set_count)
+    name = f'<a href="{text(case.page)}">{text(case.folder)}</a>' if case.page else text(case.folder)
+    length = since((trial.end_ns - trial.start_ns) / NS_PER_SECOND)
+    return (name, str(trial.host_count), length, text(_truth(trial)), *(_answer(told) for told in trial.told))
+
+
+def _truth(trial: Trial) -> str:
+    if trial.faults is None:
+        return "unknown"
+    return ", ".join(map(fault_name, trial.faults)) or "healthy"
+
+
+def _answer(told: Told) -> str:
+    """A set's answer in a few words."""
+    if told.reason is not None:
+        missed = marked("missed", f"missed, not judged: {told.reason.value}")
+        return missed if told.missed_count else marked("quiet", f"not judged: {told.reason.value}")
+    parts = [marked("hit", f"{_told(one.delay_seconds, 1)} s") for one in told.accusations if one.worth == "hit"]
+    parts += [marked("missed", f"missed {told.missed_count}")] if told.missed_count else []
+    for worth in ("false", "unscored"):
+        names = [name for one in told.accusations if one.worth == worth for name in one.suspects]
+        if names:
+            shown = ", ".join(names[:_SHOWN_NAMES]) + (" …" if len(names) > _SHOWN_NAMES else "")
+            parts.append(
+                marked("false" if worth == "false" else "quiet", f"{worth}: {shown}" if worth == "false" else shown)
+            )
+    return ", ".join(parts) or marked("quiet", "nobody")

@@ -1,0 +1,53 @@
+"""Who reads the models of which detector: what a registry takes in or promotes, this program has read once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from tocsin.models import bilstm_file, entropy_file, minder_file
+from tocsin.models.documents import FORMATS
+from tocsin.pipeline.lab.registry.card import ModelCard
+from tocsin.schemas.errors import ModelRefusedError
+from tocsin.schemas.reasons import ModelRefusal
+
+
+class Reader(NamedTuple):
+    """How one detector's models are read.
+
+    Attributes:
+        format: the newest that is read: name, "/", number.
+        read: raises ``ModelRefusedError`` where a payload is no such model.
+    """
+
+    format: str
+    read: Callable[[bytes], object]
+
+
+READERS: Final[Mapping[str, Reader]] = {
+    **{name: Reader(f"{name}/{own.number}", own.read) for name, own in FORMATS.items()},
+    "minder": Reader(minder_file.FORMAT_NAME, minder_file.decode_minder),
+    "entropy": Reader(entropy_file.FORMAT_NAME, entropy_file.decode_entropy),
+    "bilstm": Reader(bilstm_file.FORMAT_NAME, bilstm_file.decode_bilstm),
+}
+"""Detector -> its reader. Of other detectors a registry keeps bytes."""
+
+
+def check_readable(card: ModelCard, payload: bytes) -> None:
+    """Return if a model is one of its detector; also if nobody here knows the detector, or it has no payload.
+
+    Raises:
+        ModelRefusedError: it is of another format, or of one after this program's, or cannot be read.
+    """
+    own = READERS.get(card.detector)
+    if own is None or (card.is_own and not payload):
+        return
+    kind, _, number = own.format.partition("/")
+    found_kind, _, found_number = card.format.partition("/")
+    if found_kind != kind:
+        text = f"format = {card.format!r}: must be {own.format}, as {card.detector} reads it"
+        raise ModelRefusedError(ModelRefusal.UNKNOWN_FORMAT.value, text)
+    if int(found_number) > int(number):
+        text = f"format = {card.format!r}: must be {own.format} at most: this program is older than the model"
+        raise ModelRefusedError(ModelRefusal.NEWER_FORMAT.value, text)
+    own.read(payload)

@@ -1,0 +1,66 @@
+"""Two models on the same recordings: the figures that a promotion stands on.
+
+What running engines use is replayed by the engine itself, beside the current models of the other detectors:
+so the figures are those of what will run. What judges recordings only is run over them, as a backtest does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tocsin.pipeline.lab.backtest.detector_sets import (
+    ENGINE_DETECTORS,
+    MODELS,
+    OURS,
+    runner_of,
+)
+from tocsin.pipeline.lab.backtest.model_comparison import run_heats
+from tocsin.pipeline.lab.parallel import Mapper, Told
+from tocsin.pipeline.lab.registry.card import ModelCard
+from tocsin.pipeline.lab.registry.comparison import Comparison, compare
+from tocsin.pipeline.lab.registry.registry import Registry
+from tocsin.schemas.errors import ConfigError
+
+
+def validate(
+    registry: Registry,
+    cards: tuple[ModelCard | None, ModelCard],
+    folders: Sequence[Path],
+    mapper: Mapper,
+    told: Told | None = None,
+) -> Comparison:
+    """Judge recordings with the current model and with a new one, and compare.
+
+    Args:
+        registry: has both.
+        cards: of the current model, and of the one that may take its place; None: there is no current one, or it
+            cannot be read.
+        folders: recordings, each with its truth.
+        mapper: shares the recordings out.
+        told: progress.
+
+    Raises:
+        ConfigError: nobody here can run such a model.
+        RecordingError: a recording cannot be read, or has no truth.
+        RegistryError: a model is damaged.
+        ModelRefusedError: a model cannot be used.
+    """
+    used, new = cards
+    detector = new.detector
+    if detector not in MODELS:
+        raise ConfigError("DETECTOR", detector, f"one of {' '.join(sorted(MODELS))}: nothing here runs its models")
+    detectors = OURS if detector in ENGINE_DETECTORS else detector
+    others = [name for name in ENGINE_DETECTORS if detectors == OURS and name != detector]
+    beside = _payloads(registry, [registry.in_use(name) for name in others])
+    models = tuple({**beside, **_payloads(registry, [card])} for card in cards if card is not None)
+    for one in models:
+        runner_of(detectors, one)  # said at once, and not once a recording
+    scores = run_heats(folders, detectors, models, mapper, told)
+    return compare(None if used is None else [one[0] for one in scores], [one[-1] for one in scores])
+
+
+def _payloads(registry: Registry, cards: Sequence[ModelCard | None]) -> dict[str, bytes]:
+    """Of those that are not a detector's own settings."""
+    wanted = [card for card in cards if card is not None and not card.is_own]
+    return {card.detector: registry.payload(card.detector, card.version) for card in wanted}

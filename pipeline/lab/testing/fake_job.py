@@ -1,0 +1,404 @@
+"""A synchronous training job without machines: what its agents would send, in order of sending.
+
+One rank a host. Each step every rank computes, then all meet in their ``tp`` pair,
+their ``dp`` group and the world. Who is late keeps the others waiting: that is all
+the physics a synchronous job has. Faults are set by name; the agents' rules (batches
+per metric slice, at once when odd, states after a second of waiting) are those of
+``docs/interfaces.md``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from tocsin.pipeline.lab.testing.job_shape import JobShape
+from tocsin.schemas import events
+from tocsin.schemas.hardware import HARDWARE_EVENTS
+from tocsin.schemas.records import (
+    NS_PER_SECOND,
+    CollectiveBatch,
+    CollectiveRecord,
+    CommGroup,
+    Event,
+    EventSource,
+    GroupKind,
+    Groups,
+    HostStatus,
+    JobKey,
+    JobRecord,
+    RankPlace,
+    Severity,
+    StepBatch,
+    StepRecord,
+    Topology,
+)
+
+_METRIC_SLICE_NS = 5 * NS_PER_SECOND
+_ANNOUNCE_NS = 30 * NS_PER_SECOND
+_MS = NS_PER_SECOND // 1000
+PHASE_SHARES = {"data": 0.05, "forward": 0.35, "backward": 0.5, "optimizer": 0.1}
+
+
+@dataclass(slots=True)
+class _Rank:
+    """One rank and its agent."""
+
+    rank: int
+    host: str
+    slow: dict[str, float] = field(default_factory=dict)
+    slow_link_seconds: float = 0.0
+    tells_loss: bool = True
+    frozen: bool = False
+    exited: bool = False
+    agent_alive: bool = True
+    steps: list[StepRecord] = field(default_factory=list)
+    collectives: list[CollectiveRecord] = field(default_factory=list)
+    odd_until_ns: int = 0
+    waits_since_ns: int = 0
+    waits_in: tuple[str, str, int] | None = None
+    told_wait_ns: int = 0
+
+
+class FakeJob:
+    """Produces records second by second; the caller sets faults between two seconds."""
+
+    def __init__(self, shape: JobShape, job: JobKey | None = None) -> None:
+        """A healthy job whose ranks have just said hello."""
+        self.shape = shape
+        self.job = job or JobKey("test", "job", 0)
+        self.now_ns = shape.start_ns
+        self.step = 0
+        self.ranks = [_Rank(rank, f"n{rank // shape.host_ranks_count:02d}") for rank in range(shape.rank_count)]
+        self.groups = self._make_groups()
+        self.load: Callable[[int, int, str], float] = lambda _rank, _step, _phase: 1.0
+        """(rank, step, phase) -> times the healthy time: data that differs, a longer stage."""
+        self.extra_seconds: Callable[[int, int], float] = lambda _rank, _step: 0.0
+        """(rank, step) -> extra time of its own in the forward pass: a pause of the program."""
+        self.standing = False
+        self.skipped: dict[int, str] = {}
+        self._seq: dict[str, int] = dict.fromkeys((g.comm_id for g in self.groups), 0)
+        self._random = random.Random(shape.seed)
+        self._step_end_ns = shape.start_ns
+        self._paused_until_ns = 0
+        self._queue: list[JobRecord] = []
+        self._announced_ns = 0
+
+    def _make_groups(self) -> list[CommGroup]:
+        count = self.shape.rank_count
+        everyone = tuple(range(count))
+        groups = [CommGroup("0/world", GroupKind.WORLD, everyone)]
+        groups += [CommGroup(f"dp{i}/x", GroupKind.DP, everyone[i::2]) for i in range(2)]
+        groups += [CommGroup(f"tp{i}/x", GroupKind.TP, everyone[2 * i : 2 * i + 2]) for i in range(count // 2)]
+        return groups
+
+    # -- faults --------------------------------------------------------------------
+
+    def event(self, rank: int, name: str, severity: Severity = Severity.INFO, **payload: object) -> None:
+        """The agent of a rank says something at once."""
+        source = EventSource.JOB if name == events.PHASE else EventSource.PROCESS
+        source = EventSource.KERNEL if name in HARDWARE_EVENTS else source
+        host = self.ranks[rank].host
+        if self.ranks[rank].agent_alive:
+            self._queue.append(Event(self.job, host, self.now_ns, rank, source, name, severity, payload))
+
+    def slow(self, rank: int, phase: str, factor: float) -> None:
+        """One phase of a rank takes ``factor`` times as long (1: healthy again)."""
+        self.ranks[rank].slow[phase] = factor
+
+    def slow_all(self, phase: str, factor: float) -> None:
+        """One phase of all ranks takes longer."""
+        for rank in self.ranks:
+            rank.slow[phase] = factor
+
+    def slow_link(self, rank: int, seconds: float) -> None:
+        """Every collective of a rank takes longer once everybody is there."""
+        self.ranks[rank].slow_link_seconds = seconds
+
+    def kill(self, rank: int, signal: int = 9, code: int = 0, stderr: str = "") -> None:
+        """A process dies; the others lose their connections a moment later."""
+        self._exit(rank, code, signal, stderr)
+        self.now_ns += 60 * _MS
+        for other in self.ranks:
+            if not other.exited:
+                self._exit(other.rank, 1, 0, "RuntimeError: [pair.cc:537] Read error: Connection reset by peer")
+        self.now_ns -= 60 * _MS
+
+    def _exit(self, rank: int, code: int, signal: int, stderr: str) -> None:
+        self.event(rank, events.EXIT, Severity.ERROR, code=code, signal=signal, stderr_tail=stderr)
+        self.ranks[rank].exited = True
+        self.standing = True
+
+    def freeze(self, rank: int, *, seen: bool = True) -> None:
+        """A process is stopped: its peers wait; its agent sees the state T when ``seen``."""
+        self.ranks[rank].frozen = True
+        self.standing = True
+        if seen:
+            self.event(rank, events.STOPPED, Severity.WARNING, pid=100 + rank, edge="begin", seconds=0.5)
+
+    def thaw(self, rank: int) -> None:
+        """It runs again."""
+        self.ranks[rank].frozen = False
+        self.standing = False
+        self.event(rank, events.STOPPED, pid=100 + rank, edge="end", seconds=1.0)
+        for other in self.ranks:
+            other.waits_in = None
+        self._step_end_ns = self.now_ns
+
+    def skip_collective(self, rank: int) -> None:
+        """A rank leaves out its ``tp`` all-reduce and stands in ``dp`` while its pair waits."""
+        self.skipped[rank] = "tp"
+        self.standing = True
+
+    def nan(self, rank: int) -> None:
+        """A rank's loss is no number; one step later everybody's."""
+        self.event(rank, events.NAN, Severity.ERROR, step=self.step, what="loss", value="nan")
+        for other in self.ranks:
+            if other.rank != rank:
+                self.now_ns += 200 * _MS
+                self.event(other.rank, events.NAN, Severity.ERROR, step=self.step + 1, what="loss", value="nan")
+                self.now_ns -= 200 * _MS
+
+    def kill_agent(self, rank: int) -> None:
+        """The agent dies, training goes on."""
+        self.ranks[rank].agent_alive = False
+
+    def lose_host(self, rank: int) -> None:
+        """Machine and agent are gone; its peers wait."""
+        self.ranks[rank].agent_alive = False
+        self.ranks[rank].frozen = True
+        self.standing = True
+
+    def pause(self, seconds: float, phase: str = "checkpoint") -> None:
+        """All ranks are in an announced phase ("" = they tell nobody)."""
+        self._paused_until_ns = self.now_ns + int(seconds * NS_PER_SECOND)
+        if phase:
+            for rank in self.ranks:
+                self.event(rank.rank, events.PHASE, phase=phase, edge="begin")
+
+    def end(self) -> None:
+        """The job ends in order."""
+        self.standing = True
+        for rank in self.ranks:
+            self.event(rank.rank, events.BYE)
+            self.event(rank.rank, events.EXIT, code=0, signal=0, stderr_tail="")
+            rank.exited = True
+
+    # -- time ----------------------------------------------------------------------
+
+    def second(self) -> Iterator[JobRecord]:
+        """Run one second; yield what the agents send by its end."""
+        end_ns = self.now_ns + NS_PER_SECOND
+        if self.now_ns - self._announced_ns >= _ANNOUNCE_NS:
+            self._announce()
+        self._run_steps(end_ns)
+        self.now_ns = end_ns
+        if self.standing and self._paused_until_ns <= end_ns:
+            self._wait()
+        self._end_pause(end_ns)
+        for rank in self.ranks:
+            self._ship(rank, end_ns)
+        sent, self._queue = self._queue, []
+        yield from sent
+
+    def _end_pause(self, end_ns: int) -> None:
+        if self._paused_until_ns and self._paused_until_ns <= end_ns:
+            self._paused_until_ns = 0
+            for rank in self.ranks:
+                self.event(rank.rank, events.PHASE, phase="checkpoint", edge="end")
+
+    def _announce(self) -> None:
+        self._announced_ns = self.now_ns
+        for rank in self.ranks:
+            if not rank.agent_alive:
+                continue
+            stage = rank.rank * self.shape.stage_count // self.shape.rank_count
+            leaf, minipod = self._switches(rank.rank)
+            size, pid = self.shape.rank_count, 100 + rank.rank
+            gpu, count = (rank.rank % self.shape.host_ranks_count, self.shape.host_ranks_count)
+            place = RankPlace(
+                rank.rank,
+                rank.host,
+                gpu if count > 1 else -1,
+                pp=stage,
+                leaf=leaf,
+                minipod=minipod,
+                world_size=size,
+                pid=pid,
+            )
+            own = tuple(group for group in self.groups if rank.rank in group.ranks)
+            self._queue.append(Topology(self.job, rank.host, self.now_ns, (place,)))
+            self._queue.append(Groups(self.job, rank.host, self.now_ns, own))
+
+    def _switches(self, rank: int) -> tuple[str, str]:
+        """The leaf switch and the minipod of a rank's host, "" = nobody knows."""
+        hosts, leaves = self.shape.leaf_hosts_count, self.shape.minipod_leaves_count
+        leaf = rank // max(1, hosts)
+        return f"leaf{leaf}" if hosts else "", f"minipod{leaf // leaves}" if hosts and leaves else ""
+
+    def _run_steps(self, end_ns: int) -> None:
+        while not self.standing:
+            begin_ns = max(self._step_end_ns, self._paused_until_ns)
+            done_ns = self._one_step(begin_ns, end_ns)
+            if done_ns is None:
+                return
+            self._step_end_ns = done_ns
+
+    def _one_step(self, begin_ns: int, limit_ns: int) -> int | None:
+        """One step of everybody, None when it would end after the limit (then it is run later)."""
+        state = self._random.getstate()
+        phases = [self._phases(rank) for rank in self.ranks]
+        own = [sum(times.values()) for times in phases]
+        links = [rank.slow_link_seconds for rank in self.ranks]
+        transfer = self.shape.transfer_seconds
+        pair = [max(own[i], own[i ^ 1]) + transfer + max(links[i], links[i ^ 1]) for i in range(len(own))]
+        meet = max(pair) + 2 * transfer + 2 * max(links)
+        done_ns = begin_ns + int(meet * NS_PER_SECOND)
+        if done_ns > limit_ns:
+            self._random.setstate(state)
+            return None
+        self.step += 1
+        for comm_id in self._seq:
+            self._seq[comm_id] += 1
+        for index, rank in enumerate(self.ranks):
+            ts_ns = done_ns + self._random.randrange(2 * _MS)
+            times = phases[index]
+            rank.steps.append(
+                StepRecord(
+                    ts_ns,
+                    rank.rank,
+                    self.step,
+                    meet,
+                    times["data"],
+                    times["forward"],
+                    times["backward"],
+                    times["optimizer"],
+                    meet - own[index],
+                    2.0 if rank.tells_loss else None,
+                    1.0 if rank.tells_loss else None,
+                )
+            )
+            self._collect(rank, begin_ns, (own, pair, links), ts_ns)
+            if meet > 1.3 * self.shape.step_seconds * 1.25:
+                rank.odd_until_ns = done_ns + 30 * NS_PER_SECOND
+        return done_ns
+
+    def _phases(self, rank: _Rank) -> dict[str, float]:
+        base, step = self.shape.step_seconds, self.step + 1
+        times = {
+            name: base
+            * share
+            * self.load(rank.rank, step, name)
+            * rank.slow.get(name, 1.0)
+            * max(0.5, self._random.gauss(1.0, self.shape.jitter_ratio))
+            for name, share in PHASE_SHARES.items()
+        }
+        times["forward"] += self.extra_seconds(rank.rank, step)
+        return times
+
+    def _collect(
+        self, rank: _Rank, begin_ns: int, times: tuple[list[float], list[float], list[float]], ts_ns: int
+    ) -> None:
+        own, pair, links = times
+        transfer = self.shape.transfer_seconds
+        for group in self.groups:
+            if rank.rank not in group.ranks:
+                continue
+            enter = own if group.kind is GroupKind.TP else pair
+            slowest = max(enter[member] for member in group.ranks)
+            extra = 0.0 if group.kind is GroupKind.WORLD else max(links[member] for member in group.ranks)
+            rank.collectives.append(
+                CollectiveRecord(
+                    ts_ns,
+                    "completion",
+                    rank.rank,
+                    group.comm_id,
+                    "all_reduce",
+                    self._seq[group.comm_id],
+                    4096,
+                    begin_ns + int(enter[rank.rank] * NS_PER_SECOND),
+                    begin_ns + int((slowest + transfer + extra) * NS_PER_SECOND),
+                )
+            )
+
+    # -- standing still --------------------------------------------------------------
+
+    def _wait(self) -> None:
+        """Everybody who lives stands in the next collective that cannot end."""
+        held = {rank.rank for rank in self.ranks if rank.frozen or rank.exited}
+        for rank in self.ranks:
+            if rank.rank in held or rank.exited:
+                continue
+            comm_id, op_name = self._stands_in(rank.rank, held)
+            if rank.waits_in is None:
+                rank.waits_in = (comm_id, op_name, self._seq[comm_id] + 1)
+                rank.waits_since_ns = self._step_end_ns + int(self.shape.step_seconds * NS_PER_SECOND)
+
+    def _stands_in(self, rank: int, held: set[int]) -> tuple[str, str]:
+        own = {group.kind: group for group in self.groups if rank in group.ranks}
+        if rank in self.skipped:
+            return own[GroupKind.DP].comm_id, "all_reduce"
+        blocked = held | set(self.skipped)
+        if blocked & set(own[GroupKind.TP].ranks):
+            return own[GroupKind.TP].comm_id, "all_reduce"
+        pairs = {group.ranks for group in self.groups if group.kind is GroupKind.TP and blocked & set(group.ranks)}
+        stuck = {member for members in pairs for member in members} - set(self.skipped)
+        if stuck & set(own[GroupKind.DP].ranks) or held & set(own[GroupKind.DP].ranks):
+            return own[GroupKind.DP].comm_id, "all_reduce"
+        return own[GroupKind.WORLD].comm_id, "all_reduce"
+
+    def _ship(self, rank: _Rank, end_ns: int) -> None:
+        """What the rank's agent sends at the end of this second."""
+        metric_end = end_ns % _METRIC_SLICE_NS == 0
+        stamp = end_ns - _MS
+        if not rank.agent_alive:
+            rank.steps.clear()
+            rank.collectives.clear()
+            return
+        if (metric_end or end_ns <= rank.odd_until_ns) and rank.steps:
+            self._queue.append(StepBatch(self.job, rank.host, stamp, tuple(rank.steps)))
+            self._queue.append(CollectiveBatch(self.job, rank.host, stamp, tuple(rank.collectives)))
+            rank.steps, rank.collectives = [], []
+        if metric_end:
+            self._queue.append(
+                HostStatus(
+                    self.job,
+                    rank.host,
+                    stamp,
+                    0,
+                    2 * _MS,
+                    (rank.rank,),
+                    hook_present=True,
+                    dropped_count=0,
+                    spooled_count=0,
+                )
+            )
+        if rank.waits_in is not None and not rank.exited and not rank.frozen:
+            self._tell_wait(rank, end_ns, stamp)
+
+    def _tell_wait(self, rank: _Rank, end_ns: int, stamp: int) -> None:
+        if end_ns - rank.waits_since_ns < NS_PER_SECOND or rank.waits_in is None:
+            return
+        if rank.told_wait_ns and end_ns - rank.told_wait_ns < 5 * NS_PER_SECOND:
+            return
+        rank.told_wait_ns = end_ns
+        comm_id, op_name, seq = rank.waits_in
+        rows = [CollectiveRecord(stamp, "state", rank.rank, comm_id, op_name, seq, 4096, rank.waits_since_ns)]
+        for other, last in self._seq.items():
+            group = next(g for g in self.groups if g.comm_id == other)
+            if rank.rank not in group.ranks or other == comm_id:
+                continue
+            reached = last + (1 if self._passed(rank.rank, group.kind) else 0)
+            rows.append(
+                CollectiveRecord(
+                    stamp, "completion", rank.rank, other, "all_reduce", reached, 4096, 0, rank.waits_since_ns
+                )
+            )
+        rows.sort(key=lambda row: (row.ts_ns, row.rank, row.comm_id, row.op_seq))
+        self._queue.append(CollectiveBatch(self.job, rank.host, stamp, tuple(rows)))
+
+    def _passed(self, rank: int, kind: GroupKind) -> bool:
+        """Whether a waiting rank has already finished this kind of the standing step."""
+        waits = self.ranks[rank].waits_in
+        return waits is not None and kind is GroupKind.TP and not waits[0].startswith("tp") and rank not in self.skipped

@@ -1,0 +1,149 @@
+"""Timeline scenarios: ``at(20).inject(freeze, 3)``, ``want(between(20, 26), …)``, ``want_nothing()``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tocsin.pipeline.lab.testing.fake_job import FakeJob
+from tocsin.pipeline.lab.testing.job_shape import JobShape
+from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
+from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.verdicts import Verdict, VerdictState
+from tocsin.schemas.wire.codec import encode
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """A span of scenario time, both ends included.
+
+    Attributes:
+        from_seconds: since the scenario's start.
+        to_seconds: since the scenario's start.
+    """
+
+    from_seconds: float
+    to_seconds: float
+
+
+def between(from_seconds: float, to_seconds: float) -> Between:
+    """A span of scenario time."""
+    return Between(from_seconds, to_seconds)
+
+
+@dataclass(slots=True)
+class _At:
+    scenario: Scenario
+    seconds: float
+
+    def inject(self, fault: Callable[..., None], *args: object, **named: object) -> Scenario:
+        """Set a fault of the job (``job.freeze`` …) at this time."""
+        self.scenario.plan.append((self.seconds, lambda: fault(*args, **named)))
+        return self.scenario
+
+
+@dataclass(slots=True)
+class _Want:
+    span: Between
+    named: dict[str, object]
+
+
+@dataclass(slots=True)
+class Scenario:
+    """One job, faults at times, and the verdicts that must (not) follow.
+
+    Attributes:
+        shape: how the job looks.
+        engine_config: settings of the engine under test.
+    """
+
+    shape: JobShape = field(default_factory=JobShape)
+    engine_config: EngineConfig = field(default_factory=EngineConfig)
+    plan: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
+    wants: list[_Want] = field(default_factory=list)
+    job: FakeJob = field(init=False)
+    verdicts: list[Verdict] = field(init=False, default_factory=list)
+    engine: EmbeddedEngine = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make the job and the engine."""
+        self.job = FakeJob(self.shape)
+        self.engine = EmbeddedEngine(self.engine_config)
+
+    def at(self, seconds: float) -> _At:
+        """Say when."""
+        return _At(self, seconds)
+
+    def want(self, span: Between, **named: object) -> Scenario:
+        """A verdict must open or change in this span with these fields.
+
+        ``suspects`` is a list of host names; the others compare with ``Verdict.to_line``.
+        """
+        self.wants.append(_Want(span, named))
+        return self
+
+    def run(self, seconds: int) -> Scenario:
+        """Run the job and the engine for this long."""
+        plan = sorted(self.plan, key=lambda entry: entry[0])
+        start_ns = self.shape.start_ns
+        for _ in range(seconds):
+            now = (self.job.now_ns - start_ns) / NS_PER_SECOND
+            while plan and plan[0][0] <= now:
+                plan.pop(0)[1]()
+            for record in self.job.second():
+                self.engine.take(encode(record))
+            self.verdicts.extend(self.engine.tick(self.job.now_ns).verdicts)
+        for extra in (1, 2):
+            self.verdicts.extend(self.engine.tick(self.job.now_ns + extra * NS_PER_SECOND).verdicts)
+        return self
+
+    def check(self, *, taken_back: bool = False) -> None:
+        """Every wanted verdict came, and nobody else was accused.
+
+        Args:
+            taken_back: accusations of others that were cancelled later are forgiven.
+        """
+        for want in self.wants:
+            found = [v for v in self.verdicts if self._fits(v, want)]
+            if not found:
+                span = f"{want.span.from_seconds} and {want.span.to_seconds} s"
+                raise AssertionError(f"wanted {want.named} between {span}, got:\n{self.told()}")
+        named = {name for want in self.wants for name in _names(want.named.get("suspects", ()))}
+        for verdict in self.final() if taken_back else self.verdicts:
+            for suspect in verdict.suspects:
+                if suspect.component.name not in named:
+                    raise AssertionError(f"{suspect.component.name} was accused:\n{self.told()}")
+
+    def want_nothing(self, seconds: int) -> Scenario:
+        """Run, and no verdict line at all may come."""
+        self.run(seconds)
+        if self.verdicts:
+            raise AssertionError(f"wanted nothing, got:\n{self.told()}")
+        return self
+
+    def final(self) -> list[Verdict]:
+        """Each verdict's last line that still accuses."""
+        last = {verdict.verdict_id: verdict for verdict in self.verdicts}
+        return [verdict for verdict in last.values() if verdict.state is not VerdictState.CANCELLED]
+
+    def told(self) -> str:
+        """All lines, for a failing test."""
+        lines = [
+            f"  {(v.detected_ns - self.shape.start_ns) / 1e9:6.1f} s {v.state.value:9} {v.fault.value:9} {v.cause:18} "
+            f"{[s.component.name for s in v.suspects]} {v.action.value} {v.reason}: "
+            + "; ".join(e.text for e in v.evidence)
+            for v in self.verdicts
+        ]
+        return "\n".join(lines) or "  nothing"
+
+    def _fits(self, verdict: Verdict, want: _Want) -> bool:
+        seconds = (verdict.detected_ns - self.shape.start_ns) / NS_PER_SECOND
+        if not want.span.from_seconds <= seconds <= want.span.to_seconds:
+            return False
+        line = verdict.to_line()
+        line["suspects"] = [suspect["name"] for suspect in line["suspects"]]
+        return all(line.get(key) == value for key, value in want.named.items())
+
+
+def _names(suspects: object) -> Sequence[str]:
+    return [str(name) for name in suspects] if isinstance(suspects, list | tuple) else []

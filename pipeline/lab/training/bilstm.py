@@ -1,0 +1,232 @@
+"""The networks of ``bilstm``: taught by the healthy time of recordings, their alarm line fitted under the budget.
+
+One network a family of operations. What overlaps a fault of ``truth.json`` teaches nothing; a recording without
+one counts as healthy. Some recordings are held out of the teaching: on them a network that learned nothing shows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from tocsin.models.bilstm_file import encode_bilstm
+from tocsin.models.bilstm_ocnn import OcnnModel
+from tocsin.models.op_features import FAMILIES, OTHER, PHASES, Vocabulary
+from tocsin.models.training.bilstm_ocnn_training import NormalData, OcnnTraining, Turn, train
+from tocsin.pipeline.detect.traces.detector import BILSTM
+from tocsin.pipeline.detect.traces.training import Singles, role_windows, sequences_in
+from tocsin.pipeline.detect.traces.windows import WindowConfig
+from tocsin.pipeline.lab.backtest.model_comparison import scores_of
+from tocsin.pipeline.lab.backtest.trace_runner import op_windows, slices_of
+from tocsin.pipeline.lab.parallel import Mapper, Told, for_each
+from tocsin.pipeline.lab.training.budget import Choice, Tried, choose
+from tocsin.pipeline.lab.training.numbers import check_labelled, check_tables
+from tocsin.pipeline.lab.training.recordings import TrainingSet
+from tocsin.pipeline.recording.ops import read_with_ops
+from tocsin.pipeline.recording.tables import Recording, Text
+from tocsin.schemas.errors import ModelRefusedError, RecordingError, TocsinError
+
+SEQUENCE_COUNT: Final = 6
+"""Windows that a network looks back over. Half of what seed-systems-b.md 4.3 proposes: a fault is in view sooner."""
+LINE_FACTORS: Final = (1.0, 0.56, 0.75, 1.33, 1.78, 2.37)
+"""What is tried, a third apart, times the line that training drew; that one first: of equally good ones it stays."""
+TRIES: Final = ((1.0, 0), (3.0, 0), (1.0, 1_000_003), (3.0, 1_000_003))
+"""A network that learned nothing is trained anew, at most so often: the auto-encoder's loss times this, the seed
+plus that. More than three times as heavy, and it looks at little else: blind to shuffled sequences."""
+_HELD_OUT_SHARE: Final = 4
+"""One recording of so many is held out, at least one."""
+_MOST_SEQUENCES: Final = 300
+"""Of one recording and family: a large one must not outweigh the others."""
+_MOST_WORDS: Final = 32
+"""Classes of a vocabulary; rarer ones are ``other``."""
+_WORD_COLUMNS: Final = {"collectives": "op_name", "ops": "optype"}
+
+Networks = Mapping[str, OcnnModel]
+"""Family -> its network."""
+Cut = Mapping[str, tuple[Singles, int]]
+"""Family -> a recording's sequences, and how many of them share no window."""
+
+
+@dataclass(frozen=True, slots=True)
+class FittedNetworks:
+    """What came out.
+
+    Attributes:
+        choice: the networks with their alarm lines.
+        line_factor: of ``LINE_FACTORS``, the one that was chosen.
+        notes: what each family was taught by, or why it has no network; a sentence each.
+    """
+
+    choice: Choice[Networks]
+    line_factor: float
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cutting:
+    """One recording to be cut into sequences; crosses to a worker process.
+
+    Attributes:
+        folder: the recording.
+        words: family -> words of its vocabulary.
+        seed: of the choice among too many sequences.
+    """
+
+    folder: Path
+    words: Mapping[str, tuple[str, ...]]
+    seed: int
+
+
+def fit_bilstm(
+    data: TrainingSet,
+    budget_per_machine_day: float,
+    mapper: Mapper,
+    *,
+    config: OcnnTraining | None = None,
+    told: Told | None = None,
+) -> FittedNetworks:
+    """Train the networks on all recordings, fit the alarm line on those with a truth.
+
+    Args:
+        data: recordings, most of their time without a fault.
+        budget_per_machine_day: false accusations per machine-day, infinite: the best F1.
+        mapper: shares the work out.
+        config: of each network; its seed also draws which recordings are held out.
+        told: progress.
+
+    Raises:
+        RecordingError: one cannot be read, none has a truth or operations, or there is too little healthy time.
+        ModelRefusedError: every network that could be trained learned nothing; the reason says how that shows.
+    """
+    config = OcnnTraining() if config is None else config
+    check_labelled(data)
+    check_tables(data, BILSTM)
+    words = _vocabularies(list(for_each(mapper, words_at, data.folders, told, "operation names")))
+    orders = [Cutting(folder, words, config.seed) for folder in data.folders]
+    cuts: list[Cut] = list(for_each(mapper, cut_at, orders, told, "windows"))
+    networks, notes = _trained(cuts, words, config, told)
+    candidates = [_with_line(networks, factor) for factor in LINE_FACTORS]
+    models = [{BILSTM: encode_bilstm(one)} for one in candidates]
+    scores = scores_of(data.labelled, BILSTM, models, mapper, told)
+    tried = [Tried(factor, score) for factor, score in zip(LINE_FACTORS, scores, strict=True)]
+    best = choose(tried, budget_per_machine_day)
+    chosen: Networks = candidates[LINE_FACTORS.index(best.thing)]
+    return FittedNetworks(Choice(chosen, best.score, best.reason, best.budget_per_machine_day), best.thing, notes)
+
+
+def words_at(folder: Path) -> dict[str, tuple[str, ...]] | str:
+    """The names of a recording's operations, by family; a text says why it cannot be read."""
+    try:
+        recording = read_with_ops(folder)
+    except (TocsinError, OSError) as error:
+        return str(error)
+    return {family: _words(recording, family, column) for family, column in _WORD_COLUMNS.items()}
+
+
+def cut_at(order: Cutting) -> dict[str, tuple[Singles, int]] | str:
+    """The sequences of a recording's healthy time, by family; a text says why it cannot be read."""
+    try:
+        recording = read_with_ops(order.folder)
+        windows = [*role_windows(slices_of(recording), WindowConfig()), *op_windows(recording)]
+    except (TocsinError, OSError) as error:
+        return str(error)
+    truth = recording.truth
+    struck = [(int(fault["onset_ns"]), int(fault["end_ns"])) for fault in (truth["faults"] if truth else ())]
+    draw, found = np.random.default_rng(order.seed), {}
+    for family, words in order.words.items():
+        own = (window for window in windows if window.family == family)
+        sequences, independent = sequences_in(own, Vocabulary(words), SEQUENCE_COUNT, struck=struck)
+        keep = np.sort(draw.permutation(len(sequences))[:_MOST_SEQUENCES])
+        found[family] = sequences[keep], independent
+    return found
+
+
+def _words(recording: Recording, family: str, column: str) -> tuple[str, ...]:
+    text = recording.tables.get(family, {}).get(column)
+    return tuple(text.words[code] for code in np.unique(text.codes).tolist()) if isinstance(text, Text) else ()
+
+
+def _vocabularies(found: Sequence[Mapping[str, tuple[str, ...]]]) -> dict[str, tuple[str, ...]]:
+    """Of each family the words that most recordings have, in alphabetical order."""
+    words: dict[str, tuple[str, ...]] = {"phases": PHASES}
+    for family in _WORD_COLUMNS:
+        counts = Counter(word for one in found for word in one[family] if word not in ("", OTHER))
+        words[family] = tuple(sorted(sorted(counts, key=lambda word: (-counts[word], word))[:_MOST_WORDS]))
+    return {family: words[family] for family in FAMILIES if words[family]}
+
+
+def _trained(
+    cuts: Sequence[Cut], words: Mapping[str, tuple[str, ...]], config: OcnnTraining, told: Told | None
+) -> tuple[Networks, tuple[str, ...]]:
+    """A network for each family that there is enough of."""
+    networks: dict[str, OcnnModel] = {}
+    notes: list[str] = []
+    refused: ModelRefusedError | None = None
+    for family in words:
+        parts = [cut[family] for cut in cuts if len(cut[family][0])]
+        normal = _split(parts, config.seed)
+        least = round(1 / config.nu_ratio)
+        if normal is None or min(len(normal.training), len(normal.held_out)) < least:
+            count = sum(len(part) for part, _ in parts)
+            text = f"{count} healthy sequences of {SEQUENCE_COUNT} windows in {len(parts)} recordings"
+            notes.append(f"{family}: no network: {text}, it takes two recordings with {least} each")
+            continue
+        try:
+            networks[family] = _not_collapsed(family, normal, Vocabulary(words[family]), config, told)
+        except ModelRefusedError as error:
+            refused = refused or error
+            notes.append(str(error))
+            continue
+        notes.append(f"{family}: taught by {len(normal.training)} sequences, checked on {len(normal.held_out)} others")
+    if networks:
+        return networks, tuple(notes)
+    if refused is not None:
+        raise refused
+    raise RecordingError("recordings", "; ".join(notes))
+
+
+def _split(parts: Sequence[tuple[Singles, int]], seed: int) -> NormalData | None:
+    """Recordings that teach and those that are held out, None: there are not two."""
+    if len(parts) < 2:
+        return None
+    order = np.random.default_rng(seed).permutation(len(parts)).tolist()
+    count = max(1, len(parts) // _HELD_OUT_SHARE)
+    held_out, training = order[:count], sorted(order[count:])
+    return NormalData(
+        np.concatenate([parts[index][0] for index in training]),
+        np.concatenate([parts[index][0] for index in held_out]),
+        sum(parts[index][1] for index in held_out),
+    )
+
+
+def _not_collapsed(
+    family: str, normal: NormalData, vocabulary: Vocabulary, config: OcnnTraining, told: Told | None
+) -> OcnnModel:
+    """The first network that learned something; quiet jobs teach few ways to differ, and it collapses easily."""
+    reason, text = "", ""
+    for factor, offset in TRIES:
+        tried = replace(config, anchor_weight=config.anchor_weight * factor, seed=config.seed + offset)
+        try:
+            return _network(family, normal, vocabulary, tried, told)
+        except ModelRefusedError as error:
+            reason, text = error.reason, str(error)
+    raise ModelRefusedError(reason, f"{family}: no network: {reason}: {text} (the last of {len(TRIES)} tries)")
+
+
+def _network(
+    family: str, normal: NormalData, vocabulary: Vocabulary, config: OcnnTraining, told: Told | None
+) -> OcnnModel:
+    def on_turn(turn: Turn) -> None:
+        if told is not None:
+            told(f"network of {family}", turn.index + 1, config.turn_count)
+
+    return train(normal, vocabulary, config, on_turn)
+
+
+def _with_line(networks: Networks, factor: float) -> dict[str, OcnnModel]:
+    return {family: replace(one, line_factor=one.line_factor * factor) for family, one in networks.items()}

@@ -1,0 +1,40 @@
+"""The alarm line of the entropy detector, fitted; what it says counts as an accusation here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tocsin.models.entropy import EntropyConfig
+from tocsin.models.entropy_file import encode_entropy
+from tocsin.pipeline.detect.traces.detector import ENTROPY
+from tocsin.pipeline.lab.backtest.model_comparison import scores_of
+from tocsin.pipeline.lab.parallel import Mapper, Told
+from tocsin.pipeline.lab.training.budget import Choice, Tried, choose
+from tocsin.pipeline.lab.training.numbers import check_all_labelled, check_tables
+from tocsin.pipeline.lab.training.recordings import TrainingSet
+
+OWN = EntropyConfig()
+LINES = (OWN.max_sigmas, 3.0, 5.3, 7.1, 9.5, 12.6)
+"""What is tried, a third apart; the program's own first: of equally good ones it stays."""
+
+
+def fit_entropy(
+    data: TrainingSet, budget_per_machine_day: float, mapper: Mapper, told: Told | None = None
+) -> Choice[EntropyConfig]:
+    """Fit the line.
+
+    Args:
+        data: recordings, each with its truth; healthy ones too.
+        budget_per_machine_day: false accusations per machine-day, infinite: the best F1.
+        mapper: shares the recordings out.
+        told: progress.
+
+    Raises:
+        RecordingError: a recording has no truth, none has operations, or one cannot be read.
+    """
+    check_all_labelled(data)
+    check_tables(data, ENTROPY)
+    configs = [replace(OWN, max_sigmas=line) for line in LINES]
+    models = [{ENTROPY: encode_entropy(config)} for config in configs]
+    scores = scores_of(data.folders, ENTROPY, models, mapper, told)
+    return choose([Tried(config, score) for config, score in zip(configs, scores, strict=True)], budget_per_machine_day)

@@ -1,0 +1,146 @@
+"""Minder's models from recordings on disk, with thresholds that keep a budget of false accusations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from tocsin.models.minder import PRIORITY, MinderConfig, MinderModel, Variant
+from tocsin.models.minder_file import decode_minder, encode_minder
+from tocsin.models.training.lstm_vae_training import VaeTrainingConfig
+from tocsin.pipeline.lab.backtest.minder_runner import published
+from tocsin.pipeline.lab.parallel import Mapper, Told, for_each
+from tocsin.pipeline.lab.training.budget import Choice, Tried, choose
+from tocsin.pipeline.lab.training.minder_training import (
+    Lesson,
+    judge,
+    lesson_of,
+    plain_thresholds,
+    scans_of,
+    train_minder,
+)
+from tocsin.pipeline.lab.training.numbers import check_labelled
+from tocsin.pipeline.lab.training.recordings import TrainingSet
+from tocsin.pipeline.recording.reader import read_recording
+from tocsin.pipeline.recording.score import FolderScore, add_up, machine_days_of, score_lines
+from tocsin.schemas.errors import TocsinError
+
+VARIANTS: tuple[Variant, ...] = ("vae", "raw", "concatenated", "integrated", "mahalanobis")
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A trained model.
+
+    Attributes:
+        model: with its thresholds.
+        choice: of the threshold.
+        variants: what each variant was chosen for; ``vae`` is ``choice``.
+    """
+
+    model: MinderModel
+    choice: Choice[MinderConfig]
+    variants: Mapping[Variant, Choice[MinderConfig]]
+
+
+def fit_minder(
+    data: TrainingSet,
+    budget_per_machine_day: float,
+    mapper: Mapper,
+    *,
+    config: VaeTrainingConfig | None = None,
+    told: Told | None = None,
+) -> Fitted:
+    """Train the LSTM-VAEs on all recordings, order the metrics, fit the thresholds on those with a truth.
+
+    Args:
+        data: recordings, most of their time without a fault.
+        budget_per_machine_day: false accusations per machine-day, infinite: the best F1.
+        mapper: shares the work out.
+        config: of each LSTM-VAE.
+        told: progress.
+
+    Raises:
+        RecordingError: one cannot be read, or none has a truth.
+        ConfigError: not one has samples of any of the seven metrics.
+    """
+    check_labelled(data)
+    answers = for_each(mapper, lesson_at, data.folders, told, "reading")
+    lessons = [lesson for answer in answers for lesson in answer]
+    model = train_minder(lessons, config, told, integrated=_has_whole_windows(lessons))
+    choices: dict[Variant, Choice[MinderConfig]] = {}
+    for variant in VARIANTS if model.integrated else [name for name in VARIANTS if name != "integrated"]:
+        tried = try_on(data.labelled, model, plain_thresholds(published(variant)), mapper, told)
+        choices[variant] = _chosen(tried, budget_per_machine_day, has_faults=data.fault_count > 0)
+    sigmas: dict[str, float] = {name: choice.thing.threshold_sigmas or 0.0 for name, choice in choices.items()}
+    model = replace(model, threshold_sigmas=sigmas["vae"], variant_sigmas=sigmas)
+    return Fitted(model, choices["vae"], choices)
+
+
+def _has_whole_windows(lessons: Sequence[Lesson]) -> bool:
+    """Whether the one model of all metrics can be trained: some machine has samples of all of them at once."""
+    seen = [np.isfinite(lesson.series.values) for lesson in lessons]
+    there = [row for row in range(len(PRIORITY)) if any(known[:, row].any() for known in seen)]
+    return any(bool(known[:, there].all(axis=1).any()) for known in seen)
+
+
+def _chosen(
+    tried: Sequence[Tried[MinderConfig]], budget_per_machine_day: float, *, has_faults: bool
+) -> Choice[MinderConfig]:
+    """The highest of equally good thresholds; without a fault to find, the lowest that keeps the budget."""
+    return choose(tried if has_faults else tried[::-1], budget_per_machine_day)
+
+
+def try_on(
+    folders: Sequence[Path],
+    model: MinderModel,
+    configs: Sequence[MinderConfig],
+    mapper: Mapper,
+    told: Told | None = None,
+) -> list[Tried[MinderConfig]]:
+    """What procedures of one variant do on recordings that have a truth."""
+    scans = [Scan(folder, encode_minder(model), tuple(configs)) for folder in folders]
+    by_folder = list(for_each(mapper, scan_one, scans, told, f"thresholds, {configs[0].variant}"))
+    return [Tried(config, add_up([scores[index] for scores in by_folder])[0]) for index, config in enumerate(configs)]
+
+
+def lesson_at(folder: Path) -> list[Lesson] | str:
+    """Read a recording as far as training looks at it, [] where it has no samples; a text says why it cannot be."""
+    try:
+        lesson = lesson_of(read_recording(folder))
+    except (TocsinError, OSError) as error:
+        return str(error)
+    return [] if lesson is None else [lesson]
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """One recording to be scanned with one variant; crosses to a worker process.
+
+    Attributes:
+        folder: the recording.
+        model: encoded.
+        configs: all of the same variant.
+    """
+
+    folder: Path
+    model: bytes
+    configs: tuple[MinderConfig, ...]
+
+
+def scan_one(scan: Scan) -> list[FolderScore] | str:
+    """What each procedure does on one recording; a text says why it cannot be told."""
+    try:
+        recording = read_recording(scan.folder)
+        lesson = lesson_of(recording)
+    except (TocsinError, OSError) as error:
+        return str(error)
+    if lesson is None:  # nothing is said where there is nothing to see
+        faults = (recording.truth or {"faults": []})["faults"]
+        return [score_lines([], faults, machine_days_of(recording)) for _ in scan.configs]
+    model = decode_minder(scan.model)
+    scans = scans_of(lesson, model, scan.configs[0])
+    return [replace(judge(lesson, scans, model, config), false_lines=()) for config in scan.configs]

@@ -1,0 +1,229 @@
+"""Minder's models from recordings: limits, one LSTM-VAE a metric, the order of metrics, the threshold.
+
+The LSTM-VAEs learn without labels from what is mostly normal. Labels (``truth.json``) serve the order
+of the metrics, as in the paper, and the threshold, whose value the paper does not give. Needs torch
+and scikit-learn (``tocsin[train]``); no engine imports this.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tocsin.models.lstm_vae import FloatArray, Limits, LstmVae
+from tocsin.models.minder import PRIORITY, MinderConfig, MinderModel, Samples, scan_view, views
+from tocsin.models.similarity import Scan, first_run
+from tocsin.models.training.lstm_vae_training import VaeTrainingConfig, learned_limits, train_vae
+from tocsin.models.training.priority_tree import max_z_features, metric_priority
+from tocsin.pipeline.detect.baselines.minder_ticks import Ticks
+from tocsin.pipeline.lab.backtest.minder_runner import pulls
+from tocsin.pipeline.lab.backtest.runner import Answer, lines_of
+from tocsin.pipeline.lab.backtest.series import series_of
+from tocsin.pipeline.lab.training.budget import Choice, Tried, choose
+from tocsin.pipeline.recording.score import FolderScore, add_up, score_lines
+from tocsin.pipeline.recording.tables import Recording
+from tocsin.schemas.errors import ConfigError
+from tocsin.schemas.metrics import BUILTIN_TABLE, Metric
+from tocsin.schemas.records import NS_PER_SECOND
+
+Progress = Callable[[str, int, int], None]
+"""Called with (what is trained, steps done, steps in all)."""
+
+_METRICS: Mapping[str, Metric] = {metric.name: metric for metric in (*BUILTIN_TABLE.host, *BUILTIN_TABLE.gpu)}
+_DAY_SECONDS = 86_400
+_LABEL_STRIDE_TICKS = 8
+"""Windows for the tree do not overlap: neighbours say the same."""
+THRESHOLDS = tuple(round(0.8 + 0.1 * step, 1) for step in range(33))
+"""What is tried, 0.8 to 4.0 standard deviations."""
+CEILING_RATIOS = (0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.98)
+"""And for ``MinderConfig.ceiling_ratio``."""
+
+
+CallScans = list[tuple[int, list[tuple[NDArray[np.intp], Scan]]]]
+"""For each call: when, and what each metric's windows say of which rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """One recording, as far as training looks at it.
+
+    Attributes:
+        series: all samples.
+        faults: of ``truth.json``.
+        is_labelled: whether there is one; without, nobody knows what is false.
+    """
+
+    series: Ticks
+    faults: Sequence[Mapping[str, Any]] = field(default=())
+    is_labelled: bool = True
+
+    @property
+    def machine_days(self) -> float:
+        """Machines times duration."""
+        hosts, _, ticks = self.series.values.shape
+        return float(hosts * ticks * self.series.tick_ns / NS_PER_SECOND / _DAY_SECONDS)
+
+
+def lesson_of(recording: Recording, metrics: Sequence[str] = PRIORITY) -> Lesson | None:
+    """Reduce a recording; None: it has no samples."""
+    series = series_of(recording, metrics)
+    if series is None:
+        return None
+    truth = recording.truth
+    return Lesson(series, () if truth is None else truth["faults"], truth is not None)
+
+
+def train_minder(
+    lessons: Sequence[Lesson],
+    config: VaeTrainingConfig | None = None,
+    progress: Progress | None = None,
+    *,
+    integrated: bool = False,
+) -> MinderModel:
+    """Train all models and order the metrics; the threshold stays to ``fit_thresholds``.
+
+    Args:
+        lessons: recordings, most of their time without a fault.
+        config: settings of each training.
+        progress: told after each step of each.
+        integrated: also the one model of all metrics, for that ablation.
+
+    Raises:
+        ConfigError: not one recording has samples of any of the seven metrics.
+    """
+    limits: dict[str, Limits] = {}
+    single: dict[str, LstmVae] = {}
+    for index, name in enumerate(PRIORITY):
+        parts = [lesson.series.values[:, [index]] for lesson in lessons]
+        parts = [part for part in parts if np.isfinite(part).any()]
+        if not parts:
+            continue
+        limits[name] = learned_limits(_METRICS[name], parts)
+        single[name] = train_vae(parts, [name], [limits[name]], config, _told(progress, name))
+    if not limits:
+        raise ConfigError("recordings", f"{len(lessons)} without samples of {', '.join(PRIORITY)}", "with some")
+    metrics = tuple(name for name in PRIORITY if name in limits)
+    both = None
+    if integrated:
+        columns = [PRIORITY.index(name) for name in metrics]
+        whole = [lesson.series.values[:, columns] for lesson in lessons]
+        both = train_vae(whole, metrics, [limits[name] for name in metrics], config, _told(progress, "integrated"))
+    model = MinderModel(limits, single, both, metrics)
+    features, faulty = labelled_windows(lessons)
+    if len(np.unique(faulty)) == 2:
+        order = metric_priority(features, faulty, PRIORITY)
+        model = replace(model, priority=tuple(name for name in order if name in limits))
+    return model
+
+
+def _told(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:
+    return None if progress is None else lambda done, steps: progress(name, done, steps)
+
+
+def labelled_windows(lessons: Sequence[Lesson]) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """Features for the tree, and whether a fault was on in the window; windows half in a fault are left out."""
+    features, labels = [np.zeros((0, len(PRIORITY)), np.float32)], [np.zeros(0, bool)]
+    for lesson in lessons:
+        series = lesson.series
+        count = series.values.shape[2] // _LABEL_STRIDE_TICKS
+        if not count or not lesson.is_labelled:
+            continue
+        cut = series.values[:, :, : count * _LABEL_STRIDE_TICKS]
+        shaped = cut.reshape(*cut.shape[:2], count, _LABEL_STRIDE_TICKS)
+        known = np.isfinite(shaped)
+        total = np.where(known, shaped, 0).sum(axis=3)
+        means = np.where(known.any(axis=3), total / np.maximum(known.sum(axis=3), 1), np.nan)
+        begin_ns = series.start_ns + np.arange(count) * _LABEL_STRIDE_TICKS * series.tick_ns
+        end_ns = begin_ns + _LABEL_STRIDE_TICKS * series.tick_ns
+        inside, touched = np.zeros(count, bool), np.zeros(count, bool)
+        for fault in lesson.faults:
+            inside |= (begin_ns >= fault["onset_ns"]) & (end_ns <= fault["end_ns"])
+            touched |= (end_ns > fault["onset_ns"]) & (begin_ns < fault["end_ns"])
+        clear = inside | ~touched
+        features.append(max_z_features(means.transpose(2, 0, 1).astype(np.float32))[clear])
+        labels.append(inside[clear])
+    return np.concatenate(features), np.concatenate(labels)
+
+
+def plain_thresholds(config: MinderConfig) -> list[MinderConfig]:
+    """The procedure with each threshold that is tried, the paper's one number for all sizes; the highest first."""
+    return [replace(config, threshold_sigmas=value, ceiling_ratio=None) for value in reversed(THRESHOLDS)]
+
+
+def ceiling_thresholds(config: MinderConfig) -> list[MinderConfig]:
+    """The same with thresholds that follow the number of machines."""
+    found = [replace(config, threshold_sigmas=math.inf, ceiling_ratio=value) for value in CEILING_RATIOS]
+    return found[::-1]
+
+
+def fit_thresholds(
+    lessons: Sequence[Lesson], model: MinderModel, config: MinderConfig
+) -> tuple[Choice[MinderConfig], Choice[MinderConfig]]:
+    """Choose the thresholds with the best F1; of equally good ones the highest: it accuses less.
+
+    Args:
+        lessons: with truth; healthy ones too.
+        model: trained.
+        config: the procedure.
+
+    Returns:
+        The paper's one number for all sizes, and the ``ceiling_ratio`` that follows the number of machines.
+    """
+    lessons = [lesson for lesson in lessons if lesson.is_labelled]
+    scanned = [scans_of(lesson, model, config) for lesson in lessons]
+    tried = (plain_thresholds(config), ceiling_thresholds(config))
+    plain, by_ceiling = (choose(try_configs(lessons, scanned, model, configs), math.inf) for configs in tried)
+    return plain, by_ceiling
+
+
+def try_configs(
+    lessons: Sequence[Lesson], scanned: Sequence[CallScans], model: MinderModel, configs: Sequence[MinderConfig]
+) -> list[Tried[MinderConfig]]:
+    """What procedures that differ in thresholds and continuity do on lessons.
+
+    Args:
+        lessons: with truth.
+        scanned: of each, ``scans_of``.
+        model: trained.
+        configs: all of the variant that was scanned.
+    """
+    found = []
+    for config in configs:
+        both = zip(lessons, scanned, strict=True)
+        found.append(Tried(config, add_up([judge(lesson, scans, model, config) for lesson, scans in both])[0]))
+    return found
+
+
+def judge(lesson: Lesson, scans: CallScans, model: MinderModel, config: MinderConfig) -> FolderScore:
+    """What a procedure does on one lesson with a truth."""
+    answers = answers_of(lesson, scans, model, config)
+    return score_lines(lines_of(answers), lesson.faults, lesson.machine_days)
+
+
+def scans_of(lesson: Lesson, model: MinderModel, config: MinderConfig) -> CallScans:
+    """The dear part of all calls on a recording, once for any number of thresholds."""
+    found: CallScans = []
+    for part, at_ns in pulls(lesson.series, config):
+        samples = Samples(PRIORITY, part.values, part.tick_ns / NS_PER_SECOND)
+        told = [scan_view(samples, metrics, model, config) for _, metrics in views(model, config)]
+        found.append((at_ns, [one for one in told if isinstance(one, tuple)]))
+    return found
+
+
+def answers_of(lesson: Lesson, scans: CallScans, model: MinderModel, config: MinderConfig) -> list[Answer]:
+    """What the calls answer with this threshold and continuity: machines and times as ``MinderRunner`` gives them."""
+    tick_seconds = lesson.series.tick_ns / NS_PER_SECOND
+    answers = []
+    for at_ns, told in scans:
+        for rows, scan in told:
+            candidates = scan.candidates(config.threshold(model, scan.machine_count))
+            run = first_run(candidates, tick_seconds, config.continuity_seconds)
+            if run is not None:
+                answers.append(Answer(lesson.series.hosts[int(rows[run.row])], "", at_ns, at_ns, 1.0))
+                break
+    return answers

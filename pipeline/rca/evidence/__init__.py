@@ -1,0 +1,1 @@
+"""What each source tells of a job: exits, silence, collectives, dumps, hardware events, lost numbers."""

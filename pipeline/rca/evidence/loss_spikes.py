@@ -1,0 +1,238 @@
+"""Whose own loss jumps alone, again and again, and everybody's gradient with it: numbers that are wrong, and finite.
+
+An outlier in the data does that to another replica each time; a diverging model, or a bad batch of all, to all of them.
+Where ranks report their own gradient norm (before it met the others'), a jump of that one alone is told the same way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tocsin.models.own_norms import OwnNormConfig, OwnNorms
+from tocsin.pipeline.core.arrays import map_from, map_state
+from tocsin.pipeline.detect.traces.memory import past_from, past_state
+from tocsin.pipeline.job.graph import JobGraph
+from tocsin.pipeline.rca.common import names_of, suspects_of
+from tocsin.pipeline.rca.evidence.spikes import Jump, JumpConfig, Jumps
+from tocsin.pipeline.rca.finding import Finding
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import NS_PER_SECOND, StepRecord
+from tocsin.schemas.verdicts import Evidence, FaultKind
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class LossConfig:
+    """Settings.
+
+    Attributes:
+        factor: a loss that is so many times the others' has jumped, as has a gradient norm over its usual one: losses
+            of replicas in one step lie within some percent, gradient norms of one run within a factor of two.
+        least_host_count: fewer hosts with losses of their own tell nothing.
+        usual_count: gradient norms that are remembered as usual; none is judged before half of them are.
+        uneasy_count: so many steps after one in which everybody's gradient jumped nobody's own is judged.
+        settle_ns: a step is judged when its first row is so old.
+        open_keep_count: steps that wait to be judged.
+        back_count: who makes a step that lies so far back was rolled back, and makes the others again.
+        losses: when jumps of losses are no chance.
+        norms: when those of a rank's own gradient norm are none: uneven data lets it jump now and then.
+        own: when such a norm is far out.
+    """
+
+    factor: float = 3.0
+    least_host_count: int = 4
+    usual_count: int = 32
+    uneasy_count: int = 3
+    settle_ns: int = 3 * NS_PER_SECOND
+    open_keep_count: int = 16
+    back_count: int = 200
+    losses: JumpConfig = field(default_factory=JumpConfig)
+    norms: JumpConfig = field(default_factory=lambda: JumpConfig(chance_ratio=1e-5, seldom_count=10))
+    own: OwnNormConfig = field(default_factory=OwnNormConfig)
+
+
+@dataclass(slots=True)
+class _Step:
+    """Rows of one step: when the first came, and the numbers by rank."""
+
+    first_ns: int
+    losses: dict[int, float] = field(default_factory=dict)
+    norms: dict[int, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class LossTracker:
+    """Losses and gradient norms of one job's last steps, and which jumped alone.
+
+    Attributes:
+        config: settings.
+        graph: who runs where.
+        open: steps that are not judged yet.
+        judged_step: the newest one that was.
+        uneasy_count: steps in which they will not be.
+        usual: gradient norms of steps in which nothing jumped.
+        losses: jumps of losses.
+        norms: jumps of ranks' own gradient norms.
+        own: what each rank's gradient norm used to be.
+    """
+
+    config: LossConfig
+    graph: JobGraph
+    open: dict[int, _Step] = field(default_factory=dict)
+    judged_step: int = -1
+    uneasy_count: int = 0
+    usual: list[float] = field(default_factory=list)
+    losses: Jumps = field(init=False)
+    norms: Jumps = field(init=False)
+    own: OwnNorms = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Know of no jump."""
+        self.losses, self.norms = Jumps(self.config.losses), Jumps(self.config.norms)
+        self.own = OwnNorms(self.config.own)
+
+    def take_steps(self, rows: Sequence[StepRecord]) -> None:
+        """Keep the numbers of steps that are not judged yet."""
+        for row in rows:
+            if row.step < self.judged_step - self.config.back_count:
+                self.judged_step, self.open = row.step - 1, {}
+            if row.grad_norm is None or row.step <= self.judged_step or not math.isfinite(row.grad_norm):
+                continue
+            if row.loss is not None and not math.isfinite(row.loss):
+                continue
+            step = self.open.get(row.step)
+            if step is None:
+                step = self.open[row.step] = _Step(row.ts_ns)
+            step.first_ns = min(step.first_ns, row.ts_ns)
+            step.norms[row.rank] = row.grad_norm
+            if row.loss is not None:
+                step.losses[row.rank] = row.loss
+        for number in sorted(self.open)[: -self.config.open_keep_count]:
+            del self.open[number]
+
+    def find(self, now_ns: int) -> Finding | None:
+        """The machine whose numbers jump, None: there is none, or nobody can say."""
+        for number in sorted(self.open):
+            if now_ns - self.open[number].first_ns < self.config.settle_ns:
+                break
+            self._judge(number, self.open.pop(number))
+        losses, norms = self.losses.found(now_ns), self.norms.found(now_ns)
+        if losses:
+            return self._finding(losses, Reason.LOSS_JUMPS_ALONE)
+        return self._finding(norms, Reason.GRADIENT_JUMPS_ALONE) if norms else None
+
+    def _judge(self, number: int, step: _Step) -> None:
+        self.judged_step = max(self.judged_step, number)
+        ranks, norms = _arrays(step.norms)
+        norm = float(np.median(norms))
+        if len(self.usual) >= self.config.usual_count // 2 and norm >= self.config.factor * np.median(self.usual):
+            self.uneasy_count = self.config.uneasy_count
+            self._judge_losses(number, step)
+            return
+        self.usual = [*self.usual, norm][-self.config.usual_count :]
+        if self.uneasy_count:
+            self.uneasy_count -= 1
+        else:
+            # Where nobody says which stage a rank is in, nobody is known to be its peer.
+            asked = (norms > 0) & np.isin(ranks, list(self.graph.places))
+            self._judge_norms(number, step.first_ns, ranks[asked], norms[asked])
+
+    def _judge_losses(self, number: int, step: _Step) -> None:
+        """Everybody's gradient jumped: whose loss did?"""
+        ranks, losses = _arrays(step.losses)
+        if not ranks.size or (middle := float(np.median(losses))) <= 0:
+            return
+        high = ranks[losses > self.config.factor * middle].tolist()
+        hosts = {self.graph.host_of(rank) for rank in high}
+        if len(hosts) == 1:
+            host_count = len({self.graph.host_of(rank) for rank in ranks.tolist()})
+            if host_count >= self.config.least_host_count:
+                jump = Jump(number, step.first_ns, hosts.pop(), tuple(high), float(losses.max()), middle, host_count)
+                self.losses.add(jump)
+
+    def _judge_norms(self, number: int, first_ns: int, ranks: IntArray, norms: FloatArray) -> None:
+        """Everybody's gradient is as usual: whose own is not?"""
+        far = self.own.step(ranks, self._roles(ranks), norms)
+        if far:
+            hosts = {self.graph.host_of(one.rank) for one in far}
+            host = hosts.pop() if len(hosts) == 1 else None
+            top = max(far, key=lambda one: (one.norm, -one.rank))
+            told = (top.norm, top.usual_norm, min(one.role_count for one in far), self.own.step_count, top.before_ratio)
+            jumped = () if host is None else tuple(one.rank for one in far)
+            self.norms.add(Jump(number, first_ns, host, jumped, *told))
+
+    def _roles(self, ranks: IntArray) -> IntArray:
+        """Ranks of one stage that hold the same part of its layers have one number."""
+        places = self.graph.places
+        pairs = [(places[rank].pp, places[rank].tp) for rank in ranks.tolist()]
+        stages, parts = np.array(pairs, np.int64).reshape(-1, 2).T
+        roles: IntArray = stages * (parts.max(initial=0) + 2) + parts
+        return roles
+
+    def _finding(self, jumps: Sequence[Jump], reason: Reason) -> Finding:
+        first, last = jumps[0], jumps[-1]
+        ranks = sorted({rank for jump in jumps for rank in jump.ranks})
+        steps = ", ".join(str(jump.step) for jump in jumps[-3:])
+        is_loss = reason is Reason.LOSS_JUMPS_ALONE
+        what, others = ("loss", "the others") if is_loss else ("gradient norm", "its peers")
+        end = "and everybody's gradient norm with it" if is_loss else "and nobody else's with it"
+        text = (
+            f"{names_of(self.graph, ranks[:3])}: its own {what} jumped in {len(jumps)} steps (last {steps}), to "
+            f"{last.value:.3g} where {others} had {last.usual_value:.3g}, {end}"
+        )
+        metric, numbers = "loss" if is_loss else "grad_norm", (last.value, last.usual_value)
+        evidence = Evidence("losses", metric, 2.0, first.ts_ns, last.ts_ns, text, *numbers)
+        return Finding(
+            FaultKind.SILENT_CORRUPTION,
+            "unknown",
+            suspects_of(self.graph, ranks),
+            first.ts_ns,
+            0.75,
+            reason,
+            (evidence,),
+            is_soft=True,  # a shard of bad data does the same
+            seen_ns=last.ts_ns,
+        )
+
+    def to_state(self) -> dict[str, Any]:
+        """JSON-able state."""
+        return {
+            "open": [
+                [number, step.first_ns, map_state(step.losses, "<f8"), map_state(step.norms, "<f8")]
+                for number, step in sorted(self.open.items())
+            ],
+            "judged_step": self.judged_step,
+            "uneasy_count": self.uneasy_count,
+            "usual": self.usual,
+            "losses": self.losses.to_state(),
+            "norms": self.norms.to_state(),
+            "own": [self.own.step_count, past_state(self.own.past), past_state(self.own.often)],
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take back what ``to_state`` gave."""
+        self.open = {
+            number: _Step(first_ns, map_from(losses), map_from(norms))
+            for number, first_ns, losses, norms in state["open"]
+        }
+        self.judged_step, self.usual = state["judged_step"], state["usual"]
+        self.uneasy_count = state["uneasy_count"]
+        self.losses.load_state(state["losses"])
+        self.norms.load_state(state["norms"])
+        self.own.step_count, past, often = state["own"]
+        past_from(self.own.past, past)
+        past_from(self.own.often, often)
+
+
+def _arrays(numbers: dict[int, float]) -> tuple[IntArray, FloatArray]:
+    """Ranks ascending, and their numbers."""
+    ranks, values = map_state(numbers, "<f8")
+    return ranks, values

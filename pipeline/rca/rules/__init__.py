@@ -1,0 +1,1 @@
+"""Rules that weigh evidence against machines."""

@@ -1,0 +1,102 @@
+"""Deviations that were seen not to hurt a job: they are not why it is slow later."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from tocsin.models.pace import Slowdown, overdue_seconds
+from tocsin.pipeline.job.graph import JobGraph
+from tocsin.pipeline.rca.job_progress import Pace
+from tocsin.pipeline.rca.rules.deviations import MachineRules, begin_ns, differs_now
+from tocsin.pipeline.rca.rules.impact import is_cleared_by_steps
+from tocsin.pipeline.rca.rules.self_time import computes_longer
+from tocsin.pipeline.rca.rules.timing import began_with_other_work
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.verdicts import Anomaly
+
+_SEEN_WITHIN_NS = 30 * NS_PER_SECOND
+"""A deviation is known so long after it began."""
+
+
+@dataclass(slots=True)
+class Cleared:
+    """Deviations that were seen not to hurt: they are not why the job is slower later.
+
+    Attributes:
+        since_ns: host -> begin of the deviation that was cleared; its negative where it was only forgiven.
+    """
+
+    since_ns: dict[str, int] = field(default_factory=dict)
+
+    def judge(self, anomalies: Sequence[Anomaly], now_ns: int, pace: Pace, rules: MachineRules) -> list[Anomaly]:
+        """The anomalies that may still be why; the others are remembered until they end."""
+        begins = {anomaly.component.name: begin_ns(anomaly) for anomaly in anomalies}
+        self.since_ns = {
+            host: since_ns for host, since_ns in self.since_ns.items() if abs(since_ns) == begins.get(host, 0)
+        }
+        after_ns = max(rules.cleared_after_ns, rules.cleared_step_count * pace.median_step_ns)
+        for anomaly in anomalies:
+            since_ns, known_ns = begin_ns(anomaly), self.since_ns.get(anomaly.component.name)
+            if now_ns - since_ns < after_ns or known_ns == since_ns:
+                continue
+            slowdown = pace.slowdown_since(since_ns - rules.before_onset_ns, now_ns)
+            if slowdown is None:
+                continue
+            if known_ns is not None and _trains_again(slowdown, pace, rules) and differs_now(anomaly):
+                del self.since_ns[anomaly.component.name]
+            elif _is_harmless(slowdown) and not computes_longer(anomaly, slowdown, pace):  # a ramp begins harmless
+                self.since_ns[anomaly.component.name] = since_ns
+        return [anomaly for anomaly in anomalies if anomaly.component.name not in self.since_ns]
+
+    def learn(  # what was decided, and of whom
+        self,
+        graph: JobGraph,
+        anomalies: Sequence[Anomaly],
+        chosen: Sequence[Anomaly],
+        reason: Reason | None,
+        now_ns: int,
+        pace: Pace,
+    ) -> None:
+        """Remember what ``why_not`` said of the chosen ones: what the others show may still be why."""
+        if reason is Reason.OTHER_WORK:
+            self._forgive(graph, anomalies, now_ns, pace)
+        elif reason in (Reason.SLOWER_LATER, Reason.WORKS_HARDER):
+            self.since_ns.update({anomaly.component.name: begin_ns(anomaly) for anomaly in chosen})
+
+    def hear_steps(self, chosen: Sequence[Anomaly], slowdown: Slowdown | None, pace: Pace) -> bool:
+        """Whether steps measured that these are not why the job is slower: remembered as long as they differ so."""
+        if not is_cleared_by_steps(chosen, slowdown, pace):
+            return False
+        self.free(chosen, {anomaly.component.name for anomaly in chosen})
+        return True
+
+    def free(self, anomalies: Sequence[Anomaly], hosts: Collection[str]) -> None:
+        """What these hosts show now is no fault of theirs."""
+        for anomaly in anomalies:
+            if anomaly.component.name in hosts:
+                self.since_ns[anomaly.component.name] = begin_ns(anomaly)
+
+    def _forgive(self, graph: JobGraph, anomalies: Sequence[Anomaly], now_ns: int, pace: Pace) -> None:
+        """Remember what began as the job went over to other work: it is not why the steps stopped, or seem to be slow.
+
+        Whoever still differs a minute later in a job that trains again, and slower than before, is forgiven no more.
+        """
+        overdue_ns = round(overdue_seconds(pace.median_step_ns / NS_PER_SECOND) * NS_PER_SECOND)
+        for anomaly in anomalies:
+            since_ns = begin_ns(anomaly)
+            if since_ns >= now_ns - overdue_ns - _SEEN_WITHIN_NS or began_with_other_work(
+                graph, [anomaly], since_ns, pace
+            ):
+                self.since_ns.setdefault(anomaly.component.name, -since_ns)
+
+
+def _is_harmless(slowdown: Slowdown) -> bool:
+    return slowdown.is_gone and slowdown.is_known and not slowdown.is_likely
+
+
+def _trains_again(slowdown: Slowdown, pace: Pace, rules: MachineRules) -> bool:
+    """Whether the job makes steps, slower ones: not the first ones after a pause, as all machines come back."""
+    enough = not pace.median_step_ns or slowdown.step_count >= rules.cleared_step_count
+    return enough and slowdown.is_certain and slowdown.ratio != float("inf")

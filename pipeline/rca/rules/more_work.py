@@ -1,0 +1,24 @@
+"""Who has more to do: by windows, and by what they draw for it."""
+
+from __future__ import annotations
+
+from tocsin.pipeline.job.graph import JobGraph
+from tocsin.pipeline.rca.job_progress import Pace
+from tocsin.pipeline.rca.rules.deviations import may_work_harder, works_harder
+from tocsin.pipeline.rca.rules.timing import window_ns
+from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.verdicts import Anomaly
+
+_WINDOW_NS = 5 * NS_PER_SECOND
+"""A metric slice, where nobody says how often samples come."""
+
+
+def shows_more_work(graph: JobGraph, anomaly: Anomaly, pace: Pace) -> bool:
+    """Whether a machine works harder, as windows show it that see whole steps; and power is not spent for nothing."""
+    host = anomaly.component.name
+    sees_steps = pace.median_step_ns <= max(_WINDOW_NS, window_ns(graph, [anomaly]))
+    load = pace.more_work(host)
+    draws_more = load is not None and may_work_harder(anomaly, load.since_ns)
+    if pace.wastes_power(host) or pace.moves_no_more(host):
+        return False
+    return sees_steps and (works_harder(anomaly) or draws_more)

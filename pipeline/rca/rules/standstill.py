@@ -1,0 +1,329 @@
+"""A job whose machines stand: which of them is not where the others are?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tocsin.pipeline.job.graph import JobGraph
+from tocsin.pipeline.rca.finding import Finding
+from tocsin.pipeline.rca.job_progress import Pace
+from tocsin.pipeline.rca.patterns import cause_of_metrics
+from tocsin.pipeline.rca.rules.deviations import (
+    FAMILIES,
+    SHOWN_METRICS,
+    SILENT_FAMILIES,
+    MachineRules,
+    differs_now,
+    evidence_of,
+    families,
+    lost_gpu,
+    present_ratio,
+    single_out,
+    told_by,
+)
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.verdicts import Anomaly, Evidence, FaultKind, Suspect
+
+_GPU_IDLE = frozenset({"gpu_util_ratio", "gpu_sm_active_ratio", "gpu_graphics_active_ratio"})
+_NOTHING_RATIO = 0.02
+"""A mean over a machine's GPUs below this share of its waiting peers': none of them does anything."""
+_CUT_OFF_RATIO = 0.02
+"""TCP traffic below this share of what waiting peers have."""
+_ILL_FAMILY_COUNT = 2
+"""A machine that ails shows it in so many ways; what is odd in one harmless way stays so when another one breaks."""
+_STEPS_AFTER_COUNT = 2
+"""Steps that end no later than this were under way as the job came to stand; windows and clocks are not exact."""
+_LATE_HOST_COUNT = 2
+"""One more that begins late may be chance."""
+_UTIL, _FAR_SIGMAS, _FAR_BELOW_RATIO, _SPINNING_RATIO = "gpu_util_ratio", 8.0, 0.7, 0.7
+"""Kernels that wait in a collective keep a GPU busy (.9 and more); where all wait for data, all are idle."""
+_IDLE_SIGMAS, _ONE_IDLE_RATIO = 20.0, 0.9
+"""One idle GPU of eight is an eighth of what its machine should show; it was 53 sigmas of those that spin."""
+_PFC = "pfc_tx_packets_per_second"
+_BUSY_FAMILIES = frozenset({"cpu", "memory", "congestion", "link"})
+
+
+def still_standing(pace: Pace, now_ns: int) -> Finding:
+    """The machines stand: whoever was named for it stays named."""
+    since_ns = pace.standing_since_ns
+    text = f"the machines do no work for {(now_ns - since_ns) / 1e9:.0f} s"
+    evidence = Evidence("peers", "work", 1.0, since_ns, now_ns, text)
+    reason = Reason.JOB_STALLED_UNEXPLAINED
+    return Finding(FaultKind.HANG, "unknown", (), since_ns, 0.5, reason, (evidence,), only_holds=True)
+
+
+def told_as_unexplained(graph: JobGraph, now_ns: int, pace: Pace, rules: MachineRules) -> bool:
+    """Whether a standstill is told though nothing shows why: it is longer than pauses are, and the processes live.
+
+    Where GPU memory is free the job is over, where GPUs draw power as ever they work; not measured, nobody can tell.
+    """
+    since_ns, waits_ns = pace.standing_since_ns, pace.processes_wait_since_ns
+    longest_ns = max(pace.longest_standing_ns, pace.longest_pause_ns)
+    return (
+        bool(waits_ns)
+        and now_ns - max(since_ns, waits_ns) >= max(rules.unexplained_ns, int(2 * rules.learned_factor * longest_ns))
+        and not steps_go_on(graph, pace)
+        and not graph.in_announced_phase(since_ns, now_ns)
+    )
+
+
+def elsewhere(anomalies: Sequence[Anomaly]) -> set[str]:
+    """The host whose GPUs are by far not where the others' are since the job stands or came to; of several none."""
+    far = {
+        anomaly.component.name
+        for anomaly in anomalies
+        if (anomaly.detail.get("standing") or anomaly.detail.get("leaning"))
+        and any(
+            metric["metric"] in _GPU_IDLE and metric.get("sigmas", 0.0) >= _IDLE_SIGMAS
+            for metric in anomaly.detail["metrics"]
+        )
+    }
+    return far if len(far) == 1 else set()
+
+
+def since_standing(anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules) -> list[Anomaly]:
+    """One anomaly per host of what differs since the standstill began: what begins later is not why it began."""
+    since_ns = pace.standing_since_ns
+    standing: list[Anomaly] = []
+    late: list[Anomaly] = []
+    working, leaning, before = [], [], []
+    for anomaly in anomalies:
+        near = abs(anomaly.start_ns - since_ns) <= rules.standing_ns
+        if anomaly.detail.get("standing"):
+            known = anomaly.start_ns <= pace.standing_known_ns + rules.standing_ns
+            (standing if known else late).append(anomaly)
+        elif anomaly.detail.get("leaning"):
+            if 0 <= since_ns - anomaly.start_ns <= rules.leaning_ns:
+                leaning.append(anomaly)
+        elif near and families(anomaly) - SILENT_FAMILIES and not _was_over(anomaly, since_ns):
+            working.append(anomaly)
+        elif _differed_until(anomaly, since_ns, rules):
+            before.append(replace(anomaly, detail={**anomaly.detail, "leaning": True}))
+    standing = [anomaly for anomaly in standing if not _differs_as_late_ones(anomaly, late, rules)]
+    named = {anomaly.component.name: anomaly for anomaly in (*working, *standing)}
+    fell = {anomaly.component.name for anomaly in leaning if not _only_busy(anomaly)} & named.keys()
+    if len(fell) == 1 and len(named) > 1:
+        return [named[fell.pop()]]  # of those that differ since this one fell first, too
+    if before:  # who was ill until the job stopped tells more than who fell first
+        return [*named.values(), *before]
+    return [*named.values(), *(anomaly for anomaly in leaning if anomaly.component.name not in named)]
+
+
+def _was_over(anomaly: Anomaly, since_ns: int) -> bool:
+    """Whether a machine differed in one way and no more when the job came to stand: a hiccup shortly before it."""
+    return anomaly.end_ns <= since_ns and not differs_now(anomaly) and not _is_ill(anomaly)
+
+
+def _differs_as_late_ones(anomaly: Anomaly, late: Sequence[Anomaly], rules: MachineRules) -> bool:
+    """Whether a machine that differed for a moment differs again as several begin to: their data come, one by one."""
+    ways = _ways_of(anomaly)
+    alike = [other for other in late if ways & _ways_of(other)]
+    return len(alike) >= _LATE_HOST_COUNT and present_ratio(anomaly) < rules.steady_ratio
+
+
+def _ways_of(anomaly: Anomaly) -> set[tuple[str, str]]:
+    return {(metric["metric"], metric["direction"]) for metric in told_by(anomaly)}
+
+
+def _differed_until(anomaly: Anomaly, since_ns: int, rules: MachineRules) -> bool:
+    """Whether a machine was different in several ways for minutes at most, until the job stopped."""
+    ended_ns = since_ns - anomaly.end_ns
+    return (
+        _is_ill(anomaly)
+        and -rules.leaning_ns <= ended_ns <= rules.standing_ns
+        and 0 < since_ns - anomaly.start_ns <= rules.ill_ns
+    )
+
+
+def _is_ill(anomaly: Anomaly) -> bool:
+    return len(families(anomaly) - SILENT_FAMILIES) >= _ILL_FAMILY_COUNT
+
+
+def _ailed(anomaly: Anomaly) -> bool:
+    """Whether a machine was different in several ways while the job still worked."""
+    return not anomaly.detail.get("standing") and _is_ill(anomaly)
+
+
+def _only_busy(anomaly: Anomaly) -> bool:
+    """Whether a machine is only busier than those that wait: it may write a checkpoint, or others jam its port."""
+    return all(_is_busier(metric) for metric in anomaly.detail["metrics"])
+
+
+def _was_busy(anomaly: Anomaly) -> bool:
+    """Whether a machine was busier than the others, and is no more: it has done what it did, say its checkpoint.
+
+    Its GPUs may have rested meanwhile, where those of the others waited in a collective.
+    """
+    told = told_by(anomaly)
+    return bool(told) and all(_is_busier(metric) for metric in told) and not differs_now(anomaly)
+
+
+def _is_busier(metric: Mapping[str, Any]) -> bool:
+    return metric["direction"] == "high" and FAMILIES.get(metric["metric"]) in _BUSY_FAMILIES
+
+
+def cause_of(anomaly: Anomaly) -> str:
+    """Why a machine is not where the others wait; mostly nobody knows."""
+    if lost_gpu(anomaly):
+        return "gpu_card_drop"
+    metrics = anomaly.detail["metrics"]
+    if cause_of_metrics(metrics) == "hdfs_error" or _stands_in_io(anomaly):
+        return "hdfs_error"
+    return "machine_unreachable" if any(_is_cut_off(metric) for metric in metrics) else "unknown"
+
+
+def _stands_in_io(anomaly: Anomaly) -> bool:
+    """Whether all of a machine's processes live and do nothing at all: they stand in input and output together.
+
+    A kernel that failed stands on its own GPU; a process that ended gives its memory back; a machine that is gone
+    sends no samples.
+    """
+    quiet = {
+        str(metric["metric"])
+        for metric in anomaly.detail["metrics"]
+        if metric["direction"] == "low" and metric.get("value", 1.0) <= _NOTHING_RATIO * metric.get("expected", 0.0)
+    }
+    low = {str(metric["metric"]) for metric in anomaly.detail["metrics"] if metric["direction"] == "low"}
+    return bool(anomaly.detail.get("holds_memory")) and bool(_GPU_IDLE & quiet) and "cpu_util_ratio" in low
+
+
+def _is_cut_off(metric: Mapping[str, Any]) -> bool:
+    """Whether nothing goes through a machine's network, where its peers still greet each other."""
+    value, expected = metric.get("value"), metric.get("expected")
+    known = metric["metric"] == "tcp_bytes_per_second" and value is not None and bool(expected)
+    return known and float(value or 0.0) < _CUT_OFF_RATIO * float(expected or 0.0)
+
+
+def steps_go_on(graph: JobGraph, pace: Pace) -> bool:
+    """Whether the machines only seem to stand: steps of three times the length leave a third of the work a second."""
+    since_ns = pace.standing_since_ns
+    return bool(pace.median_step_ns) and graph.progress_ns > since_ns + _STEPS_AFTER_COUNT * pace.median_step_ns
+
+
+def jammed(anomalies: Sequence[Anomaly]) -> list[Anomaly]:
+    """Whose own port is jammed, of what differs while the machines seem to stand: that tells in a slow job, too.
+
+    What else differs among machines that wait most of the time may be how they wait.
+    """
+    return _only(anomalies, lambda _, metric: metric["metric"] == _PFC)
+
+
+def idle_beside_spinning(anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomaly]:
+    """The one machine whose GPUs do nothing while those of all others spin, all the time: they wait for it.
+
+    In a job so slow that its machines seem to stand; where all wait for data, all are idle.
+    """
+    found = _only(
+        anomalies,
+        lambda anomaly, metric: (
+            _is_far_below(metric, rules) and anomaly.end_ns - metric["since_ns"] >= rules.standing_ns
+        ),
+    )
+    return found if len(found) == 1 else []
+
+
+def idle_since(hang: Finding, anomalies: Sequence[Anomaly], now_ns: int, rules: MachineRules) -> Finding | None:
+    """The one machine of which a GPU idles since the collectives came to stand, while those of all others spin in them.
+
+    The collectives show that all wait, and not for whom: that rank entered none, or nothing is told of it. Who is
+    busier than the others meanwhile (it writes a checkpoint) is not meant.
+    """
+    found = [
+        anomaly
+        for anomaly in anomalies
+        if abs(anomaly.start_ns - hang.onset_ns) <= rules.fresh_ns
+        and now_ns - anomaly.end_ns <= rules.fresh_ns
+        and all(metric["direction"] == "low" for metric in told_by(anomaly))
+        and any(_idles_for_long(anomaly, metric, rules) for metric in told_by(anomaly))
+    ]
+    if len(found) != 1 or now_ns - hang.onset_ns < rules.standing_ns:
+        return None
+    evidence = tuple(evidence_of(found[0], metric) for metric in found[0].detail["metrics"][:SHOWN_METRICS])
+    return replace(
+        hang,
+        suspects=(Suspect(found[0].component),),
+        confidence=0.75,
+        reason=Reason.DIFFERS_WHILE_JOB_STANDS,
+        evidence=(*evidence, *hang.evidence),
+        tentative=now_ns - hang.onset_ns < rules.sure_standing_ns,
+    )
+
+
+def _idles_for_long(anomaly: Anomaly, metric: Mapping[str, Any], rules: MachineRules) -> bool:
+    """Whether one GPU of eight, or more of them, did nothing all the time."""
+    return (
+        _is_low(metric, rules, _IDLE_SIGMAS, _ONE_IDLE_RATIO)
+        and anomaly.end_ns - metric["since_ns"] >= rules.standing_ns
+    )
+
+
+def _only(anomalies: Sequence[Anomaly], tells: Callable[[Anomaly, Mapping[str, Any]], bool]) -> list[Anomaly]:
+    """Of what differs among standing machines, what tells in a job that works."""
+    found = []
+    for anomaly in anomalies:
+        told = [metric for metric in told_by(anomaly) if tells(anomaly, metric)]
+        if told and anomaly.detail.get("standing"):
+            detail = {key: value for key, value in anomaly.detail.items() if key != "standing"}
+            found.append(replace(anomaly, metric=told[0]["metric"], detail={**detail, "metrics": told}))
+    return found
+
+
+def _is_far_below(metric: Mapping[str, Any], rules: MachineRules) -> bool:
+    return _is_low(metric, rules, _FAR_SIGMAS, _FAR_BELOW_RATIO)
+
+
+def _is_low(metric: Mapping[str, Any], rules: MachineRules, sigmas: float, ratio: float) -> bool:
+    return bool(
+        metric["metric"] == _UTIL
+        and metric["direction"] == "low"
+        and metric.get("sigmas", 0.0) >= sigmas
+        and metric["present_ratio"] >= rules.steady_ratio
+        and metric.get("expected", 0.0) >= _SPINNING_RATIO
+        and metric.get("value", 1.0) <= ratio * metric.get("expected", 0.0)
+    )
+
+
+def find_stopped_alone(
+    graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules
+) -> tuple[list[Finding], list[Reason]]:
+    """The machines stand, and one of them is not where the others are."""
+    since_ns = pace.standing_since_ns
+    patience_ns = max(rules.standing_ns, int(rules.learned_factor * pace.longest_standing_ns))
+    patience_ns = min(patience_ns, rules.max_patience_ns)
+    if not since_ns or now_ns - since_ns < patience_ns:
+        return [], [Reason.WITHIN_PATIENCE]
+    if steps_go_on(graph, pace):
+        return [], [Reason.STEPS_GO_ON]
+    stands_ns = now_ns - since_ns
+    leaning = [anomaly for anomaly in anomalies if anomaly.detail.get("leaning") and not _only_busy(anomaly)]
+    anomalies = [anomaly for anomaly in anomalies if not anomaly.detail.get("leaning")]
+    busy = [anomaly for anomaly in anomalies if _only_busy(anomaly) or _was_busy(anomaly)]
+    if stands_ns >= max(rules.busy_ns, 2 * patience_ns):
+        busy = [anomaly for anomaly in busy if not differs_now(anomaly)]
+    anomalies = [anomaly for anomaly in anomalies if anomaly not in busy]
+    if busy:
+        # It may be the one that was busy. Beside it who fell first, or differed for a moment in one way, says little.
+        names = {anomaly.component.name for anomaly in busy}
+        anomalies = [a for a in anomalies if differs_now(a) or _ailed(a) or now_ns - a.end_ns < rules.fresh_ns]
+        leaning = [anomaly for anomaly in leaning if anomaly.component.name in names]
+    chosen = single_out(graph, anomalies or leaning, rules) if anomalies or leaning else []
+    if len(chosen) != 1:
+        return [], [Reason.AMBIGUOUS]
+    metrics = chosen[0].detail["metrics"]
+    stands = still_standing(pace, now_ns).evidence
+    evidence = (*(evidence_of(chosen[0], metric) for metric in metrics[:SHOWN_METRICS]), *stands)
+    sure_ns = rules.sure_busy_ns if _only_busy(chosen[0]) else rules.sure_standing_ns
+    finding = Finding(
+        FaultKind.HANG,
+        cause_of(chosen[0]),
+        (Suspect(chosen[0].component),),
+        since_ns,
+        0.75,
+        Reason.DIFFERS_WHILE_JOB_STANDS,
+        evidence,
+        tentative=stands_ns < max(sure_ns, 2 * patience_ns) or now_ns - chosen[0].end_ns > rules.fresh_ns,
+        is_soft=stands_ns < rules.restart_ns,
+    )
+    return [finding], []

@@ -1,0 +1,86 @@
+"""A job that stands for long, and nothing tells why: the one machine that differs from all others since it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tocsin.pipeline.job.graph import JobGraph
+from tocsin.pipeline.rca.evidence.stop import gave_up_waiting_ns
+from tocsin.pipeline.rca.finding import Finding
+from tocsin.pipeline.rca.job_progress import Pace
+from tocsin.pipeline.rca.rules.deviations import (
+    SHOWN_METRICS,
+    MachineRules,
+    differs_now,
+    evidence_of,
+    family_of,
+    told_by,
+)
+from tocsin.pipeline.rca.rules.standstill import cause_of, steps_go_on, still_standing
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.verdicts import Anomaly, FaultKind, Suspect
+
+ODD = "odd"
+"""The mark of an anomaly that only this asks for."""
+
+
+def find_odd(
+    graph: JobGraph, now_ns: int, odd: Sequence[Anomaly], anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules
+) -> Finding | None:
+    """The only machine that differs in a job that has stood for longer than its pauses; None: there is none.
+
+    Where ranks tell that they waited for too long it is no pause: who differed until then is named at once.
+
+    Args:
+        graph: the job.
+        now_ns: the slice's end.
+        odd: who differs since the job stands, in whatever way.
+        anomalies: and who differed while it worked.
+        pace: the job's pace.
+        rules: settings.
+    """
+    since_ns = pace.standing_since_ns
+    longest_ns = max(pace.longest_standing_ns, pace.longest_pause_ns)
+    stands_ns, patience_ns = now_ns - since_ns, max(rules.odd_ns, int(2 * rules.learned_factor * longest_ns))
+    gave_up_ns = gave_up_waiting_ns(graph)
+    if gave_up_ns is None:
+        return None
+    hung = 0 < since_ns < gave_up_ns
+    if not since_ns or (not hung and (stands_ns < patience_ns or pace.ended_at_once)):
+        return None
+    if steps_go_on(graph, pace) or graph.in_announced_phase(since_ns, now_ns):
+        return None
+    ill = [anomaly for anomaly in anomalies if _was_ill(anomaly, since_ns, rules)]
+    since_then = [anomaly for anomaly in odd if anomaly.start_ns <= pace.standing_known_ns + rules.standing_ns]
+    differing = [anomaly for anomaly in (*ill, *since_then) if differs_now(anomaly)]
+    if hung:  # who does something else since the others ended is one of those that live
+        differing = [anomaly for anomaly in differing if anomaly.start_ns < gave_up_ns]
+    if len({anomaly.component for anomaly in differing}) != 1:
+        return None
+    chosen = differing[0]
+    told = told_by(chosen)
+    # Rank 0 may export the model while all others wait; who does so is busy, and nothing else.
+    if all(map(_is_busy, told)) and stands_ns < rules.sure_standing_ns:
+        return None
+    return Finding(
+        FaultKind.HANG,
+        cause_of(chosen),
+        (Suspect(chosen.component),),
+        since_ns,
+        0.6,
+        Reason.DIFFERS_WHILE_JOB_STANDS,
+        (*(evidence_of(chosen, metric) for metric in told[:SHOWN_METRICS]), *still_standing(pace, now_ns).evidence),
+        tentative=True,  # as the job goes on it is taken back: it may have been a pause
+    )
+
+
+def _is_busy(metric: Mapping[str, Any]) -> bool:
+    """Whether it is more than of those who wait, and no work of a GPU: a checkpoint is written, sent, or held."""
+    return metric["direction"] == "high" and family_of(metric) not in ("activity", "power")
+
+
+def _was_ill(anomaly: Anomaly, since_ns: int, rules: MachineRules) -> bool:
+    """Whether a machine differed for minutes at most, and until the job stopped."""
+    began_ns = since_ns - anomaly.start_ns
+    return 0 < began_ns <= rules.ill_ns and since_ns - anomaly.end_ns <= rules.standing_ns

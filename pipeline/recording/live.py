@@ -1,0 +1,117 @@
+"""``record`` and ``record_stop`` of the control socket: the recordings that a running engine makes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tocsin.pipeline.recording.recorder import Recorder
+from tocsin.pipeline.runtime.embedded.control_socket import EngineRefusedError, Message
+from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine
+from tocsin.schemas.errors import TocsinError
+
+_LOG = logging.getLogger("tocsin.recorder")
+_TOLD_EVERY_SECONDS = 0.25
+
+
+@dataclass(slots=True)
+class _Running:
+    """A recording that is being made.
+
+    Attributes:
+        recorder: makes it.
+        done: its files are complete, or never will be.
+    """
+
+    recorder: Recorder
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+class RecordingDesk:
+    """Begins and ends recordings. Thread-safe: the control socket calls it from many threads."""
+
+    def __init__(self, engine: EmbeddedEngine) -> None:
+        """Serve one engine."""
+        self._engine = engine
+        self._running: dict[str, _Running] = {}
+        self._lock = threading.Lock()
+
+    def record(self, request: Message) -> Message | Iterator[Message]:
+        """Begin to record a job into a folder: ``{"folder", "job_id", "follow"}`` (job_id "" = the first to speak).
+
+        With ``follow`` the answer is a stream of how far it is; the recording ends with the stream, so that
+        one whose client is killed does not go on for ever.
+
+        Raises:
+            EngineRefusedError: a wrong request, a folder in use, or several jobs and none named.
+            RecordingError: the folder cannot be used.
+        """
+        folder, job_id = request.get("folder"), request.get("job_id", "")
+        if not isinstance(folder, str) or not isinstance(job_id, str) or not Path(folder).is_absolute():
+            raise EngineRefusedError('record needs "folder" (an absolute path) and "job_id" as text', "bad_request")
+        jobs = self._engine.running_jobs()
+        ended = frozenset(self._engine.jobs()) - set(jobs)
+        names = sorted({job.job_id for job in jobs})
+        if not job_id and len(names) > 1:
+            raise EngineRefusedError(f"several jobs run ({', '.join(names[:10])}): name one", "ambiguous")
+        with self._lock:
+            if folder in self._running:
+                raise EngineRefusedError(f"{folder} is being recorded into already", "busy")
+            recorder = Recorder(Path(folder), job_id or next(iter(names), ""), ended=ended)
+            running = self._running[folder] = _Running(recorder)
+            self._engine.taps.append(recorder.on_turn)
+        if request.get("follow"):
+            return self._follow(folder, running)
+        return {"folder": folder, "job_id": recorder.job_id}
+
+    def _follow(self, folder: str, running: _Running) -> Iterator[Message]:
+        try:
+            yield _told(running.recorder)
+            while not running.done.wait(_TOLD_EVERY_SECONDS):
+                yield _told(running.recorder)
+        finally:
+            if self._running.get(folder) is running:
+                _LOG.warning("who asked for the recording left", extra={"folder": folder})
+                self._end_quietly(folder)
+
+    def record_stop(self, request: Message) -> Message:
+        """End a recording: its files are complete when this answers.
+
+        Raises:
+            EngineRefusedError: there is none in this folder.
+            RecordingError: it broke off, or cannot be finished.
+        """
+        running = self._running.pop(str(request.get("folder")), None)
+        if running is None:
+            raise EngineRefusedError(f"{request.get('folder')} is not being recorded into", "unknown_recording")
+        self._engine.untap(running.recorder.on_turn)
+        try:
+            running.recorder.close()
+        finally:
+            running.done.set()
+        return _told(running.recorder)
+
+    def close(self) -> None:
+        """End all recordings."""
+        for folder in list(self._running):
+            self._end_quietly(folder)
+
+    def _end_quietly(self, folder: str) -> None:
+        try:
+            self.record_stop({"folder": folder})
+        except EngineRefusedError:  # somebody else ended it in this moment
+            return
+        except (OSError, TocsinError) as error:
+            _LOG.error("recording is not complete", extra={"folder": folder, "error": str(error)})
+
+
+def _told(recorder: Recorder) -> Message:
+    return {
+        "folder": str(recorder.folder),
+        "job_id": recorder.job_id,
+        "turn_count": recorder.turn_count,
+        "error": recorder.error,
+    }

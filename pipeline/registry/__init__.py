@@ -1,7 +1,0 @@
-"""Trained models where everyone finds them: versions, what they were trained on, which one is current."""
-
-from tocsin.pipeline.registry.card import BUILTIN, ModelCard
-from tocsin.pipeline.registry.provenance import code_version, fingerprint_of
-from tocsin.pipeline.registry.registry import Promotion, Registry
-
-__all__ = ["BUILTIN", "ModelCard", "Promotion", "Registry", "code_version", "fingerprint_of"]

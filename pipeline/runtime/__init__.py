@@ -1,0 +1,1 @@
+"""What drives the operators: one job's pipeline, the embedded engine, the Flink job."""

@@ -1,0 +1,1 @@
+"""The engine in one process, without a server."""

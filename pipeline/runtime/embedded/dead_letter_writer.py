@@ -1,0 +1,145 @@
+"""Dead letters and late records on their way to files: a thread writes them, floods are cut and counted."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tocsin.pipeline.runtime.embedded.dead_letters import KINDS, Letter, LetterFile
+from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread
+from tocsin.schemas.trouble_log import TroubleLog
+
+_LOG = logging.getLogger("tocsin.letters")
+_MAX_SOURCES: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class LetterLimits:
+    """Bounds of what is kept.
+
+    Attributes:
+        queue_bytes: letters that wait to be written.
+        burst_count: letters of one host that are kept at once: after an outage of half an hour all of it is late.
+        per_second: letters of one host that are kept a second, in the long run.
+        burst_in_all_count: the same for all hosts together.
+        in_all_per_second: the same for all hosts together.
+    """
+
+    queue_bytes: int = 32 << 20
+    burst_count: int = 2_000
+    per_second: float = 20.0
+    burst_in_all_count: int = 50_000
+    in_all_per_second: float = 500.0
+
+
+class _Bucket:
+    """A rate with a burst."""
+
+    def __init__(self, burst: float, now: float) -> None:
+        self.left = burst
+        self.at_seconds = now
+
+    def take(self, burst: float, per_second: float, now: float) -> bool:
+        self.left = min(burst, self.left + max(0.0, now - self.at_seconds) * per_second)
+        self.at_seconds = now
+        if self.left < 1.0:
+            return False
+        self.left -= 1.0
+        return True
+
+
+class LetterDesk:
+    """Takes letters at once and writes them in a thread of its own.
+
+    What is dropped (too many of one host, or the disk too slow) is counted in ``dropped`` by kind and why, and a line
+    in the log says so.
+    """
+
+    def __init__(
+        self, folder: Path | None, limits: LetterLimits | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            folder: where the files are, None: letters are only counted.
+            limits: bounds.
+            clock: seconds that only grow.
+        """
+        self._limits = limits or LetterLimits()
+        self._clock = clock
+        self._files = {kind: LetterFile(folder, kind) for kind in KINDS if folder is not None}
+        self._waiting: deque[tuple[str, Letter]] = deque()
+        self._waiting_bytes = 0
+        self._changed = threading.Condition()
+        self._closing = False
+        self._all = _Bucket(self._limits.burst_in_all_count, clock())
+        self._sources: OrderedDict[tuple[str, str], _Bucket] = OrderedDict()
+        self._troubles = TroubleLog(_LOG)
+        self.dropped: Counter[tuple[str, str]] = Counter()
+        self.thread = SupervisedThread("letters", self._run)
+
+    def start(self) -> None:
+        """Begin to write."""
+        self.thread.start()
+
+    def close(self) -> None:
+        """Write what waits, and end."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self.thread.join(5.0)
+
+    def put(self, kind: str, letter: Letter) -> None:
+        """Take a letter; returns at once, whatever the disk does."""
+        if kind not in self._files:
+            return
+        size = len(letter.data) + len(letter.message)
+        with self._changed:
+            why = self._why_not(kind, letter.host, size)
+            if not why:
+                self._waiting.append((kind, letter))
+                self._waiting_bytes += size
+                self._changed.notify()
+                return
+            self.dropped[kind, why] += 1
+        self._troubles.warn("letters dropped", why, kind=kind, host=letter.host, why=why)
+
+    def _why_not(self, kind: str, host: str, size: int) -> str:
+        limits, now = self._limits, self._clock()
+        if self._waiting_bytes + size > limits.queue_bytes:
+            return "disk_too_slow"
+        source = self._sources.setdefault((kind, host), _Bucket(limits.burst_count, now))
+        self._sources.move_to_end((kind, host))
+        if len(self._sources) > _MAX_SOURCES:
+            self._sources.popitem(last=False)
+        if not source.take(limits.burst_count, limits.per_second, now):
+            return "too_many_of_host"
+        if not self._all.take(limits.burst_in_all_count, limits.in_all_per_second, now):
+            return "too_many_in_all"
+        return ""
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting and not self._closing:
+                    self._changed.wait(5.0)
+                    self._troubles.flush()
+                if not self._waiting:
+                    return
+                batch, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
+            for kind, file in self._files.items():
+                letters = [letter for one, letter in batch if one == kind]
+                if not letters:
+                    continue
+                try:
+                    file.write_all(letters)
+                except OSError as error:
+                    self._troubles.warn("letters lost", kind, kind=kind, error=str(error), count=len(letters))
+                    with self._changed:
+                        self.dropped[kind, "disk_refuses"] += len(letters)

@@ -1,0 +1,79 @@
+"""What ``tocsin status`` shows of one job: hosts, ranks, groups, lateness, clocks, abstentions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tocsin.pipeline.job.facts import RankFacts
+from tocsin.pipeline.runtime.job_pipeline import JobPipeline
+from tocsin.schemas.records import NS_PER_SECOND, JobKey
+
+
+def status_of(
+    job: JobKey, pipeline: JobPipeline, now_ns: int, late_by_host: Mapping[tuple[JobKey, str], int]
+) -> dict[str, Any]:
+    """Return what is known of a job, as JSON.
+
+    Args:
+        job: which.
+        pipeline: its operators.
+        now_ns: the newest tick.
+        late_by_host: late records by job and host.
+    """
+    graph = pipeline.graph
+    step_seconds = pipeline.steps.median_step_ns / NS_PER_SECOND
+    return {
+        "cluster": job.cluster,
+        "job_id": job.job_id,
+        "attempt": job.attempt,
+        "world_size": graph.world_size,
+        "ended": graph.ended(),
+        "superseded": pipeline.is_superseded,
+        "max_step": graph.max_step,
+        "step_seconds": step_seconds,
+        "groups": len(graph.groups),
+        "hook_present": any(host.hook_present for host in graph.hosts.values()) or bool(graph.ranks),
+        "hosts": {
+            name: {
+                "last_seen_seconds": (now_ns - facts.last_seen_ns) / NS_PER_SECOND,
+                "clock_offset_seconds": facts.clock_offset_ns / NS_PER_SECOND,
+                "clock_error_seconds": facts.clock_error_ns / NS_PER_SECOND,
+                "late": late_by_host.get((job, name), 0),
+                "refused": pipeline.speakers.refused_by_host.get(name, 0),
+                "hook_present": facts.hook_present,
+            }
+            for name, facts in sorted(graph.hosts.items())
+        },
+        "ranks": {
+            str(rank): {
+                "host": graph.host_of(rank),
+                "step": facts.last_step,
+                "steps_per_second": 0.0 if _stands(facts) else pipeline.steps.rate_of(rank, now_ns),
+                "last_seen_seconds": (now_ns - facts.last_step_ns) / NS_PER_SECOND if facts.last_step_ns else None,
+                "stopped": facts.stopped_since_ns > 0,
+                "exited": facts.exit is not None,
+            }
+            for rank, facts in sorted(graph.ranks.items())
+        },
+        "contested_ranks": sorted(graph.contested),
+        "abstained": pipeline.abstentions(),
+        "models": pipeline.models_in_use(),
+        "verdicts": [verdict.to_line() for verdict in pipeline.decide.live],
+    }
+
+
+def _stands(facts: RankFacts) -> bool:
+    """Whether a rank is known to make no step now."""
+    return bool(facts.exit is not None or facts.bye_ns or facts.stopped_since_ns or facts.stall is not None)
+
+
+def expected_hosts(pipelines: Iterable[JobPipeline], since_ns: int) -> frozenset[str]:
+    """The hosts that report by themselves and were heard since then, of jobs that have not ended."""
+    return frozenset(
+        host
+        for pipeline in pipelines
+        if not pipeline.graph.ended()
+        for host, facts in pipeline.graph.hosts.items()
+        if facts.last_seen_ns >= since_ns and facts.beat_ns
+    )

@@ -1,0 +1,1 @@
+"""Where agents connect to the embedded engine."""

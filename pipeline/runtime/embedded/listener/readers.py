@@ -1,0 +1,141 @@
+"""Answers the questions of readers who are connected to the agents' listener: they read, and send no records.
+
+A question may take as long as the database takes, so it is answered in threads of its own; the listener's thread only
+passes on questions and answers.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from tocsin.pipeline.runtime.embedded.control_socket import EngineRefusedError
+from tocsin.pipeline.runtime.embedded.listener.connection import Connection
+from tocsin.pipeline.stores.user_queries import incidents_query
+from tocsin.schemas.credentials import Role
+from tocsin.schemas.errors import IdentityError, TocsinError
+from tocsin.schemas.reasons import IdentityRefusal
+
+MAX_ANSWER_BYTES: Final = 15 << 20
+"""Longest answer: a message of this protocol has at most 16 MiB."""
+MAX_SHOWN_COUNT: Final = 1000
+"""Incidents of one answer."""
+_MAX_WAITING_COUNT: Final = 64
+_THREADS_COUNT: Final = 4
+_JOBS_QUERY: Final = (
+    "SELECT job_id FROM tocsin.incidents UNION DISTINCT SELECT job_id FROM tocsin.host_health ORDER BY 1"
+)
+_LOG: Final = logging.getLogger("tocsin.readers")
+
+Message = dict[str, Any]
+Answerer = Callable[[Message], Message]
+"""Gets a question, returns its answer; a ``TocsinError`` is told to whoever asks. Called in several threads."""
+
+
+class ReaderDesk:
+    """Takes questions and gives answers."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """Know no answers yet.
+
+        Args:
+            wake: called from another thread when an answer is there.
+        """
+        self._wake = wake
+        self._threads = ThreadPoolExecutor(_THREADS_COUNT, "readers")
+        self._asking: set[Connection] = set()
+        self._answers: deque[tuple[Connection, bytes]] = deque()
+        self.answerers: Mapping[str, Answerer] = {}
+        """What may be asked -> what answers it."""
+
+    def take(self, connection: Connection, question: Message) -> IdentityError | None:
+        """Take a question, or say at once why it is not answered.
+
+        Returns:
+            The refusal of who may not ask at all: who may send records need not see everybody's. None: a reader asks.
+        """
+        try:
+            if not connection.is_reader:
+                text = f"a question from {connection.principal}: takes role {Role.READER.value}"
+                raise IdentityError(IdentityRefusal.ROLE_REFUSED, text)
+            if connection in self._asking or len(self._asking) >= _MAX_WAITING_COUNT:
+                raise EngineRefusedError("too many questions wait for their answers: try again", "busy")
+        except (IdentityError, EngineRefusedError) as error:
+            connection.say({"t": "answer", "ok": False, "error": str(error), "reason": error.reason})
+            return error if isinstance(error, IdentityError) else None
+        self._asking.add(connection)
+        self._threads.submit(self._work, connection, question)
+        return None
+
+    def say_answers(self) -> Iterator[Connection]:
+        """Put what was answered since the last call into outboxes, and yield whose; in the listener's thread."""
+        while self._answers:
+            connection, answer = self._answers.popleft()
+            self._asking.discard(connection)
+            if connection.peer.fileno() >= 0:  # it may have left meanwhile
+                connection.answer_bytes = max(connection.answer_bytes, len(answer))
+                connection.say_encoded(answer)
+                yield connection
+
+    def close(self) -> None:
+        """Begin no more answers."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _work(self, connection: Connection, question: Message) -> None:
+        try:
+            answer = self._answer(question)
+        except TocsinError as error:
+            answer = {"ok": False, "error": str(error), "reason": error.reason}
+        except Exception:  # noqa: BLE001  # supervising: whoever asks must be told that no answer comes
+            _LOG.exception("a reader's question failed")
+            answer = {"ok": False, "error": "the engine failed at this question: see its log", "reason": "failed"}
+        data = json.dumps({"t": "answer", **answer}).encode()
+        if len(data) > MAX_ANSWER_BYTES:
+            text = f"the answer has {len(data)} bytes, at most {MAX_ANSWER_BYTES} are sent: ask for one job"
+            data = json.dumps({"t": "answer", "ok": False, "error": text, "reason": "too_large"}).encode()
+        self._answers.append((connection, data))
+        self._wake()
+
+    def _answer(self, question: Message) -> Message:
+        answerer = self.answerers.get(str(question.get("cmd")))
+        if answerer is None:
+            known = ", ".join(sorted(self.answerers)) or "nothing"
+            text = f"{str(question.get('cmd'))[:40]!r} cannot be asked here: a reader may ask {known}"
+            raise EngineRefusedError(text, "unknown_command")
+        return {"ok": True, **answerer(question)}
+
+
+def incidents_answerer(query: Callable[[str, str], bytes]) -> Answerer:
+    """The answerer of ``incidents``: ``everything``, ``job_id`` and ``id_prefix`` in, ``rows`` out.
+
+    Args:
+        query: ``Store.query`` of the engine's store.
+    """
+
+    def answer(question: Message) -> Message:
+        job_id, id_prefix = question.get("job_id"), question.get("id_prefix")
+        if not all(one is None or isinstance(one, str) for one in (job_id, id_prefix)):
+            raise EngineRefusedError('incidents takes "job_id" and "id_prefix" as text', "bad_request")
+        everything = question.get("everything") is True
+        sql = incidents_query(everything=everything, job_id=job_id, id_prefix=id_prefix, limit=MAX_SHOWN_COUNT)
+        return {"rows": _rows(query(sql, "JSONEachRow"))}
+
+    return answer
+
+
+def jobs_answerer(query: Callable[[str, str], bytes], heard: Callable[[], set[str]]) -> Answerer:
+    """The answerer of ``jobs``: the names of all that were heard of.
+
+    Args:
+        query: ``Store.query`` of the engine's store.
+        heard: the jobs that the engine knows now.
+    """
+    return lambda _: {"jobs": sorted({row["job_id"] for row in _rows(query(_JOBS_QUERY, "JSONEachRow"))} | heard())}
+
+
+def _rows(answer: bytes) -> list[Message]:
+    return [json.loads(line) for line in answer.splitlines()]

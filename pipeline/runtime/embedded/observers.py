@@ -1,0 +1,91 @@
+"""Who looks on when jobs have their turns: histories behind verdicts, recorders, counts of late records."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+from tocsin.pipeline.core.slices import Turn
+from tocsin.pipeline.detect.align import AlignedHealth
+from tocsin.pipeline.runtime.history import HistoryConfig, JobHistory
+from tocsin.schemas.records import JobKey, StepBatch
+from tocsin.schemas.trouble_log import TroubleLog
+
+MAX_LATE_KEYS: Final = 20_000
+"""Jobs and hosts whose late records are counted one by one."""
+_LOG = logging.getLogger("tocsin.engine")
+
+
+class Onlookers:
+    """Calls them after a turn; one that fails harms no job and no other onlooker.
+
+    Attributes:
+        counters: failures, by whose.
+    """
+
+    def __init__(self, config: HistoryConfig | None, counters: Counter[str]) -> None:
+        """Begin without any.
+
+        Args:
+            config: of the histories, None: none are kept.
+            counters: where failures are counted.
+        """
+        self._config = config
+        self._histories: dict[JobKey, JobHistory] = {}
+        self._troubles = TroubleLog(_LOG)
+        self.counters = counters
+
+    def begin(self, job: JobKey) -> None:
+        """Begin a job's history."""
+        if self._config is not None:
+            self._histories[job] = JobHistory(self._config)
+
+    def history(self, job: JobKey) -> JobHistory | None:
+        """The numbers behind a job's verdicts."""
+        return self._histories.get(job)
+
+    def forget(self, known: Collection[JobKey]) -> None:
+        """Forget the histories of other jobs than these."""
+        for job in [job for job in self._histories if job not in known]:
+            del self._histories[job]
+
+    def on_turn(self, turn: Turn, health: Sequence[AlignedHealth], taps: Sequence[Callable[[Turn], None]] = ()) -> None:
+        """Keep the turn's numbers, and call the taps."""
+        try:
+            history = self._histories.get(turn.job)
+            if history is not None:
+                history.take_steps([record for record in turn.fast.records if isinstance(record, StepBatch)])
+                history.take_health(health)
+        except Exception:  # noqa: BLE001  # supervising: evidence is not worth a verdict
+            self._troubles.exception("history failed", job=turn.job.job_id)
+            self.counters["history_failed"] += 1
+            self.begin(turn.job)
+        for tap in list(taps):
+            try:
+                tap(turn)
+            except Exception:  # noqa: BLE001  # supervising: a recording is not worth a verdict
+                self._troubles.exception("tap failed", job=turn.job.job_id)
+                self.counters["tap_failed"] += 1
+
+
+def count_late(
+    late: Counter[tuple[JobKey, str]], job: JobKey, host: str, known: Callable[[], Collection[JobKey]]
+) -> bool:
+    """Count a late record by job and host, as long as these are not too many; False: they are.
+
+    Args:
+        late: the counts.
+        job: whose record.
+        host: from where.
+        known: gives the jobs whose counts are kept when room is needed.
+    """
+    if (job, host) not in late and len(late) >= MAX_LATE_KEYS:
+        jobs = known()
+        for old in [old for old in late if old[0] not in jobs]:
+            del late[old]
+        if len(late) >= MAX_LATE_KEYS:
+            return False
+    late[job, host] += 1
+    return True

@@ -1,0 +1,303 @@
+"""The folder of an engine's state: one engine at a time, the newest readable snapshot, the journal behind it.
+
+What cannot be used is set aside in a folder beside it, with a named reason, and never removed without a person:
+nothing is closed because a file is damaged.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tocsin.pipeline.core.operator import STATE_VERSION
+from tocsin.pipeline.runtime.embedded.persistence import journal as journals
+from tocsin.pipeline.runtime.embedded.persistence.epoch_mark import Mark, TurnName
+from tocsin.pipeline.runtime.embedded.persistence.journal import (
+    Entry,
+    Journal,
+    JournalConfig,
+    ReadTally,
+)
+from tocsin.pipeline.runtime.embedded.persistence.regular_files import read_regular
+from tocsin.pipeline.runtime.embedded.persistence.snapshots import Generation, SnapshotShelf
+from tocsin.schemas.errors import EngineError, SnapshotError
+from tocsin.schemas.reasons import StateLoss
+from tocsin.schemas.records import JobKey
+
+_LOG = logging.getLogger("tocsin.state")
+ISOLATED_END_COUNT: Final = 2
+"""Ends in a row in the same turn after which its records are dead letters."""
+FORGOTTEN_END_COUNT: Final = 3
+"""... and after which the job's state is to blame, and begins anew."""
+_KEPT_ASIDE_COUNT: Final = 3
+_ASIDE_NAME: Final = re.compile(r"([0-9]{6,12})-.*", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a folder holds at the start.
+
+    Attributes:
+        generation: the snapshot, None: none that can be used.
+        parts: its parts.
+        aside: why something was not used, with a sentence each.
+    """
+
+    generation: Generation | None = None
+    parts: Mapping[str, bytes] = field(default_factory=dict)
+    aside: tuple[tuple[StateLoss, str], ...] = ()
+
+
+class StateFolder:
+    """An open folder.
+
+    Attributes:
+        counters: ``snapshots``, ``snapshot_bytes``, ``snapshot_failures``.
+        tally: what the journal's reader met.
+    """
+
+    def __init__(self, folder: Path, config: JournalConfig | None = None) -> None:
+        """Open it, or make it.
+
+        Args:
+            folder: for this alone.
+            config: bounds of the journal.
+
+        Raises:
+            EngineError: another engine uses it, or it cannot be used at all.
+        """
+        self.folder = folder
+        self._config = config
+        self.counters: Counter[str] = Counter()
+        self.tally = ReadTally()
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock_fd = _locked(folder / "lock")
+            try:
+                self._mark = Mark(folder / "judging")
+                self.shelf = SnapshotShelf(folder)
+                self._isolated = self._read_isolated()
+            except BaseException:
+                os.close(self._lock_fd)
+                raise
+        except OSError as error:
+            raise EngineError(f"state folder {folder} cannot be used: {error}") from error
+        self.journal: Journal | None = None
+        self._note_suspect()
+
+    def _note_suspect(self) -> None:
+        suspect = self._mark.suspect
+        if suspect is None or suspect.end_count < ISOLATED_END_COUNT:
+            return
+        self._isolated[suspect.turn] = suspect.end_count
+        told = {"job": suspect.turn.job.job_id, "end_ns": suspect.turn.end_ns, "ends": suspect.end_count}
+        _LOG.error("ended again while judging the same records", extra={"reason": StateLoss.JUDGED_AT_TWO_ENDS, **told})
+        self._write_isolated()
+
+    def load(self) -> Found:
+        """The newest snapshot that can be read; what cannot be is set aside."""
+        aside: list[tuple[StateLoss, str]] = []
+        if self._mark.is_incomplete and (self.shelf.numbers() or journals.segments(self.folder)):
+            aside.append((StateLoss.INCOMPLETE, "the engine before this one could not keep all that it took"))
+            self.set_aside(*aside[-1])
+        for number in self.shelf.numbers():
+            try:
+                generation = self.shelf.manifest(number)
+                if generation.state_version != STATE_VERSION:
+                    text = f"state version {generation.state_version}, this program has {STATE_VERSION}"
+                    aside.append((StateLoss.OTHER_VERSION, text))
+                    self.set_aside(*aside[-1])
+                    break
+                parts = self.shelf.load(generation)
+            except SnapshotError as error:
+                aside.append((StateLoss.UNREADABLE, str(error)))
+                continue
+            if aside:
+                _LOG.error("a snapshot cannot be read: the one before it is used", extra={"detail": aside[-1][1]})
+            self.shelf.take_up(generation)
+            return Found(generation, parts, tuple(aside))
+        if self.shelf.numbers():
+            self.set_aside(*aside[-1])
+        return Found(aside=tuple(aside))
+
+    def entries(self, generation: Generation | None) -> Iterator[Entry]:
+        """What was taken since a snapshot; None: since the beginning.
+
+        Raises:
+            SnapshotError: a segment is missing or is none.
+            OSError: a file cannot be read.
+        """
+        return journals.read_journal(self.folder, _first(generation), self.tally)
+
+    def newest_tick_ns(self, generation: Generation | None) -> int | None:
+        """The newest tick that was worked off, None: there was none.
+
+        Raises:
+            SnapshotError: a segment is missing or is none.
+            OSError: a file cannot be read.
+        """
+        found = journals.newest_tick_ns(self.folder, _first(generation))
+        return found if found is not None or generation is None else generation.tick_ns
+
+    def set_aside(self, reason: StateLoss, detail: str) -> Path:
+        """Move all state files into a folder beside them; what was set aside before the last times is removed.
+
+        Raises:
+            EngineError: they cannot be moved.
+        """
+        try:
+            target = self._move_aside(reason)
+            self.shelf = SnapshotShelf(self.folder)
+        except OSError as error:
+            raise EngineError(f"the state in {self.folder} cannot be set aside: {error}") from error
+        self._isolated.clear()
+        self._mark.set_whole()
+        _LOG.error("state set aside", extra={"reason": reason.value, "detail": detail, "folder": str(target)})
+        for old in _asides(target.parent)[:-_KEPT_ASIDE_COUNT]:
+            try:
+                shutil.rmtree(old)
+            except OSError as error:  # it costs room, and nothing else
+                _LOG.warning("old state cannot be removed", extra={"folder": str(old), "error": str(error)})
+        return target
+
+    def _move_aside(self, reason: StateLoss) -> Path:
+        base = self.folder / "aside"
+        if os.path.lexists(base) and not base.is_dir():
+            base.rename(self.folder / "aside.new")  # it is set aside, too
+        base.mkdir(mode=0o700, exist_ok=True)
+        number = 1 + max(map(_aside_number, _asides(base)), default=0)
+        target = base / f"{number:06d}-{reason.value}"
+        target.mkdir(mode=0o700)
+        for path in list(self.folder.iterdir()):
+            if path.suffix in {".json", ".pack", ".log", ".new"}:
+                path.rename(target / path.name)
+        return target
+
+    def begin(self) -> Journal:
+        """Open the journal for what comes now, behind what is there.
+
+        Raises:
+            EngineError: it cannot be opened.
+        """
+        number = 1 + max((*journals.segments(self.folder), 0))
+        try:
+            self.journal = Journal(self.folder, number, self._config, self._mark.set_incomplete)
+        except OSError as error:
+            raise EngineError(f"the journal in {self.folder} cannot be opened: {error}") from error
+        return self.journal
+
+    def write(self, parts: Mapping[str, bytes], journal: int, tick_ns: int) -> bool:
+        """Write a snapshot, and remove what it makes superfluous; whether it could be."""
+        try:
+            _, written = self.shelf.write(parts, journal, tick_ns)
+            journals.remove_before(self.folder, self.shelf.first_journal)
+        except (OSError, SnapshotError) as error:
+            self.counters["snapshot_failures"] += 1
+            _LOG.error("snapshot not written: the journal goes on", extra={"error": str(error)})
+            return False
+        if self.journal is None or self.journal.is_whole:
+            self._mark.set_whole()
+        self.counters["snapshots"] += 1
+        self.counters["snapshot_bytes"] += written
+        return True
+
+    def judging(self, job: JobKey, end_ns: int) -> int:
+        """A turn begins; return at how many ends in a row it was being judged, 0: below two."""
+        self._mark.judging(job, end_ns)
+        return self._isolated.get(TurnName(job, end_ns), 0) if self._isolated else 0
+
+    def judged(self) -> None:
+        """No turn is being judged."""
+        self._mark.judged()
+
+    def _read_isolated(self) -> dict[TurnName, int]:
+        path = self.folder / "isolated.json"
+        try:
+            entries = json.loads(read_regular(path))
+            if not isinstance(entries, list):
+                raise TypeError("it is no list")
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            told = {"reason": StateLoss.UNREADABLE.value, "error": f"{type(error).__name__}: {error}"}
+            _LOG.error("isolated.json cannot be read: no turn is isolated", extra=told)
+            return {}
+        found = [one for one in map(_isolated, entries) if one is not None]
+        if len(found) < len(entries):
+            told = {"reason": StateLoss.UNREADABLE.value, "error": f"{len(entries) - len(found)} are ignored"}
+            _LOG.error("isolated.json has entries that are none", extra=told)
+        return dict(found)
+
+    def _write_isolated(self) -> None:
+        newest = [
+            [[turn.job.cluster, turn.job.job_id, turn.job.attempt], turn.end_ns, count]
+            for turn, count in sorted(self._isolated.items(), key=lambda one: one[0].end_ns)[-100:]
+        ]
+        new, path = self.folder / "isolated.new", self.folder / "isolated.json"
+        try:
+            new.unlink(missing_ok=True)
+            new.write_text(json.dumps(newest), encoding="utf-8")
+            if path.is_dir():
+                path.rename(self.folder / f"isolated-{os.getpid()}.new")
+            os.replace(new, path)  # noqa: PTH105  # the old one or the new one
+        except OSError as error:  # this start knows them all the same
+            _LOG.error("isolated.json cannot be written", extra={"error": str(error)})
+
+    def close(self, *, is_abandoned: bool = False) -> None:
+        """Let go of all files; abandoned, as the end of the process would."""
+        if self.journal is not None:
+            self.journal.close(is_abandoned=is_abandoned)
+        self._mark.close()
+        os.close(self._lock_fd)
+
+
+def _first(generation: Generation | None) -> int:
+    """The segment that goes on from a snapshot; from nothing the first one does."""
+    return 1 if generation is None else generation.journal_index
+
+
+def _aside_number(path: Path) -> int:
+    """When it was set aside, counted; 0: it is not of ours."""
+    found = _ASIDE_NAME.fullmatch(path.name)
+    return 0 if found is None else int(found[1])
+
+
+def _asides(base: Path) -> list[Path]:
+    """What was set aside, the oldest first."""
+    return sorted((one for one in base.iterdir() if _aside_number(one)), key=_aside_number)
+
+
+def _isolated(entry: Any) -> tuple[TurnName, int] | None:
+    """An entry of ``isolated.json``, None: it is none."""
+    match entry:
+        case [[str(cluster), str(job_id), int(attempt)], int(end_ns), int(count)]:
+            return TurnName(JobKey(cluster, job_id, attempt), end_ns), count
+    return None
+
+
+def _locked(path: Path) -> int:
+    """The lock of the folder, held until its descriptor is closed or the process ends.
+
+    Raises:
+        EngineError: another engine holds it.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        os.close(fd)
+        text = f"state folder {path.parent} is in use by another engine (process {holder}): one engine a folder"
+        raise EngineError(text) from None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    return fd

@@ -1,0 +1,322 @@
+"""Takes the embedded engine's state up from its folder at the start, and keeps it there while it works.
+
+A start restores the newest readable snapshot and works off the journal behind it, with the same operators, so the
+engine stands where it stood: the verdict lines of those seconds come again with the same ids and updates, and whoever
+stores them replaces rows by the same rows. What cannot be used is set aside, for a named reason, and closes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from tocsin.pipeline.runtime.embedded.engine import OPERATOR_FAILED, EmbeddedEngine
+from tocsin.pipeline.runtime.embedded.persistence.journal import Entry, JournalConfig, Kind
+from tocsin.pipeline.runtime.embedded.persistence.ledger import Ledger, OnIsolated
+from tocsin.pipeline.runtime.embedded.persistence.snapshots import Generation
+from tocsin.pipeline.runtime.embedded.persistence.state_folder import StateFolder
+from tocsin.pipeline.runtime.embedded.service_memory import ServiceMemory
+from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread
+from tocsin.schemas.errors import SnapshotError, TocsinError
+from tocsin.schemas.reasons import Reason, StateLoss
+from tocsin.schemas.records import METRIC_SLICE_NS, NS_PER_SECOND
+from tocsin.schemas.wire.codec import decode
+
+_LOG = logging.getLogger("tocsin.state")
+_SLICE_SECONDS = METRIC_SLICE_NS // NS_PER_SECOND
+_QUIET_SECOND = 3
+"""Of a metric slice: the frames of the one before are worked off, those of this one have not come."""
+_RARELY = 6
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryConfig:
+    """Settings.
+
+    Attributes:
+        folder: of the state.
+        snapshot_seconds: a snapshot takes the journal's place after so much stream time: what a start works off again.
+        oldest_seconds: an engine that was away for longer begins anew: no verdict of then is open any more.
+        most_ahead_seconds: a state that is so far ahead of the clock is of another time.
+        journal: bounds of the journal.
+    """
+
+    folder: Path
+    snapshot_seconds: int = 10
+    oldest_seconds: int = 600
+    most_ahead_seconds: int = 5
+    journal: JournalConfig = field(default_factory=JournalConfig)
+
+
+class TakenUp(NamedTuple):
+    """What a start found.
+
+    Attributes:
+        is_restored: whether the engine goes on from where it stood.
+        replayed_count: records of the journal.
+        losses: why something was not used.
+    """
+
+    is_restored: bool
+    replayed_count: int = 0
+    losses: tuple[StateLoss, ...] = ()
+
+
+class Repeat(NamedTuple):
+    """What a start does again as it was done before: it speaks and stores what follows.
+
+    Attributes:
+        tick: works off a tick.
+        begin_anew: lets time begin again, for a reason.
+    """
+
+    tick: Callable[[int], object]
+    begin_anew: Callable[[int, Reason], object]
+
+
+class _Cut(NamedTuple):
+    """A snapshot that is to be written."""
+
+    parts: dict[str, bytes]
+    journal_index: int
+    tick_ns: int
+    beginnings_count: int
+
+
+class Recovery:
+    """One engine and its folder.
+
+    Attributes:
+        ledger: the engine's.
+        counters: what was replayed, set aside, skipped.
+        pause_seconds: how long the last snapshot held up the ticks.
+    """
+
+    def __init__(
+        self,
+        config: RecoveryConfig,
+        engine: EmbeddedEngine,
+        memory: ServiceMemory,
+        on_isolated: OnIsolated = lambda _record: None,
+    ) -> None:
+        """Open the folder.
+
+        Args:
+            config: settings.
+            engine: whose state.
+            memory: what the service remembers beside it.
+            on_isolated: gets each record that is not judged, as the engine ended twice with it.
+
+        Raises:
+            EngineError: another engine uses the folder, or nobody can.
+        """
+        self._config = config
+        self._engine = engine
+        self._memory = memory
+        self._state = StateFolder(config.folder, config.journal)
+        self.ledger = Ledger(self._state, on_isolated)
+        engine.ledger = self.ledger
+        self.counters: Counter[str] = Counter()
+        self.pause_seconds = 0.0
+        self._cut_ns = 0
+        self._cuts: queue.Queue[_Cut | None] = queue.Queue(maxsize=1)
+        self._is_writing = False
+        self._beginnings_count = 0
+        self.thread = SupervisedThread("state", self._write_forever)
+
+    def take_up(self, now_ns: int, repeat: Repeat, floors: Callable[[], dict[str, int]] = dict) -> TakenUp:
+        """Bring the engine to where it stood, and open the journal for what comes.
+
+        Args:
+            now_ns: the clock.
+            repeat: what is done again.
+            floors: asked where there is no snapshot: the newest updates of verdicts that the database holds. The same
+                verdict may be said again, under the same id, and its updates must rise.
+
+        Raises:
+            EngineError: the journal cannot be opened.
+        """
+        losses: list[StateLoss] = []
+        announced = self._engine.models.records()
+        found = self._state.load()
+        losses += [reason for reason, _ in found.aside]
+        self.counters.update(f"aside_{reason.value}" for reason in losses)
+        restored = False
+        try:
+            loss = self._loss_of_age(found.generation, now_ns)
+            if loss is None:
+                if found.generation is not None:
+                    self._engine.restore(found.parts)
+                    self._memory.restore(found.parts)
+                else:
+                    self._memory.floors = floors()
+                self._replay(found.generation, repeat)
+                restored = self._engine.now_ns is not None
+            else:
+                self._set_aside(*loss, losses)
+                self._memory.floors = floors()
+        except Exception as error:  # noqa: BLE001  # supervising: no state may keep an engine from starting
+            is_named = isinstance(error, (SnapshotError, OSError))  # anything else is a fault of the program
+            _LOG.error("state cannot be taken up", extra={"error": str(error)}, exc_info=not is_named)
+            version = isinstance(error, SnapshotError) and "version" in str(error)
+            reason = StateLoss.OTHER_VERSION if version else StateLoss.UNREADABLE
+            self._set_aside(reason, f"{type(error).__name__}: {error}", losses)
+            self._engine.clear()
+            self._memory.forget()
+            self._memory.floors = floors()
+        self._engine.models.join(announced)
+        self._state.begin()
+        self.ledger.is_replaying = False
+        self._cut_ns = self._engine.now_ns or 0
+        self.thread.start()
+        told = {"snapshot_tick_ns": found.generation.tick_ns if found.generation and restored else 0}
+        replayed = self.counters["replayed_records"]
+        _LOG.info("state taken up", extra={**told, "restored": restored, "replayed": replayed})
+        return TakenUp(restored, replayed, tuple(losses))
+
+    def _loss_of_age(self, generation: Generation | None, now_ns: int) -> tuple[StateLoss, str] | None:
+        newest_ns = self._state.newest_tick_ns(generation)
+        if newest_ns is None:
+            return None
+        away_seconds = (now_ns - newest_ns) / NS_PER_SECOND
+        if away_seconds > self._config.oldest_seconds:
+            text = f"the engine was away for {away_seconds:.0f} s, more than {self._config.oldest_seconds} s"
+            return StateLoss.TOO_OLD, text
+        if away_seconds < -self._config.most_ahead_seconds:
+            return StateLoss.IN_THE_FUTURE, f"its newest tick is {-away_seconds:.0f} s ahead of the clock"
+        return None
+
+    def _set_aside(self, reason: StateLoss, detail: str, losses: list[StateLoss]) -> None:
+        self._state.set_aside(reason, detail)
+        self.counters[f"aside_{reason.value}"] += 1
+        losses.append(reason)
+
+    def _replay(self, generation: Generation | None, repeat: Repeat) -> None:
+        self._engine.is_catching_up = True
+        try:
+            for entry in self._state.entries(generation):
+                self._repeat(entry, repeat)
+        finally:
+            self._engine.is_catching_up = False
+        tally = self._state.tally
+        self.counters["damaged_entries"] += tally.damaged_count
+        self.counters["torn_bytes"] += tally.torn_bytes
+
+    def _repeat(self, entry: Entry, repeat: Repeat) -> None:
+        if entry.kind is Kind.TICK:
+            repeat.tick(entry.tick_ns)
+            self.counters["replayed_ticks"] += 1
+            return
+        if entry.kind is Kind.ANEW:
+            repeat.begin_anew(entry.tick_ns, Reason(entry.reason))
+            return
+        if entry.kind is Kind.FORGET:
+            self._engine.forget_job(entry.job)
+            return
+        if entry.kind is Kind.EXCUSE:
+            until_ns, hosts = entry.excuse
+            self._engine.excuse(hosts, until_ns)
+            return
+        try:
+            self._engine.take_record(decode(entry.payload), entry.payload)
+            self.counters["replayed_records"] += 1
+        except TocsinError as error:  # a model that is refused now as it was then
+            _LOG.info("a record of the journal is not taken", extra={"error": str(error)})
+
+    def keep(self, tick_ns: int) -> None:
+        """Take a snapshot where it is time; the thread that ticks calls it after each tick.
+
+        What it holds is of this moment; encoding it pauses the ticks, writing it does not.
+        """
+        journal = self._state.journal
+        if journal is None:
+            return
+        if journal.is_whole and not self._is_due(tick_ns):
+            return
+        if self._is_writing:
+            self.counters["snapshots_skipped"] += 1
+            return
+        cut = self._cut(tick_ns)
+        if cut is not None:
+            self._is_writing = True
+            self._cuts.put(cut)
+
+    def _is_due(self, tick_ns: int) -> bool:
+        """Whether it is time, and between two metric slices, whose frames would have to be written, too.
+
+        While the ticks catch up they are not held up as often.
+        """
+        every = self._config.snapshot_seconds * (_RARELY if self._engine.is_catching_up else 1)
+        over = (tick_ns - self._cut_ns) // NS_PER_SECOND - every
+        is_quiet = tick_ns // NS_PER_SECOND % _SLICE_SECONDS == _QUIET_SECOND
+        return over >= 0 and (is_quiet or over >= _SLICE_SECONDS)
+
+    def _cut(self, tick_ns: int) -> _Cut | None:
+        journal = self._state.journal
+        if journal is None:
+            return None
+        begin = time.perf_counter()
+        known = self._state.shelf.known
+        beginnings = _beginnings(self._engine)
+        # A job that began anew may give a name that is known to something else: all is written then.
+        engine_known = known if beginnings == self._beginnings_count else frozenset()
+        try:
+            parts, journal_index = self._engine.cut(engine_known, journal.cut)
+            parts.update(self._memory.snapshot(known))
+        except OSError as error:
+            self.counters["snapshots_failed"] += 1
+            _LOG.error("no new journal segment: the old one goes on", extra={"error": str(error)})
+            return None
+        finally:
+            self._cut_ns = tick_ns
+            self.pause_seconds = time.perf_counter() - begin
+        return _Cut(parts, journal_index, tick_ns, beginnings)
+
+    def _write_forever(self) -> None:
+        while (cut := self._cuts.get()) is not None:
+            self._write(cut)
+            self._is_writing = False
+
+    def _write(self, cut: _Cut) -> None:
+        if self._state.write(cut.parts, cut.journal_index, cut.tick_ns):
+            self._beginnings_count = cut.beginnings_count
+
+    def stop(self) -> None:
+        """Write a last snapshot, and let the folder go; nothing may tick or be taken any more."""
+        if self._state.journal is not None:
+            self._cuts.put(None)
+            self.thread.join(30.0)
+            cut = self._cut(self._engine.now_ns or 0) if self._engine.now_ns is not None else None
+            if cut is not None:
+                self._write(cut)
+        self._state.close()
+
+    def abandon(self) -> None:
+        """Let the files go as the end of the process would, without a last word (tests)."""
+        self._cuts.put(None)
+        self.thread.join(30.0)
+        self._state.close(is_abandoned=True)
+
+    @property
+    def trouble(self) -> str:
+        """Why the journal cannot be written just now, "": it can."""
+        return "" if self._state.journal is None else self._state.journal.trouble
+
+    @property
+    def figures(self) -> dict[str, int]:
+        """What was written, replayed and lost, by name."""
+        journal = self._state.journal
+        written = {} if journal is None else {f"journal_{name}": count for name, count in journal.counters.items()}
+        return {**self.counters, **self._state.counters, **written}
+
+
+def _beginnings(engine: EmbeddedEngine) -> int:
+    """How often a job's state began anew, or was forgotten, since the start."""
+    names = (OPERATOR_FAILED, "jobs_forgotten")
+    return sum(n for name, n in dict(engine.counters).items() if name in names or name.startswith("begun_anew_"))

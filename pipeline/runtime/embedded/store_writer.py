@@ -1,0 +1,250 @@
+"""The embedded engine's thread for the incident database: rows wait in memory while it is away.
+
+Everything that was given is written in order, and again until the database has it. Writes that queued up go
+together: a server makes a part of a table from each insert.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tocsin.pipeline.runtime.embedded.open_verdicts import OpenVerdicts
+from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread
+from tocsin.pipeline.stores.backoff import Patience, PatienceConfig
+from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, Store
+from tocsin.schemas.errors import RowRefusedError, StoreError
+from tocsin.schemas.verdicts import Verdict
+
+MERGED_ROWS_COUNT = 10_000
+"""Rows of one round, about: what a day without a database left does not become one insert."""
+LAST_TRY_SECONDS = 10.0
+"""How long the end waits for a database that is away."""
+
+_LOG = logging.getLogger("tocsin.store")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Rows of one tick.
+
+    Attributes:
+        verdicts: updates.
+        evidence: the series behind them.
+        actions: what becomes of actions.
+        health: how well hosts were watched.
+        overdue_ns: open verdicts that expired by then and were not renewed are closed, 0: none are looked for.
+    """
+
+    verdicts: tuple[Verdict, ...] = ()
+    evidence: tuple[EvidencePoint, ...] = ()
+    actions: tuple[ActionChange, ...] = ()
+    health: tuple[HostHealth, ...] = ()
+    overdue_ns: int = 0
+
+    def __len__(self) -> int:
+        """Rows, and what else there is to do."""
+        rows_count = len(self.verdicts) + len(self.evidence) + len(self.actions) + len(self.health)
+        return rows_count + (self.overdue_ns > 0)
+
+    def __add__(self, other: Write) -> Write:
+        """Both, this one first."""
+        return Write(
+            self.verdicts + other.verdicts,
+            self.evidence + other.evidence,
+            self.actions + other.actions,
+            self.health + other.health,
+            max(self.overdue_ns, other.overdue_ns),
+        )
+
+
+class StoreWriter:
+    """Writes in a thread of its own.
+
+    Attributes:
+        error_count: failed tries so far.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        open_verdicts: OpenVerdicts | None = None,
+        *,
+        is_prepared: bool = True,
+        config: PatienceConfig | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            store: the database.
+            open_verdicts: remembers what is open on a database that others write, too.
+            is_prepared: False: the first thing to do is ``prepare``.
+            config: how patient it is.
+            clock: seconds that only grow.
+        """
+        self._store = store
+        self._open_verdicts = open_verdicts
+        self._is_prepared = is_prepared
+        self._patience = Patience(_LOG, config, clock)
+        self._clock = clock
+        self._queue: queue.Queue[Write | None] = queue.Queue()
+        self._until: float | None = None
+        self._stopping = threading.Event()
+        self.thread = SupervisedThread("store", self._run)
+        self.error_count = 0
+
+    def start(self) -> None:
+        """Begin."""
+        self.thread.start()
+
+    def put(self, write: Write) -> None:
+        """Give rows; returns at once."""
+        if len(write):
+            self._queue.put(write)
+
+    def stop(self) -> None:
+        """Write what was given, wait a little where the database is away, and say what was lost."""
+        self._until = self._clock() + LAST_TRY_SECONDS
+        self._stopping.set()
+        self._queue.put(None)
+        self.thread.join(3 * LAST_TRY_SECONDS)
+
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self.thread.is_alive()
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the database was there, and its tables of this version, when it was made."""
+        return self._is_prepared
+
+    @property
+    def trouble(self) -> str:
+        """Why the database takes nothing now, "" = it takes what it is given, or nothing was given."""
+        return self._patience.last_words
+
+    @property
+    def waiting_count(self) -> int:
+        """Writes that wait."""
+        return self._queue.qsize()
+
+    def _run(self) -> None:
+        if not self._is_prepared and not self._persist(lambda: prepare(self._store)):
+            self._give_up(Write())
+            return
+        while True:
+            work, is_last = self._next()
+            if not self._persist(lambda one=work: self._write(one)):  # type: ignore[misc]  # bound now
+                self._give_up(work)
+                return
+            if is_last:
+                return
+
+    def _next(self) -> tuple[Write, bool]:
+        """What waits, together; whether it is the last."""
+        work = self._queue.get()
+        if work is None:
+            return Write(), True
+        while len(work) < MERGED_ROWS_COUNT:
+            try:
+                more = self._queue.get_nowait()
+            except queue.Empty:
+                break
+            if more is None:
+                return work, True
+            work += more
+        return work, False
+
+    def _write(self, work: Write) -> None:
+        if self._open_verdicts is not None:
+            self._open_verdicts.opened(work.verdicts)
+        # Actions first: there is no transaction, and whoever sees an incident is to see what it proposes.
+        self._rows(self._store.write_actions, work.actions)
+        self._rows(self._store.write_verdicts, work.verdicts)
+        self._rows(self._store.write_evidence, work.evidence)
+        self._rows(self._store.write_host_health, work.health)
+        if self._open_verdicts is not None:
+            self._open_verdicts.closed(work.verdicts)
+        if work.overdue_ns:
+            self._expire(work.overdue_ns)
+
+    def _expire(self, until_ns: int) -> None:
+        known = None if self._open_verdicts is None else self._open_verdicts.ids()
+        expired = self._store.expire_overdue(until_ns, known)
+        if expired:
+            _LOG.warning("verdicts expired: the engine that said them is gone", extra={"count": len(expired)})
+            if self._open_verdicts is not None:
+                self._open_verdicts.forget(expired)
+
+    @staticmethod
+    def _rows(write: Callable[[Sequence[T]], None], items: Sequence[T]) -> None:
+        """Write; a row that cannot be stored at all must not hold up the others, nor end the thread."""
+        if not items:
+            return
+        try:
+            write(items)
+        except Exception as error:  # supervising: which of the rows it is shows one by one
+            if isinstance(error, StoreError) and not isinstance(error, RowRefusedError):
+                raise
+            for item in items:
+                StoreWriter._row(write, item)
+
+    @staticmethod
+    def _row(write: Callable[[Sequence[T]], None], item: T) -> None:
+        try:
+            write([item])
+        except Exception as error:  # supervising: the next row is another's incident
+            if isinstance(error, StoreError) and not isinstance(error, RowRefusedError):
+                raise
+            told = {"error": f"{type(error).__name__}: {error}"[:500], "row": repr(item)[:2000]}
+            _LOG.error("row lost: the database cannot take it", extra=told)
+
+    def _persist(self, work: Callable[[], None]) -> bool:
+        """Do it until it is done; False: told to stop before."""
+        while True:
+            try:
+                work()
+            except StoreError as error:
+                self.error_count += 1
+                wait_seconds = self._patience.failed(error)
+                if self._until is not None:
+                    wait_seconds = min(wait_seconds, 0.5)
+                    if self._clock() >= self._until:
+                        return False
+                    time.sleep(wait_seconds)
+                else:
+                    self._stopping.wait(wait_seconds)
+            else:
+                self._patience.succeeded()
+                return True
+
+    def _give_up(self, work: Write) -> None:
+        given = [work]
+        with contextlib.suppress(queue.Empty):
+            while True:
+                given.append(self._queue.get_nowait() or Write())
+        lost = {
+            "verdicts": sum(len(one.verdicts) for one in given),
+            "evidence": sum(len(one.evidence) for one in given),
+            "actions": sum(len(one.actions) for one in given),
+            "health": sum(len(one.health) for one in given),
+        }
+        if any(lost.values()):
+            _LOG.error("rows lost: the database is still away", extra=lost)
+
+
+def prepare(store: Store) -> None:
+    """Bring the tables to this version; what an engine before this one left open stays so until it expires.
+
+    Raises:
+        StoreError: it cannot be done now, or not at all.
+    """
+    store.migrate()

@@ -1,0 +1,117 @@
+"""What follows from a tick of the embedded engine: lines that are spoken, rows that are written."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Final
+
+from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineOutput
+from tocsin.pipeline.runtime.embedded.service_memory import ServiceMemory
+from tocsin.pipeline.runtime.embedded.store_writer import StoreWriter, Write
+from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth
+from tocsin.pipeline.stores.rows import summary_of
+from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.verdicts import Verdict, VerdictState
+
+_LOG = logging.getLogger("tocsin.service")
+_OVERDUE_NS: Final = 60 * NS_PER_SECOND
+"""How often open verdicts that nobody renews are looked for, and how long they are over by then."""
+Guard = Callable[[str], AbstractContextManager[None]]
+
+
+class Scribe:
+    """Speaks and writes; a part that fails ends neither the others nor the ticker."""
+
+    def __init__(
+        self,
+        engine: EmbeddedEngine,
+        memory: ServiceMemory,
+        writer: StoreWriter,
+        guard: Guard,
+        evidence_after_seconds: int,
+    ) -> None:
+        """Wire it.
+
+        Args:
+            engine: has the numbers behind verdicts.
+            memory: what was said and proposed before.
+            writer: takes the rows.
+            guard: a context that catches what a part raises.
+            evidence_after_seconds: the series behind a verdict is written again this long after.
+        """
+        self._engine = engine
+        self._memory = memory
+        self._writer = writer
+        self._guard = guard
+        self._evidence_after_ns = evidence_after_seconds * NS_PER_SECOND
+
+    def follow_up(self, output: EngineOutput, tick_ns: int) -> None:
+        """Speak and write what a tick led to."""
+        verdicts = tuple(self._risen(verdict) for verdict in output.verdicts)
+        for verdict in verdicts:
+            with self._guard("speak"):
+                self._speak(verdict)
+        self._write(replace(output, verdicts=verdicts), tick_ns)
+
+    def _risen(self, verdict: Verdict) -> Verdict:
+        """An engine that lost its state says a verdict anew, under its old id: its updates go on from the last."""
+        floor = self._memory.floors.get(verdict.verdict_id)
+        return verdict if floor is None else replace(verdict, update=floor + 1 + verdict.update)
+
+    def _speak(self, verdict: Verdict) -> None:
+        _LOG.info(
+            "verdict",
+            extra={
+                "job": verdict.job.job_id,
+                "verdict_id": verdict.verdict_id,
+                "update": verdict.update,
+                "state": verdict.state.value,
+                "fault": verdict.fault.value,
+                "cause": verdict.cause,
+                "reason": verdict.reason,
+                "suspects": [s.component.name for s in verdict.suspects],
+                "action": verdict.action.value,
+            },
+        )
+        self._memory.speak({"verdict": verdict.to_line(), "summary": summary_of(verdict)})
+
+    def _write(self, output: EngineOutput, tick_ns: int) -> None:
+        """Give rows to the database's thread; verdicts go whether or not what explains them can be made."""
+        evidence: list[EvidencePoint] = []
+        actions: list[ActionChange] = []
+        health: list[HostHealth] = []
+        again, minutes = self._memory.again, self._memory.minutes
+        with self._guard("evidence"):
+            for verdict in output.verdicts:
+                evidence.extend(self._evidence(verdict, tick_ns))
+                if verdict.state is VerdictState.OPEN:
+                    again.append((tick_ns + self._evidence_after_ns, verdict))
+            while again and again[0][0] <= tick_ns:
+                evidence.extend(self._evidence(again.popleft()[1], tick_ns))
+        with self._guard("actions"):
+            actions.extend(change for verdict in output.verdicts for change in self._changes_of(verdict))
+            actions.extend(self._memory.proposals.due(tick_ns))
+        with self._guard("health"):
+            for job, entry in output.health:
+                minutes.count(job, entry)
+            for anomaly in output.anomalies:
+                minutes.score(anomaly)
+            health.extend(minutes.finish(tick_ns, self._engine.late_by_host))
+        overdue_ns = 0 if tick_ns % _OVERDUE_NS else tick_ns - _OVERDUE_NS
+        self._writer.put(Write(output.verdicts, tuple(evidence), tuple(actions), tuple(health), overdue_ns))
+
+    def _changes_of(self, verdict: Verdict) -> Iterator[ActionChange]:
+        """What becomes of actions."""
+        return self._memory.proposals.take(verdict)
+
+    def _evidence(self, verdict: Verdict, until_ns: int) -> list[EvidencePoint]:
+        history = self._engine.history(verdict.job)
+        return [] if history is None else history.evidence(verdict, until_ns)
+
+    def finish_minutes(self) -> None:
+        """Write the minutes that are not over, too."""
+        with self._guard("health"):
+            self._writer.put(Write(health=tuple(self._memory.minutes.finish_all(self._engine.late_by_host))))

@@ -1,0 +1,135 @@
+"""The Flink job: Kafka -> windows of a second -> one job's operators -> Kafka.
+
+Run by ``flink run -py`` inside the cluster's Python (``tocsin flink submit`` does it). Time is the
+records' own; nothing here reads a clock, and no partition is ever called idle.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pyflink.common import Types
+from pyflink.datastream import ExternalizedCheckpointRetention, StreamExecutionEnvironment
+from pyflink.table import DataTypes, Schema, StreamTableEnvironment
+
+from tocsin.pipeline.runtime.embedded.engine import EngineConfig, played
+from tocsin.pipeline.runtime.flink import sql
+from tocsin.pipeline.runtime.flink.announced import drive
+from tocsin.pipeline.runtime.flink.driver import DriverConfig
+from tocsin.pipeline.runtime.flink.functions import pack_records
+from tocsin.pipeline.runtime.flink.options import (
+    JARS_VARIABLE,
+    OPTIONS_VARIABLE,
+    PARAMETER,
+    JobOptions,
+    options_from,
+)
+from tocsin.schemas.kafka.topics import DEAD_LETTER, LATE, VERDICTS
+
+_SETTINGS = {
+    "table.local-time-zone": "UTC",
+    "python.execution-mode": "process",
+    "python.fn-execution.bundle.time": "50",
+    "pipeline.auto-watermark-interval": "50 ms",
+    # a slice's frames, else copied between any two operators of a thread
+    "pipeline.object-reuse": "true",
+}
+
+
+def build(options: JobOptions) -> StreamExecutionEnvironment:
+    """Wire the job; ``execute`` of what is returned runs it."""
+    env = StreamExecutionEnvironment.get_execution_environment()
+    if jars := os.environ.get(JARS_VARIABLE):
+        env.add_jars(*(Path(jar).as_uri() for jar in jars.split(os.pathsep)))
+    env.set_parallelism(options.slot_count)
+    env.enable_checkpointing(round(options.checkpoint_seconds * 1000))
+    # here, and not only in a cluster's settings: whoever submits decides, whatever the cluster says
+    keep = ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION
+    checkpoints = env.get_checkpoint_config()
+    checkpoints.set_externalized_checkpoint_retention(keep)
+    if options.checkpoint_timeout_seconds is not None:
+        checkpoints.set_checkpoint_timeout(round(options.checkpoint_timeout_seconds * 1000))
+        checkpoints.set_tolerable_checkpoint_failure_number(0)
+    env.get_config().set_global_job_parameters({PARAMETER: options.shown()})
+    tables = StreamTableEnvironment.create(env)
+    for name, value in {**_SETTINGS, "pipeline.name": options.name}.items():
+        tables.get_config().set(name, value)
+    tables.create_temporary_system_function("pack_records", pack_records(options.signatures))
+    for statement in (
+        sql.input_table(options.stream),
+        sql.models_table(options.stream),
+        sql.CLASSIFIED,
+        *(sql.output_table(options.stream, name, options.name) for name in sql.OUTPUTS),
+    ):
+        tables.execute_sql(statement)
+    _tell_apart(tables)
+    tables.execute_sql(sql.WINDOWS)
+    engine = EngineConfig(history=None)
+    driver = DriverConfig(
+        engine=played(engine) if options.signatures.allow_player else engine,
+        snapshot_seconds=options.snapshot_seconds,
+        canary_seconds=options.canary_seconds,
+        signatures=options.signatures,
+    )
+    _drive(tables, driver)
+    statements = tables.create_statement_set()
+    for statement in (
+        sql.said(VERDICTS),
+        sql.said(DEAD_LETTER),
+        sql.said(LATE),
+        sql.refused(DEAD_LETTER, "dead"),
+        sql.refused(LATE, "late"),
+    ):
+        statements.add_insert_sql(statement)
+    statements.attach_as_datastream()
+    return env
+
+
+def _drive(tables: StreamTableEnvironment, driver: DriverConfig) -> None:
+    """Hand each job's windows to its operators; what they say becomes a view."""
+    windows = tables.to_data_stream(tables.sql_query(sql.PACKED))
+    said = (
+        drive(windows.key_by(lambda row: row[0], key_type=Types.STRING()), tables, driver)
+        .uid("operators")
+        .name("operators")
+    )
+    schema = (
+        Schema.new_builder()
+        .column("topic", DataTypes.STRING())
+        .column("k", DataTypes.BYTES())
+        .column("v", DataTypes.BYTES())
+        .column("h", DataTypes.MAP(DataTypes.STRING(), DataTypes.BYTES()))
+        .build()
+    )
+    tables.create_temporary_view("tocsin_said", tables.from_data_stream(said, schema))
+
+
+def _tell_apart(tables: StreamTableEnvironment) -> None:
+    """Read the topics, and classify each row, once."""
+    schema = (
+        Schema.new_builder()
+        .column("ats", DataTypes.TIMESTAMP_LTZ(3))
+        .column("class", DataTypes.STRING())
+        .column("job", DataTypes.STRING())
+        .column("v", DataTypes.BYTES())
+        .column("origin", DataTypes.STRING())
+        .column("metric_group", DataTypes.STRING())
+        .column("k", DataTypes.BYTES())
+        .column("reason", DataTypes.STRING())
+        .column("detail", DataTypes.STRING())
+        .watermark("ats", "SOURCE_WATERMARK()")
+        .build()
+    )
+    rows = tables.to_data_stream(tables.sql_query(sql.ROWS))
+    tables.create_temporary_view(sql.TOLD_APART, tables.from_data_stream(rows, schema))
+
+
+def main() -> None:
+    """Build and run the job that the environment describes."""
+    options = options_from(os.environ.get(OPTIONS_VARIABLE, ""))
+    build(options).execute(options.name)
+
+
+if __name__ == "__main__":
+    main()

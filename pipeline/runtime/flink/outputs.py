@@ -1,0 +1,53 @@
+"""Messages that a job's driver has for the topics."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tocsin.schemas.cloudevents import encode_verdict
+from tocsin.schemas.kafka.topics import VERDICTS, job_key
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import JobKey
+from tocsin.schemas.verdicts import ActionKind, FaultKind, Verdict, VerdictState, verdict_id_of
+
+
+class Output(NamedTuple):
+    """One message for a topic.
+
+    Attributes:
+        topic: name without prefix.
+        key: the message's key.
+        value: its bytes.
+        headers: its headers.
+    """
+
+    topic: str
+    key: bytes
+    value: bytes
+    headers: dict[str, bytes]
+
+
+def canary(job: JobKey, end_ns: int) -> Verdict:
+    """A verdict about nobody, over as soon as it is said; views leave it out by its reason."""
+    return Verdict(
+        verdict_id=verdict_id_of(job, (), FaultKind.DEGRADED, end_ns),
+        job=job,
+        fault=FaultKind.DEGRADED,
+        cause="unknown",
+        suspects=(),
+        onset_ns=end_ns,
+        detected_ns=end_ns,
+        confidence=0.0,
+        action=ActionKind.NONE,
+        reason=Reason.CANARY.value,
+        evidence=(),
+        state=VerdictState.RESOLVED,
+        update=0,
+        expires_ns=end_ns,
+    )
+
+
+def verdict_output(verdict: Verdict) -> Output:
+    """A verdict line as a message: consumers tell repeated ones by (id, update)."""
+    headers = {"id": verdict.verdict_id.encode(), "update": b"%d" % verdict.update}
+    return Output(VERDICTS, job_key(verdict.job), encode_verdict(verdict), headers)

@@ -1,0 +1,365 @@
+"""The operators of one job, wired: what both runtimes drive."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+
+from tocsin.models.documents import Model, version_of
+from tocsin.pipeline.core.frame_blocks import (
+    BUILTIN_TABLES,
+    MetricSlice,
+    join_blocks,
+    misfit_count,
+    slice_blocks,
+)
+from tocsin.pipeline.core.operator import anomaly_from, pack_state, unpack_state
+from tocsin.pipeline.core.slices import Turn
+from tocsin.pipeline.detect.align import Align, AlignedHealth
+from tocsin.pipeline.detect.peers.anomalies import DETECTOR as PEERS
+from tocsin.pipeline.detect.peers.detector import PeerDetector, PeersConfig
+from tocsin.pipeline.detect.peers.metric_table import TableBook
+from tocsin.pipeline.detect.steps.detector import DETECTOR as STEPS
+from tocsin.pipeline.detect.steps.detector import StepDetector, StepsConfig
+from tocsin.pipeline.incidents.lifecycle import Decide, DecideConfig
+from tocsin.pipeline.job.graph import JobGraph
+from tocsin.pipeline.job.groups import GroupBounds
+from tocsin.pipeline.job.rank_holders import SpeakersConfig
+from tocsin.pipeline.job.speakers import Refused, Speakers
+from tocsin.pipeline.rca import Diagnose, DiagnoseConfig
+from tocsin.pipeline.rca.evidence.silence import monitoring_ended
+from tocsin.pipeline.rca.finding import Finding
+from tocsin.pipeline.runtime.job_pace import JobPace
+from tocsin.pipeline.runtime.model_schedule import ModelBook
+from tocsin.schemas.metrics import BUILTIN_TABLE_ID
+from tocsin.schemas.model_announcement import DEFAULT_VERSION
+from tocsin.schemas.reasons import Reason, SpeakerRefusal
+from tocsin.schemas.records import IDLE_JOB_ID, METRIC_SLICE_NS, NS_PER_SECOND, Groups, JobKey, Slice, TableAnnouncement
+from tocsin.schemas.verdicts import Anomaly, FaultKind, Verdict
+
+_LOG = logging.getLogger("tocsin.models")
+_JOB_LOG = logging.getLogger("tocsin.job")
+_MOVING_NS = 30 * NS_PER_SECOND
+"""A host that went on to a later attempt ended its processes of this one no longer before that."""
+_TOLD_AFTER_END_NS = 3600 * NS_PER_SECOND
+"""What explains the end of a job that died stays open for so long, where no new attempt begins."""
+_MOST_TOLD_COUNT = 1000
+"""Hosts and reasons of which the log tells that they were not heard, in a job's life."""
+OWN_PART = "job"
+"""The part that each job's snapshot has."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobConfig:
+    """Settings of all operators.
+
+    Attributes:
+        detectors: whose anomalies reach ``diagnose``: of all; a backtest asks what one of them is worth alone.
+        steps: of the step detector.
+        peers: of the peer detector.
+        diagnose: of root cause.
+        decide: of the life of verdicts.
+        speakers: of who may speak of a rank.
+        groups: how many communication groups one host may announce.
+    """
+
+    detectors: tuple[str, ...] = (PEERS, STEPS)
+    steps: StepsConfig = field(default_factory=StepsConfig)
+    peers: PeersConfig = field(default_factory=PeersConfig)
+    diagnose: DiagnoseConfig = field(default_factory=DiagnoseConfig)
+    decide: DecideConfig = field(default_factory=DecideConfig)
+    speakers: SpeakersConfig = field(default_factory=SpeakersConfig)
+    groups: GroupBounds = field(default_factory=GroupBounds)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResult:
+    """What one job's turn led to.
+
+    Attributes:
+        verdicts: new verdict lines.
+        health: per host, what its metric slices held.
+        anomalies: what the detectors said.
+        fast: the turn's records of a second, without what was refused: whoever keeps records keeps these.
+        refused: what hosts said of ranks that are not theirs.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    health: tuple[AlignedHealth, ...]
+    anomalies: tuple[Anomaly, ...]
+    fast: Slice
+    refused: tuple[Refused, ...] = ()
+
+
+class JobPipeline:
+    """align -> detect -> diagnose -> decide, for one attempt of one job."""
+
+    def __init__(
+        self,
+        config: JobConfig,
+        job: JobKey,
+        models: ModelBook | None = None,
+        stopwatch: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """Start without history.
+
+        Args:
+            config: the operators' own settings.
+            job: whose pipeline.
+            models: what was announced; read at each slice, never written.
+            stopwatch: the runtime's, in seconds: how long detectors work is measured with it, and nothing decided.
+        """
+        self.job = job
+        self._config = config
+        self._models = ModelBook() if models is None else models
+        self._stopwatch = stopwatch
+        self._in_use: dict[str, Model | None] = {}
+        self._chosen: set[str] = set()
+        """Detectors whose model was chosen since this process began with the job."""
+        self.model_changed_ns = 0
+        """Since when a detector has another model than before, 0: always."""
+        self.seconds: dict[str, float] = defaultdict(float)
+        """Detector -> time that it took, since the start of this process (no state: it decides nothing)."""
+        self.graph = JobGraph(None if config.speakers.is_played else config.groups)
+        self.speakers = Speakers(config.speakers, self.graph.is_at_work)
+        self.steps = StepDetector(config.steps, self.graph)
+        self.align = Align()
+        self._tables = TableBook(is_played=config.speakers.is_played)
+        self.peers = PeerDetector(config.peers, self.graph)
+        self.diagnose = Diagnose(config.diagnose, self.graph)
+        self.decide = Decide(config.decide, job)
+        self._heard = config.detectors
+        self._silence = config.diagnose.silence
+        self.abstained: Counter[str] = Counter()
+        self._told: set[tuple[str, str]] = set()
+        self._ended = False
+        self._gone_ns = 0
+        """Since when all processes are known to be gone, 0: they are not."""
+        self._superseded = False
+        self._has_news = False
+        self._metric_anomalies: tuple[Anomaly, ...] = ()
+        """What the last metric slice showed: it holds until the next one."""
+
+    @property
+    def _judges(self) -> bool:
+        return not self._superseded and self.job.job_id != IDLE_JOB_ID
+
+    def on_turn(self, turn: Turn) -> TurnResult:
+        """Take what happened up to ``turn.end_ns``; return what follows from it."""
+        self._has_news = bool(turn.fast.records or turn.metrics)
+        admitted, refused = self.speakers.admit(turn.fast.records, turn.end_ns)
+        fast = turn.fast if admitted is turn.fast.records else replace(turn.fast, records=tuple(admitted))
+        self.graph.contested = self.speakers.contested
+        for entry in refused:
+            self._tell(entry)
+        health: list[AlignedHealth] = []
+        for metrics in turn.metrics:
+            health.extend(self._take_metrics(metrics))
+        self.graph.take(fast.records)
+        self._take_tables(fast)
+        refused = (*refused, *self._groups_gone(turn.end_ns))
+        verdicts, anomalies = self._judge(fast) if self._judges else ((), ())
+        return TurnResult(tuple(verdicts), tuple(health), tuple(anomalies), fast, refused)
+
+    def _take_tables(self, fast: Slice) -> None:
+        """Metrics of the user's own; a table is announced before its frames."""
+        told = [record for record in fast.records if isinstance(record, TableAnnouncement)]
+        for record in told:
+            self._tables.take(record.host, record.table)
+        if told:
+            self.peers.take_table(self._tables.chosen(self.peers.table, len(self.graph.hosts)))
+
+    def _groups_gone(self, now_ns: int) -> list[Refused]:
+        """What is forgotten of hosts that announce too many groups."""
+        reason, text = SpeakerRefusal.TOO_MANY_GROUPS, "announces more groups than are kept of it: its oldest went"
+        gone = [
+            Refused(host, Groups.__name__, -1, reason, f"{host} {text}", now_ns, count)
+            for host, count in self.graph.group_book.take_gone()
+        ]
+        for entry in gone:
+            self._tell(entry)
+        return gone
+
+    def _tell(self, refused: Refused) -> None:
+        """Count what was refused, and log it once for each host and reason."""
+        self.abstained[refused.reason.value] += refused.count
+        if len(self._told) < _MOST_TOLD_COUNT and (refused.host, refused.reason) not in self._told:
+            self._told.add((refused.host, refused.reason))
+            told = {"job": self.job.job_id, "host": refused.host, "reason": refused.reason.value}
+            _JOB_LOG.warning("not heard", extra={**told, "message_of_letter": refused.sentence})
+
+    def _judge(self, fast: Slice) -> tuple[Sequence[Verdict], Sequence[Anomaly]]:
+        self._choose_model(STEPS, self.steps, fast)
+        with self._timed(STEPS):
+            by = {STEPS: self.steps.on_slice(fast), PEERS: self._metric_anomalies}
+        anomalies = [anomaly for name, said in by.items() if name in self._heard for anomaly in said]
+        with self._timed("diagnose"):
+            diagnosis = self.diagnose.on_slice(fast, anomalies, JobPace(self.steps, self.peers))
+        self.abstained.update(reason.value for reason in diagnosis.abstained)
+        findings = [finding for finding in diagnosis.findings if not self._is_of_moved(finding)]
+        verdicts = self._after_the_end(fast.end_ns)
+        if self._gone_ns:
+            is_over = fast.end_ns - self._gone_ns >= _TOLD_AFTER_END_NS
+            findings = [] if is_over else [one for one in findings if self.decide.explains_end(one)]
+        verdicts += self.decide.on_findings(fast.end_ns, findings)
+        if self.graph.ended() and not self._ended:
+            self._ended = True
+            verdicts.extend(self.decide.close_all(fast.end_ns, Reason.JOB_ENDED))
+        return verdicts, anomalies
+
+    def _after_the_end(self, now_ns: int) -> list[Verdict]:
+        """Once all processes are gone: close what explains no end, and an hour later what does."""
+        if not self.graph.all_left():
+            self._gone_ns = 0
+            return []
+        self._gone_ns = self._gone_ns or now_ns
+        if now_ns - self._gone_ns >= _TOLD_AFTER_END_NS:
+            return self.decide.close_all(now_ns, Reason.JOB_ENDED)
+        return self.decide.close_what_ended(now_ns)
+
+    def _is_of_moved(self, finding: Finding) -> bool:
+        """Whether it only accuses hosts of what is so because they went on to a later attempt."""
+        moved_ns = self.graph.moved_ns
+        if not moved_ns or finding.fault not in (FaultKind.HANG, FaultKind.FAIL_STOP) or not finding.suspects:
+            return False
+        names = [suspect.component.name for suspect in finding.suspects]
+        return all(name in moved_ns and finding.onset_ns > moved_ns[name] - _MOVING_NS for name in names)
+
+    def _take_metrics(self, data: MetricSlice) -> Sequence[AlignedHealth]:
+        self.graph.take(data.records)
+        with self._timed("blocks"):
+            tables = {**BUILTIN_TABLES, self.peers.table.table_id: self.peers.table}
+            if misfits := misfit_count(data, tables):
+                self.abstained[Reason.MISFIT_FRAME.value] += misfits
+            blocks = slice_blocks(data, tables)
+            means = join_blocks(blocks, self.peers.table)
+        for block in data.blocks:
+            self.graph.see_hosts(block.means.hosts, block.means.seen_ns, block.means.tick_ns)
+        if self._judges:
+            self._choose_model(PEERS, self.peers, data)
+            with self._timed(PEERS):
+                self._metric_anomalies = tuple(self.peers.on_means(data, means, self.steps.median_step_ns))
+        whole = [(self.peers.table.table_id, means)] if means is not None else []
+        others = [(b.table_id, b.means) for b in blocks if b.table_id == BUILTIN_TABLE_ID != self.peers.table.table_id]
+        return self.align.on_means(data, [*others, *whole])
+
+    def _choose_model(self, name: str, detector: PeerDetector | StepDetector, data: Slice) -> None:
+        """Give a detector the model of this slice, where that is another one than before."""
+        model, is_first = self._models.at(name, data.start_ns), name not in self._chosen
+        self._chosen.add(name)
+        if model == self._in_use.get(name):
+            return
+        self._in_use[name] = model
+        if not is_first:
+            self.model_changed_ns = data.start_ns
+        detector.on_model(model)
+        told = {"job": self.job.job_id, "model": name, "version": version_of(model) or DEFAULT_VERSION}
+        _LOG.info("model in use", extra={**told, "since_ns": data.start_ns})
+
+    def models_in_use(self) -> dict[str, str]:
+        """Detector -> version of its announced model; detectors with their own settings are left out."""
+        return {name: version_of(model) for name, model in sorted(self._in_use.items()) if version_of(model)}
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        begin = self._stopwatch()
+        yield
+        self.seconds[name] += self._stopwatch() - begin
+
+    def on_new_attempt(self, now_ns: int, moved: Mapping[str, int] | None = None) -> list[Verdict]:
+        """Hosts spoke in later attempts of the same job: this one goes on with those that did not.
+
+        Once no other host speaks here this attempt is over, and its verdicts are history; should one speak again, it
+        goes on. No number of hosts is asked for: a job of two may lose one, and one that lies takes only itself away.
+
+        Args:
+            now_ns: when.
+            moved: host -> when it was last heard in a later attempt; None: all moved.
+        """
+        self.graph.see_moved(dict.fromkeys(self.graph.hosts, now_ns) if moved is None else moved)
+        was_over, self._superseded = self._superseded, moved is None or not self._has_speakers(now_ns)
+        return self.decide.close_all(now_ns, Reason.NEW_ATTEMPT) if self._superseded and not was_over else []
+
+    @property
+    def rests(self) -> bool:
+        """Whether it is over, as all went on to later attempts, and nothing more was said in its last turn."""
+        return self._superseded and not self._has_news
+
+    @property
+    def is_superseded(self) -> bool:
+        """Whether it is over because all of its hosts went on to later attempts."""
+        return self._superseded
+
+    @property
+    def heard_ns(self) -> dict[str, int]:
+        """Host -> when it was last heard in this attempt."""
+        return {host: facts.last_seen_ns for host, facts in self.graph.hosts.items()}
+
+    def _has_speakers(self, now_ns: int) -> bool:
+        """Whether a host that did not move to a later attempt still speaks in this one."""
+        graph, silence = self.graph, self._silence
+        return any(
+            host not in graph.moved_ns
+            and not monitoring_ended(graph, host)
+            and now_ns - facts.last_seen_ns
+            < silence.missed_count * (facts.beat_ns or METRIC_SLICE_NS) + silence.silent_after_ns
+            for host, facts in graph.hosts.items()
+        )
+
+    def successor(self) -> JobPipeline:
+        """Operators without a past for the same attempt; an incident's id does not start anew with them."""
+        fresh = JobPipeline(self._config, self.job, self._models, self._stopwatch)
+        fresh.decide.follow(self.decide)
+        fresh.abstained = self.abstained
+        fresh._superseded = self._superseded
+        return fresh
+
+    def abstentions(self) -> dict[str, int]:
+        """Reason -> how often, over all operators."""
+        return dict(self.abstained + Counter(self.steps.abstained) + Counter(self.peers.abstained))
+
+    def finished_parts(self, known: Container[str]) -> dict[str, bytes]:
+        """Parts of the next snapshot that do not change any more, without those of these names."""
+        return self.steps.finished_parts(known)
+
+    def snapshot(self, known: Container[str] = ()) -> dict[str, bytes]:
+        """State as named parts; those of these names that never change are ``UNCHANGED``."""
+        parts = {
+            OWN_PART: pack_state(
+                {
+                    "ended": self._ended,
+                    "gone_ns": self._gone_ns,
+                    "superseded": self._superseded,
+                    "abstained": dict(self.abstained),
+                    "models": self.models_in_use(),
+                    "model_changed_ns": self.model_changed_ns,
+                    "tables": self._tables.to_state(),
+                    "metric_anomalies": [asdict(anomaly) for anomaly in self._metric_anomalies],
+                }
+            ),
+            **self.speakers.snapshot(),
+            **self.graph.snapshot(),
+        }
+        parts.update(self.steps.snapshot(known))
+        for operator in (self.align, self.peers, self.diagnose, self.decide):
+            parts.update(operator.snapshot())
+        return parts
+
+    def restore(self, parts: Mapping[str, bytes]) -> None:
+        """Take back what ``snapshot`` gave."""
+        state = unpack_state(parts, OWN_PART)
+        self._ended = state["ended"]
+        self._gone_ns = state["gone_ns"]
+        self._superseded = state["superseded"]
+        self.model_changed_ns = state["model_changed_ns"]
+        self.abstained = Counter(state["abstained"])
+        self._tables.load_state(state["tables"])
+        self._metric_anomalies = tuple(anomaly_from(fields) for fields in state["metric_anomalies"])
+        self.speakers.restore(parts)
+        self.graph.restore(parts)
+        self.graph.contested = self.speakers.contested
+        for operator in (self.steps, self.align, self.peers, self.diagnose, self.decide):
+            operator.restore(parts)

@@ -1,9 +1,0 @@
-"""Fakes that ship with the package: a job without machines, and scenarios that read like prose."""
-
-from tocsin.pipeline.testing.fake_job import FakeJob
-from tocsin.pipeline.testing.job_shape import JobShape
-from tocsin.pipeline.testing.metrics_job import MachineShape, MetricsJob, MetricsScenario
-from tocsin.pipeline.testing.scenario import Scenario, between
-from tocsin.pipeline.testing.store import MemoryStore
-
-__all__ = ["FakeJob", "JobShape", "MachineShape", "MemoryStore", "MetricsJob", "MetricsScenario", "Scenario", "between"]

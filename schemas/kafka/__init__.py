@@ -1,0 +1,1 @@
+"""Topic names, keys and settings of Kafka."""

@@ -1,0 +1,264 @@
+"""The outside of a record on the wire: header, checksum, sections.
+
+All numbers little-endian::
+
+    0   magic      2 bytes  "TC"
+    2   version    u8       1
+    3   kind       u8       ``Kind``
+    4   flags      u16      0; a reader ignores bits that it does not know
+    6   cluster    u16      length of the name in bytes
+    8   job_id     u16      length
+    10  host       u16      length
+    12  crc32      u32      of bytes 0 to 12 and 16 to the end
+    16  length     u32      of the whole record in bytes
+    20  attempt    u32
+    24  ts_ns      i64
+    32  cluster, job_id, host in UTF-8, one behind the other
+    ..  sections: id u16, length u32, payload; up to the end
+
+The length stands in the header so that a cut record is told from a damaged one.
+A section whose id is unknown is skipped: a newer sender may add fields.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import NamedTuple
+
+from tocsin.schemas.errors import DecodeError, FieldError, TruncatedError, UnknownKindError, VersionError
+from tocsin.schemas.records import JobKey
+from tocsin.schemas.wire.validate import (
+    INT64_MAX,
+    MAX_ATTEMPT,
+    check_int,
+    check_name,
+    check_near,
+)
+
+MAGIC = b"TC"
+WIRE_VERSION = 1
+MAX_RECORD_BYTES = 16_000_000
+
+_HEADER = struct.Struct("<2sBBHHHHIIIq")
+NAMES_AT = _HEADER.size
+"""Length of the header's fixed part: the names begin there."""
+_SECTION = struct.Struct("<HI")
+_CRC = struct.Struct("<I")
+_CRC_AT = 12
+_CRC_END = 16
+_MIN_PREFIX = 3  # magic and version: what tells a stranger from a record of another version
+
+
+class Kind(IntEnum):
+    """What a record is. The number is part of the wire and of a slice's canonical order.
+
+    Facts come first, then what happened, then numbers: an operator that walks a
+    slice knows where a rank runs before it reads what the rank did.
+    """
+
+    TABLE = 1
+    TOPOLOGY = 2
+    GROUPS = 3
+    EVENT = 4
+    HOST_STATUS = 5
+    COLLECTIVES = 6
+    STEPS = 7
+    PROBE_ANSWER = 8
+    FRAME = 9
+    TICK = 10
+    MODEL = 11
+
+
+class Header(NamedTuple):
+    """What can be known of a record without reading its body.
+
+    Attributes:
+        kind: what the record is.
+        ts_ns: event time.
+        job: whose; names are empty for a tick and for a model, which belong to no job.
+        host: machine name, empty for these.
+    """
+
+    kind: Kind
+    ts_ns: int
+    job: JobKey
+    host: str
+
+
+_KINDS: dict[int, Kind] = {int(kind): kind for kind in Kind}
+NOBODYS: frozenset[Kind] = frozenset({Kind.TICK, Kind.MODEL})
+_LABELS: dict[Kind, str] = {kind: kind.name.lower() for kind in Kind}
+
+
+def label(kind: Kind) -> str:
+    """Return the first part of the dotted names of a kind's fields."""
+    return _LABELS[kind]
+
+
+def seal(header: Header, sections: Iterable[tuple[int, bytes]]) -> bytes:
+    """Put header and sections together.
+
+    Args:
+        header: who, when, what.
+        sections: (id, payload), ids ascending.
+
+    Raises:
+        FieldError: a name or a number that the header cannot carry, or a record above
+            ``MAX_RECORD_BYTES``.
+    """
+    names = _name_bytes(header)
+    parts = [*names]
+    for number, payload in sections:
+        parts += (_SECTION.pack(number, len(payload)), payload)
+    body = b"".join(parts)
+    size = _HEADER.size + len(body)
+    what = label(header.kind)
+    if size > MAX_RECORD_BYTES:
+        raise FieldError(f"{what}.length", size, f"at most {MAX_RECORD_BYTES} bytes")
+    ts_ns = check_int(header.ts_ns, f"{what}.ts_ns", 0, INT64_MAX)
+    attempt = check_int(header.job.attempt, f"{what}.attempt", 0, MAX_ATTEMPT)
+    lengths = (len(names[0]), len(names[1]), len(names[2]))
+    head = _HEADER.pack(MAGIC, WIRE_VERSION, header.kind, 0, *lengths, 0, size, attempt, ts_ns)
+    crc = zlib.crc32(body, zlib.crc32(head[_CRC_END:], zlib.crc32(head[:_CRC_AT])))
+    return b"".join((head[:_CRC_AT], _CRC.pack(crc), head[_CRC_END:], body))
+
+
+def _name_bytes(header: Header) -> tuple[bytes, bytes, bytes]:
+    what, empty = label(header.kind), header.kind in NOBODYS
+    return (
+        check_name(header.job.cluster, f"{what}.cluster", empty=empty).encode(),
+        check_name(header.job.job_id, f"{what}.job_id", empty=empty).encode(),
+        check_name(header.host, f"{what}.host", empty=empty).encode(),
+    )
+
+
+def read_header(data: bytes, size: int) -> tuple[Header, int]:
+    """Read and check the header, the checksum left out.
+
+    Args:
+        data: the record, or its first part.
+        size: length of the whole record in bytes.
+
+    Returns:
+        The header and where the sections begin.
+
+    Raises:
+        SchemaError: as ``tocsin.schemas.wire.codec.decode``.
+    """
+    if size > MAX_RECORD_BYTES:
+        raise DecodeError(f"{size} bytes: a record has at most {MAX_RECORD_BYTES}")
+    if size < _HEADER.size:
+        _refuse_short(data, size)
+    unpacked = _HEADER.unpack_from(data)
+    magic, version, number, _, cluster_size, job_size, host_size, _, length, attempt, ts_ns = unpacked
+    if magic != MAGIC or version != WIRE_VERSION:
+        _refuse_prefix(data)
+    if length != size:
+        _refuse_length(length, size)
+    job_at = _HEADER.size + cluster_size
+    host_at = job_at + job_size
+    end = host_at + host_size
+    if end > size:
+        raise TruncatedError(f"names end at byte {end} of {size}")
+    kind = _KINDS.get(number)
+    if kind is None:
+        raise UnknownKindError(f"kind {number}: this program knows {', '.join(map(str, _KINDS))}")
+    try:
+        names = (
+            data[_HEADER.size : job_at].decode(),
+            data[job_at:host_at].decode(),
+            data[host_at:end].decode(),
+        )
+    except UnicodeDecodeError as error:
+        raise DecodeError(f"a name in the header is not UTF-8: {error}") from error
+    return Header(kind, ts_ns, JobKey(names[0], names[1], attempt), names[2]), end
+
+
+def check_header(header: Header, now_ns: int | None) -> None:
+    """Check names and time of a header that was read.
+
+    Raises:
+        FieldError: an empty or overlong name, an attempt that is too large, or a time that is too far away.
+    """
+    what = label(header.kind)
+    check_near(header.ts_ns, f"{what}.ts_ns", now_ns)
+    check_int(header.job.attempt, f"{what}.attempt", 0, MAX_ATTEMPT)
+    if header.kind not in NOBODYS:
+        check_name(header.job.cluster, f"{what}.cluster")
+        check_name(header.job.job_id, f"{what}.job_id")
+        check_name(header.host, f"{what}.host")
+
+
+def check_crc(data: bytes) -> None:
+    """Compare the checksum.
+
+    Raises:
+        DecodeError: some byte differs from what was sent.
+    """
+    found = zlib.crc32(memoryview(data)[_CRC_END:], zlib.crc32(data[:_CRC_AT]))
+    (stated,) = _CRC.unpack_from(data, _CRC_AT)
+    if found != stated:
+        raise DecodeError(f"checksum {found:08x}, the record states {stated:08x}: bytes were damaged")
+
+
+def read_sections(data: bytes, start: int) -> dict[int, bytes]:
+    """Split the body into sections.
+
+    Args:
+        data: the whole record.
+        start: where the sections begin.
+
+    Raises:
+        TruncatedError: a section states more bytes than there are.
+        DecodeError: a section comes twice.
+    """
+    sections: dict[int, bytes] = {}
+    size = len(data)
+    while start < size:
+        begin = start + _SECTION.size
+        if begin > size:
+            raise TruncatedError(f"{size - start} bytes at the end are no section")
+        number, length = _SECTION.unpack_from(data, start)
+        start = begin + length
+        if start > size:
+            raise TruncatedError(f"section {number} ends at byte {start} of {size}")
+        if number in sections:
+            raise DecodeError(f"section {number} comes twice")
+        sections[number] = data[begin:start]
+    return sections
+
+
+def section(sections: dict[int, bytes], number: int, field: str) -> bytes:
+    """Return a required section.
+
+    Raises:
+        DecodeError: it is missing.
+    """
+    try:
+        return sections[number]
+    except KeyError:
+        raise DecodeError(f"{field}: section {number} is missing") from None
+
+
+def _refuse_short(data: bytes, size: int) -> None:
+    _refuse_prefix(data)
+    raise TruncatedError(f"{size} bytes: a header has {_HEADER.size}")
+
+
+def _refuse_prefix(data: bytes) -> None:
+    """Raise when the bytes that are there show a stranger or another version."""
+    if not MAGIC.startswith(data[: len(MAGIC)]):
+        raise DecodeError(f"begins with {data[:4]!r}, a record with {MAGIC!r}")
+    if len(data) >= _MIN_PREFIX and data[2] != WIRE_VERSION:
+        raise VersionError(f"wire version {data[2]}: this program reads {WIRE_VERSION}")
+
+
+def _refuse_length(length: int, size: int) -> None:
+    if length > MAX_RECORD_BYTES:
+        raise DecodeError(f"states {length} bytes: a record has at most {MAX_RECORD_BYTES}")
+    if length > size:
+        raise TruncatedError(f"{size} bytes of {length}")
+    raise DecodeError(f"{size - length} bytes behind the end of the record")

@@ -1,0 +1,173 @@
+"""Machines whose own time grows with the steps: by the step detector, and what is made of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from tests.pipeline.rca.rules.test_standing import (
+    SLOWER,
+    T0,
+    Pace,
+    _differs,
+    _graph,
+    _ns,
+)
+from tests.step_times import T0 as STEPS_T0
+from tests.step_times import FloatArray, slices_of, worker_name
+from tocsin.models.pace import Slowdown
+from tocsin.pipeline.detect.steps.detector import StepDetector, StepsConfig
+from tocsin.pipeline.job.graph import JobGraph
+from tocsin.pipeline.rca.finding import Finding
+from tocsin.pipeline.rca.rules.deviations import MachineRules
+from tocsin.pipeline.rca.rules.harmless_deviations import Cleared
+from tocsin.pipeline.rca.rules.machine import find_machine
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.verdicts import Anomaly
+
+STRUCK_STEP = 60
+LITTLE_SLOWER = Slowdown(0.05, is_certain=True, is_gone=False, step_seconds=1.05, before_seconds=1.0, step_count=60)
+HARMLESS = Slowdown(0.003, is_certain=False, is_gone=True, step_seconds=1.003, before_seconds=1.0, step_count=60)
+
+
+def _detector(seconds: FloatArray) -> StepDetector:
+    graph = JobGraph()
+    detector = StepDetector(StepsConfig(), graph)
+    for data in slices_of(seconds):
+        graph.take(data.records)
+        detector.on_slice(data)
+    return detector
+
+
+def _steps(slower: float = 1.05, worker: int = 3, from_step: int = STRUCK_STEP) -> FloatArray:
+    seconds = 1 + 0.005 * np.random.default_rng(1).standard_normal((100, 8))
+    seconds[from_step:, worker] *= slower
+    return seconds
+
+
+def _grown(detector: StepDetector, step: int = STRUCK_STEP) -> dict[int, float]:
+    onset_ns = STEPS_T0 + step * NS_PER_SECOND
+    told = {worker: detector.grown_excess_seconds(worker_name(worker), onset_ns) for worker in range(8)}
+    return {worker: grown for worker, grown in told.items() if grown > 0.0}
+
+
+class TestDetector:
+    def test_by_how_much_one_computes_longer_than_before(self) -> None:
+        grown = _grown(_detector(_steps()))
+
+        assert grown.keys() == {3}
+        assert grown[3] == pytest.approx(0.05, abs=0.01)
+
+    @pytest.mark.parametrize(
+        ("seconds", "step"),
+        [(_steps(1.0), 60), (_steps(from_step=0), 60), (_steps(from_step=45), 80), (_steps(), 95)],
+        ids=["nobody", "always", "before-that", "too-few-steps"],
+    )
+    def test_nobody_has_grown_since(self, seconds: FloatArray, step: int) -> None:
+        assert not _grown(_detector(seconds), step)
+
+    def test_a_snapshot_keeps_what_was_usual(self) -> None:
+        detector = _detector(_steps())
+        other = StepDetector(StepsConfig(), detector._graph)
+        other.restore(detector.snapshot())
+
+        assert _grown(other) == _grown(detector)
+        assert other.snapshot() == detector.snapshot()
+
+
+@dataclass
+class GrownPace(Pace):
+    """A rank of n3 computes longer since then."""
+
+    grown_seconds: float = 0.0
+    no_more: bool = False
+
+    def grown_excess_seconds(self, host: str, onset_ns: int) -> float:
+        return self.grown_seconds if host == "n3" else 0.0
+
+    def own_excess_seconds(self, host: str) -> float | None:
+        return self.grown_excess_seconds(host, 0)
+
+    def moves_no_more(self, host: str) -> bool:
+        return self.no_more
+
+
+def _found(pace: Pace, anomaly: Anomaly, until: float, cleared: Cleared | None = None) -> list[Finding]:
+    return find_machine(_graph(), _ns(until), [anomaly], pace, MachineRules(), cleared or Cleared())[0]
+
+
+def _silent(metric: str = "memory_used_ratio", direction: str = "low", until: float = 120, host: str = "n3") -> Anomaly:
+    return _differs(host, (0, until), metric, direction)
+
+
+@pytest.mark.parametrize(("grown_seconds", "is_why"), [(0.05, True), (0.035, True), (0.02, False), (0.0, False)])
+def test_what_healthy_machines_show_too_is_why_where_own_time_explains_the_steps(
+    grown_seconds: float, is_why: bool
+) -> None:
+    found = _found(GrownPace(LITTLE_SLOWER, grown_seconds=grown_seconds), _silent(), 120)
+
+    assert [(one.fault.value, one.reason) for one in found] == [
+        ("fail_slow", Reason.METRICS_DIFFER_STEPS_SLOWER)
+    ] * is_why
+    assert all(one.is_soft and one.evidence[0].metric == "own_seconds" for one in found)
+
+
+@pytest.mark.parametrize(
+    ("anomaly", "no_more", "is_why"),
+    [
+        (_silent(direction="high"), False, False),
+        (_silent(direction="high"), True, True),
+        (_silent("gpu_temperature_celsius", "high"), False, False),
+        (_silent("rdma_bytes_per_second", "high"), False, False),
+        (_silent("gpu_temperature_celsius", "low"), False, False),
+        (_silent(host="n5"), False, False),
+        (_silent(until=30), False, False),
+        (replace(_silent(), detail={**_silent().detail, "leaning": True}), False, False),
+        (_differs("n3", (0, 120), "memory_used_ratio", "low", 1.0), False, False),
+    ],
+    ids=["more", "more-and-moves-no-more", "warm", "more-traffic", "cold", "another", "young", "fell-first", "over"],
+)
+def test_not_where_it_may_have_more_to_do(anomaly: Anomaly, no_more: bool, is_why: bool) -> None:
+    """Longer sequences on one rank, a hot expert: more memory, more heat, and its own time grows as well."""
+    until = (anomaly.end_ns - T0) / NS_PER_SECOND
+    pace = GrownPace(LITTLE_SLOWER, grown_seconds=0.05, no_more=no_more)
+
+    assert bool(_found(pace, anomaly, until)) == is_why
+
+
+def test_a_job_that_is_as_fast_as_ever_waits_for_nobody() -> None:
+    assert not _found(GrownPace(HARMLESS, grown_seconds=0.05), _silent(), 120)
+
+
+@pytest.mark.parametrize(("grown_seconds", "fault"), [(0.05, "fail_slow"), (0.0, "degraded"), (0.005, "degraded")])
+def test_a_ramp_that_did_no_harm_at_first_is_not_cleared(grown_seconds: float, fault: str) -> None:
+    """Its ranks compute longer already; the others had time to wait for it."""
+    cleared = Cleared()
+
+    def told(slowdown: Slowdown, until: float) -> list[str]:
+        busy = _differs("n3", (0, until), "cpu_util_ratio", "high")
+        busy.detail["metrics"][0].update(value=4.0)
+        pace = GrownPace(slowdown, slower_ns=T0 - 5 * NS_PER_SECOND, grown_seconds=grown_seconds)
+        return [one.fault.value for one in _found(pace, busy, until, cleared)]
+
+    assert told(HARMLESS, 70) == ["degraded"]
+    assert told(replace(LITTLE_SLOWER, step_count=6), 150) == [fault]
+    assert told(SLOWER, 155)[0] == "degraded"  # it explains a sixth of that
+
+
+@pytest.mark.parametrize(
+    ("metric", "is_measured", "is_soft"),
+    [("cpu_util_ratio", False, True), ("cpu_util_ratio", True, False), ("gpu_util_ratio", False, False)],
+)
+def test_a_busy_cpu_drains_nobody_where_no_own_time_is_measured(metric: str, is_measured: bool, is_soft: bool) -> None:
+    """A log agent's, beside storage that is slow for all, looks the same."""
+    direction = "high" if metric == "cpu_util_ratio" else "low"
+    anomaly = _differs("n3", (0, 120), metric, direction)
+    anomaly.detail["metrics"][0].update(value=4.0)
+    pace = GrownPace(SLOWER, grown_seconds=1.0) if is_measured else Pace(SLOWER)
+
+    found = [one for one in _found(pace, anomaly, 120) if one.fault.value == "fail_slow"]
+    assert [one.is_soft for one in found] == [is_soft]

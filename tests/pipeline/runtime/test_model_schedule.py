@@ -1,0 +1,197 @@
+"""A model swapped under a running job: at its slice, whatever the order; a bad one changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from tests.flink_fixtures import case_of
+from tests.model_announcements import announced, with_payload
+from tocsin.models.documents import Model, accept
+from tocsin.models.peer_scales import Scale
+from tocsin.pipeline.core.slices import Taken
+from tocsin.pipeline.detect.peers.detector import PeerDetector, PeersConfig
+from tocsin.pipeline.detect.steps.detector import StepDetector, StepsConfig
+from tocsin.pipeline.job.graph import JobGraph
+from tocsin.pipeline.recording.replay import ReplayConfig, drive, replay, seconds_with_models
+from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.runtime.model_schedule import KEEP_NS, ModelBook
+from tocsin.schemas.errors import ClockAheadError, ModelRefusedError
+from tocsin.schemas.model_announcement import ModelAnnouncement, withdrawal
+from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.verdicts import Verdict
+from tocsin.schemas.wire.codec import encode
+
+RECORDING = case_of(11)
+"""Four machines; the peers detector opens verdicts by the slices that end at 110 and at 125 s."""
+START_NS = RECORDING.manifest.start_ns
+
+
+def told(*announcements: ModelAnnouncement, **config: Any) -> list[tuple[float, str]]:
+    """When verdicts that stand on the peers detector opened, seconds from the start."""
+    found = replay(RECORDING, ReplayConfig(announcements=announcements, **config))
+    return [(at(line), line.suspects[0].component.name) for line in found if line.update == 0 and by_peers(line)]
+
+
+def at(verdict: Verdict) -> float:
+    """When it was said, seconds from the start."""
+    return (verdict.detected_ns - START_NS) / NS_PER_SECOND
+
+
+def by_peers(verdict: Verdict) -> bool:
+    """Whether the peers detector has part in it."""
+    return any(evidence.detector == "peers" for evidence in verdict.evidence)
+
+
+def test_a_model_is_used_by_the_slice_that_begins_at_its_time_and_by_none_before() -> None:
+    assert told() == [(110.0, "node0784"), (125.0, "node0780")]
+    assert told(announced(START_NS, 60, 110)) == [(110.0, "node0784")]  # the slice that ends at 110 began at 105
+    assert told(announced(START_NS, 60, 105)) == []
+
+
+def test_a_later_model_takes_its_place_and_a_withdrawal_gives_back_the_detectors_own() -> None:
+    back = withdrawal("peers", START_NS + 90 * NS_PER_SECOND)
+
+    assert back.effective_ns == START_NS + 100 * NS_PER_SECOND
+    assert told(announced(START_NS, 60, 70), back) == told()
+    assert told(announced(START_NS, 60, 70), announced(START_NS, 70, 115, {}, version="all as before"))[-1][0] == 125.0
+
+
+def test_order_of_arrival_and_repetition_do_not_matter() -> None:
+    wanted = told(announced(START_NS, 60, 110))
+
+    assert told(announced(START_NS, 60, 110), shuffle_seed=3, repeat_count=2) == wanted
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (announced(START_NS, 60, 105, {"working": {"alarm_sum": 0.0}}), "out_of_range"),
+        (replace(announced(START_NS, 60, 105), payload=b"{}"), "hash_mismatch"),
+        (with_payload(announced(START_NS, 60, 105), b"\x00"), "model_undecodable"),
+        (announced(START_NS, 60, 69), "not_a_boundary"),
+        (announced(START_NS, 61, 70), "short_notice"),
+        (replace(announced(START_NS, 60, 105), name="oracle"), "unknown_detector"),
+    ],
+)
+def test_a_bad_model_is_refused_and_the_old_one_goes_on(bad: ModelAnnouncement, reason: str) -> None:
+    good = announced(START_NS, 20, 30, version="good")
+    engine = EmbeddedEngine(EngineConfig(history=None))
+    config = ReplayConfig(announcements=(good, bad))
+    found = list(drive(engine, RECORDING, config))
+
+    assert not any(line.update == 0 and by_peers(line) for line in found)
+    assert engine.models.counters == {"accepted": 1, reason: 1}
+    assert [(m["version"], m["state"]) for m in engine.status()["models"]] == [("good", "in use")]
+    assert engine.status()["jobs"][0]["models"] == {"peers": "good"}
+
+
+def test_one_that_comes_behind_its_time_is_refused() -> None:
+    engine = EmbeddedEngine(EngineConfig(history=None))
+    engine.tick(START_NS + 110 * NS_PER_SECOND)
+    late = announced(START_NS, 60, 110)
+
+    with pytest.raises(ModelRefusedError, match="ahead of the stream") as caught:
+        engine.take(encode(late))
+    assert caught.value.reason == "too_late"
+    assert engine.take(encode(announced(START_NS, 60, 115))) is Taken.OK
+    assert engine.take(encode(announced(START_NS, 60, 115))) is Taken.DUPLICATE
+
+
+def test_a_clock_that_runs_ahead_is_refused_as_for_all_records() -> None:
+    engine = EmbeddedEngine(EngineConfig(history=None))
+
+    with pytest.raises(ClockAheadError):
+        engine.take(encode(announced(START_NS, 60, 110)), START_NS + 57 * NS_PER_SECOND)
+
+
+@pytest.mark.parametrize("cut_second", [50, 61, 104, 107, 120])
+def test_an_engine_restored_anywhere_says_what_one_that_ran_through_says(cut_second: int) -> None:
+    config = ReplayConfig(announcements=(announced(START_NS, 60, 105), announced(START_NS, 62, 115, {}, version="2")))
+    wanted = list(replay(RECORDING, config))
+    engine = EmbeddedEngine(config.engine)
+    found: list[Verdict] = []
+    for tick_ns, records in seconds_with_models(RECORDING, config):
+        for record in records:
+            engine.take_record(record)
+        found += engine.tick(tick_ns).verdicts
+        if tick_ns == START_NS + cut_second * NS_PER_SECOND:
+            parts, engine = engine.snapshot(), EmbeddedEngine(config.engine)
+            engine.restore(parts)
+
+    assert found == wanted
+
+
+def test_anomalies_name_the_model_that_found_them() -> None:
+    engine = EmbeddedEngine(EngineConfig(history=None))
+    versions: dict[tuple[str, str], int] = {}
+    keen = announced(START_NS, 60, 105, {"working": {"alarm_sum": 9.0}}, version="keen")
+    for tick_ns, records in seconds_with_models(RECORDING, ReplayConfig(announcements=(keen,))):
+        for record in records:
+            engine.take_record(record)
+        for anomaly in engine.tick(tick_ns).anomalies:
+            versions.setdefault((anomaly.detector, anomaly.model_version), (anomaly.slice_end_ns - START_NS) // 10**9)
+
+    assert versions[("peers", "keen")] == 110
+    assert all(second < 110 for name, second in versions.items() if name == ("peers", ""))
+    assert {detector for detector, version in versions if version == "keen"} == {"peers"}
+
+
+def test_the_newest_time_counts_in_whatever_order_they_came() -> None:
+    three = [announced(0, 0, 20, version="b"), announced(0, 1, 30, version="c"), announced(0, 2, 20, version="a")]
+    for order in permutations(three):
+        book = ModelBook()
+        for one in order:
+            assert book.offer(one, 0)
+        versions = [
+            model.version if (model := book.at("peers", second * NS_PER_SECOND)) else "" for second in (15, 20, 25, 30)
+        ]
+        assert versions == ["", "a", "a", "c"]
+
+
+def test_what_was_replaced_long_ago_is_forgotten_and_what_is_in_use_is_not() -> None:
+    book = ModelBook()
+    for second in (10, 20, 4000):
+        book.offer(announced(0, second - 10, second, version=str(second)), 0)
+    book.forget(4000 * NS_PER_SECOND - KEEP_NS)
+
+    assert [one["version"] for one in book.status(0)] == ["20", "4000"]
+    other = ModelBook()
+    other.restore(book.snapshot())
+    assert other.status(0) == book.status(0)
+    assert ModelBook().snapshot() == {}
+
+
+def test_a_model_of_the_state_that_this_program_refuses_costs_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    book = ModelBook()
+    good, bad = announced(0, 0, 10), announced(0, 0, 20, {"working": {"alarm_sum": -1.0}})
+    book.load([encode(good), encode(bad)])
+
+    assert [one["effective_ns"] for one in book.status(0)] == [10 * NS_PER_SECOND]
+    assert "cannot be used any more" in caplog.text
+
+
+def test_a_detector_takes_the_numbers_and_keeps_what_it_learned() -> None:
+    numbers = {"comparison": {"idle_ratio": 0.2}, "lines": {"lone_gpu_ratio": 0.5}, "floors": {"gpu_power_watts": 7.0}}
+    detector = PeerDetector(PeersConfig(), JobGraph())
+    before = detector.snapshot()
+    detector.on_model(accept(announced(0, 0, 10, numbers)))
+    other = PeerDetector(PeersConfig(), JobGraph())
+
+    assert detector.snapshot() == before
+    assert {floor.floor for floor in _scales(detector, "gpu_power_watts")} == {7.0}
+    detector.on_model(Model("", None))
+    assert {floor.floor for floor in _scales(detector, "gpu_power_watts")} == {4.0}
+    assert detector._config == other._config
+    steps = StepDetector(StepsConfig(), JobGraph())
+    steps.on_model(accept(announced(0, 0, 10, {"slow": {"spread_factor": 9.0}, "lines": {}}, name="steps")))
+    assert steps._config.slow.spread_factor == 9.0
+
+
+def _scales(detector: PeerDetector, name: str) -> list[Scale]:
+    blocks = detector._blocks.values()
+    pairs = [pair for block in blocks for pair in zip(block.metrics, block.scales, strict=True)]
+    return [scale for metric, scale in pairs if metric.name == name]

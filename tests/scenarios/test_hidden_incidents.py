@@ -1,0 +1,177 @@
+"""Incidents that others hide no more: beside lost numbers, after another slow machine, at a job's end."""
+
+from __future__ import annotations
+
+import pytest
+
+from tocsin.pipeline.lab.testing import (
+    FakeJob,
+    JobShape,
+    Scenario,
+    between,
+)
+from tocsin.schemas import events
+from tocsin.schemas.records import NS_PER_SECOND, Severity
+
+_SHAPE = JobShape(rank_count=8, step_seconds=0.5)
+
+
+def _lose(job: FakeJob, *ranks: int) -> None:
+    for rank in ranks:
+        job.event(rank, events.NAN, Severity.ERROR, step=job.step, what="loss", value="nan")
+
+
+class TestSlowBesideLostNumbers:
+    def _scenario(self) -> Scenario:
+        scenario = Scenario(_SHAPE)
+        scenario.at(30).inject(scenario.job.slow, 5, "forward", 4.0)
+        return scenario.want(between(30, 60), fault="fail_slow", suspects=["n05"])
+
+    def test_once(self) -> None:
+        scenario = self._scenario()
+        scenario.at(29).inject(scenario.job.nan, 2)
+        scenario.want(between(29, 32), fault="silent_corruption", suspects=["n02"]).run(100).check()
+
+    def test_in_each_step(self) -> None:
+        scenario = self._scenario()
+        scenario.at(29).inject(scenario.job.nan, 2)
+        for second in range(30, 90):
+            scenario.at(second).inject(_lose, scenario.job, *range(8))
+        scenario.want(between(29, 32), fault="silent_corruption", suspects=["n02"]).run(100).check()
+
+    def test_every_four_minutes(self) -> None:
+        scenario = Scenario(_SHAPE)
+        for second in (20, 270, 520):
+            scenario.at(second).inject(scenario.job.nan, 2)
+        scenario.at(300).inject(scenario.job.slow, 5, "forward", 4.0)
+        scenario.want(between(20, 23), fault="silent_corruption", suspects=["n02"])
+        scenario.want(between(300, 330), fault="fail_slow", suspects=["n05"]).run(560).check()
+
+    def test_the_same_machine_is_two_incidents(self) -> None:
+        scenario = Scenario(_SHAPE)
+        scenario.at(20).inject(scenario.job.nan, 5)
+        scenario.at(40).inject(scenario.job.slow, 5, "forward", 4.0)
+        scenario.run(100)
+        told = {verdict.fault.value: verdict.verdict_id for verdict in scenario.final()}
+        assert told.keys() == {"silent_corruption", "fail_slow"}
+        assert len(set(told.values())) == 2
+
+
+class TestDeathAfterLostNumbers:
+    @pytest.mark.parametrize(
+        ("signal", "code", "words"), [(9, 0, ""), (11, 0, ""), (0, 1, "OSError: [Errno 28] No space left on device")]
+    )
+    def test_a_signal_or_a_reason_is_an_incident_of_its_own(self, signal: int, code: int, words: str) -> None:
+        scenario = Scenario(_SHAPE)
+        scenario.at(30).inject(scenario.job.nan, 2)
+        scenario.at(60).inject(scenario.job.kill, 5, signal, code, words)
+        scenario.want(between(30, 33), fault="silent_corruption", suspects=["n02"])
+        scenario.want(between(60, 66), fault="fail_stop", suspects=["n05"])
+        scenario.run(120).check()
+        last = {verdict.fault.value: verdict for verdict in scenario.verdicts}
+        assert (last["silent_corruption"].state.value, last["silent_corruption"].reason) == ("resolved", "job_ended")
+
+    @pytest.mark.parametrize(
+        "words", ["", "FloatingPointError: loss is nan", "ValueError: gradient norm is not finite"]
+    )
+    def test_an_end_without_another_reason_belongs_to_the_numbers(self, words: str) -> None:
+        scenario = Scenario(_SHAPE)
+        scenario.at(30).inject(scenario.job.nan, 2)
+        scenario.at(60).inject(scenario.job.kill, 5, 0, 1, words)
+        scenario.run(200)
+        assert {suspect.component.name for verdict in scenario.verdicts for suspect in verdict.suspects} == {"n02"}
+        assert scenario.verdicts[-1].state.value == "confirmed"
+
+
+class TestJobIsOver:
+    def test_nobody_is_slow_any_more_and_what_ended_it_stays_for_an_hour(self) -> None:
+        scenario = Scenario(_SHAPE)
+        scenario.at(30).inject(scenario.job.slow, 5, "forward", 3.0)
+        scenario.at(90).inject(scenario.job.kill, 2)
+        scenario.run(3800)
+        start_ns = _SHAPE.start_ns
+        told = scenario.verdicts
+        lines = [(v.fault.value, v.state.value, v.reason, (v.detected_ns - start_ns) // NS_PER_SECOND) for v in told]
+        slow = [line for line in lines if line[0] == "fail_slow"]
+        stop = [line for line in lines if line[0] == "fail_stop"]
+        assert slow[-1][:3] == ("fail_slow", "resolved", "job_ended")
+        assert 90 <= slow[-1][3] <= 93
+        assert {line[1] for line in stop[:-1]} == {"open", "confirmed"}
+        assert stop[-1][:3] == ("fail_stop", "resolved", "job_ended")
+        assert 3685 <= stop[-1][3] <= 3700
+
+    def test_jitter_ends_with_the_job(self) -> None:
+        scenario = Scenario(_SHAPE)
+        job = scenario.job
+        job.extra_seconds = lambda rank, step: 2.0 if rank == (step // 12) % 8 else 0.0
+        scenario.at(150).inject(job.kill, 3)
+        scenario.run(170)
+        ended = [v for v in scenario.verdicts if v.fault.value == "fail_slow" and v.reason == "job_ended"]
+        assert ended
+        assert {v.fault.value for v in scenario.final() if v.state.value in ("open", "confirmed")} == {"fail_stop"}
+
+
+class TestSecondSlowMachine:
+    @pytest.mark.parametrize("gap_seconds", [20, 60, 150])
+    def test_it_is_named_though_another_one_was_slow_before(self, gap_seconds: int) -> None:
+        scenario = Scenario(_SHAPE)
+        job, second = scenario.job, 70 + gap_seconds
+        scenario.at(30).inject(job.slow, 5, "forward", 3.0)
+        scenario.at(70).inject(job.slow, 5, "forward", 1.0)
+        scenario.at(second).inject(job.slow, 2, "forward", 3.0)
+        scenario.want(between(30, 40), fault="fail_slow", suspects=["n05"])
+        scenario.want(between(second, second + 10), fault="fail_slow", suspects=["n02"])
+        scenario.run(second + 60).check()
+
+    def test_one_that_stays_is_named_though_it_began_as_another_one_recovered(self) -> None:
+        scenario = Scenario(_SHAPE)
+        job = scenario.job
+        scenario.at(30).inject(job.slow, 5, "forward", 3.0)
+        scenario.at(70).inject(job.slow, 5, "forward", 1.0)
+        scenario.at(72).inject(job.slow, 2, "forward", 3.0)
+        scenario.want(between(190, 205), fault="fail_slow", suspects=["n02"])
+        scenario.want(between(30, 40), fault="fail_slow", suspects=["n05"])
+        scenario.run(230).check()
+
+
+class TestFewMachines:
+    """Ranks of one role are peers where there are four, on whatever machines."""
+
+    @pytest.mark.parametrize(("rank_count", "host_ranks_count"), [(4, 4), (8, 8), (8, 4), (4, 2), (24, 8)])
+    def test_a_slow_rank_is_named_with_its_gpu_and_no_machine_is_taken_away(
+        self, rank_count: int, host_ranks_count: int
+    ) -> None:
+        scenario = Scenario(JobShape(rank_count, host_ranks_count, step_seconds=0.5))
+        scenario.at(30).inject(scenario.job.slow, 1, "forward", 3.0)
+        scenario.want(between(30, 40), fault="fail_slow", suspects=["n00"])
+        scenario.run(150).check()
+        assert {suspect.ranks for verdict in scenario.verdicts for suspect in verdict.suspects} == {(1,)}
+        assert "rank 1 on n00 (GPU 1)" in scenario.verdicts[-1].evidence[0].text
+        assert not {verdict.action.value for verdict in scenario.verdicts} & {"drain", "evict", "restart"}
+
+    def test_fewer_than_four_abstain_and_say_why(self) -> None:
+        scenario = Scenario(JobShape(2, 2, step_seconds=0.5))
+        scenario.at(30).inject(scenario.job.slow, 1, "forward", 3.0)
+        scenario.run(100)
+        assert not [suspect for verdict in scenario.verdicts for suspect in verdict.suspects]
+        assert "too few ranks have the same role" in scenario.verdicts[-1].evidence[0].text
+
+    def test_a_whole_slow_machine_of_two_names_nobody(self) -> None:
+        scenario = Scenario(JobShape(8, 4, step_seconds=0.5))
+        for rank in range(4):
+            scenario.at(30).inject(scenario.job.slow, rank, "forward", 3.0)
+        scenario.run(120)
+        assert not [suspect for verdict in scenario.verdicts for suspect in verdict.suspects]
+
+
+class TestDeathAfterFreeze:
+    @pytest.mark.parametrize("words", ["Connection reset by peer", "RuntimeError: out of memory"])
+    def test_who_dies_while_the_job_waits_for_a_frozen_rank_hides_it_not(self, words: str) -> None:
+        scenario = Scenario(_SHAPE)
+        job = scenario.job
+        scenario.at(30).inject(job.freeze, 5)
+        scenario.at(42).inject(job.event, 2, events.EXIT, Severity.ERROR, code=1, signal=0, stderr_tail=words)
+        scenario.want(between(30, 40), fault="hang", cause="process_frozen", suspects=["n05"])
+        scenario.run(100)
+        assert [s.component.name for verdict in scenario.final() for s in verdict.suspects] == ["n05"]
+        assert scenario.final()[-1].state.value == "confirmed"
