@@ -201,8 +201,9 @@ FACTOR: Final = 2.0
 
 Numbers that were fitted on recordings stay within it (``pipeline/lab/training/numbers.py``; what takes time may
 take four times as long). A wider door would let whoever announces a model blind a detector in all jobs: one number
-far away is enough, and so are several at the ends of wide bounds. With every number at its deaf end a machine that doubles the
-step time, or stands still, is named all the same (``tests/pipeline/runtime/test_model_bounds.py``)."""
+far away is enough, and so are several at the ends of wide bounds. With every number at its deaf end a machine that
+doubles the step time, or stands still, is named all the same
+(``tests/pipeline/runtime/test_model_bounds.py``)."""
 TIME_FACTOR: Final = 4.0
 """The same for how long something must last: a fault that is named after six seconds is late, not missed."""
 

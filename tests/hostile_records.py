@@ -15,8 +15,8 @@ from typing import Any, Final
 from tests.schemas import samples
 from tests.schemas.forge import forged, forged_json, resealed
 from tocsin.schemas import events
-from tocsin.schemas.event_payloads import RULES, SCALAR
 from tocsin.schemas.wire.codec import encode
+from tocsin.schemas.wire.event_payloads import RULES, SCALAR
 
 HUGE: Final = "1" + "0" * 400
 EVIL_JOB: Final = dataclasses.replace(samples.JOB, cluster="evil", job_id="x", attempt=0)

@@ -14,7 +14,6 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from tocsin.schemas.event_payloads import RULES, Rule
 from tocsin.schemas.metrics import BUILTIN_TABLE, FIRST_CUSTOM_TABLE_ID, Metric, MetricTable
 from tocsin.schemas.records import (
     CollectiveBatch,
@@ -53,6 +52,7 @@ from tocsin.schemas.verdicts import (
     WitnessKind,
 )
 from tocsin.schemas.wire.codec import Kind
+from tocsin.schemas.wire.event_payloads import RULES, Rule
 from tocsin.schemas.wire.validate import (
     MAX_ATTEMPT,
     MAX_COORDINATE,

@@ -20,12 +20,12 @@ from tocsin.collectors.agent.agent_metrics import families, socket_families
 from tocsin.collectors.agent.core import AgentCore, CoreConfig, Surroundings
 from tocsin.collectors.agent.datagram_socket import DatagramSocket, Unread
 from tocsin.collectors.agent.hook_sockets import HookSockets
-from tocsin.collectors.agent.owners import Sender
 from tocsin.collectors.agent.probes import ProbeDesk
 from tocsin.collectors.agent.runner import CollectorRunner, Supervision
 from tocsin.collectors.api import Collector, Reading
 from tocsin.collectors.clock import Now, SteadyClock
 from tocsin.collectors.metrics_page import Pages
+from tocsin.collectors.owners import Sender
 from tocsin.collectors.sources.process import ProcessWatcher
 from tocsin.collectors.transport.sink import Probe, Refused, Sink
 from tocsin.schemas.errors import ConfigError, FieldError, TransportError

@@ -32,7 +32,6 @@ from tocsin.collectors.agent.messages import (
     PhaseEdge,
     StepDone,
 )
-from tocsin.collectors.agent.owners import Processes, Sender
 from tocsin.collectors.agent.rank_state import RankState
 from tocsin.collectors.agent.slicer import (
     BEFORE_END_NS,
@@ -44,6 +43,7 @@ from tocsin.collectors.agent.slicer import (
 from tocsin.collectors.agent.tally import Tally
 from tocsin.collectors.api import Reading, Sighting
 from tocsin.collectors.clock import Now
+from tocsin.collectors.owners import Processes, Sender
 from tocsin.schemas import events
 from tocsin.schemas.errors import SchemaError
 from tocsin.schemas.metrics import BUILTIN_TABLE_ID

@@ -14,8 +14,8 @@ from typing import Final
 
 from tocsin.collectors.api import Sighting
 from tocsin.collectors.clock import Now
-from tocsin.schemas.event_payloads import ENDED_NS
 from tocsin.schemas.records import NS_PER_SECOND, JobKey, Severity
+from tocsin.schemas.wire.event_payloads import ENDED_NS
 
 AGAIN_NS: Final = 30 * NS_PER_SECOND
 KEEP_NS: Final = 3600 * NS_PER_SECOND

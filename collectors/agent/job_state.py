@@ -23,11 +23,11 @@ from tocsin.collectors.agent.messages import (
     Hello,
     StepDone,
 )
-from tocsin.collectors.agent.owners import Life, Sender
 from tocsin.collectors.agent.rank_state import RankState
 from tocsin.collectors.agent.slicer import BEFORE_END_NS
 from tocsin.collectors.agent.stall import FLOOR_SECONDS, StallWatch
 from tocsin.collectors.clock import Now
+from tocsin.collectors.owners import Life, Sender
 from tocsin.schemas.records import (
     NS_PER_SECOND,
     CollectiveBatch,

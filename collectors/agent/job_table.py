@@ -15,7 +15,9 @@ from typing import Final, NamedTuple
 from tocsin.collectors.agent.gpu_places import GpuPlaces
 from tocsin.collectors.agent.job_state import HostPlace, JobState
 from tocsin.collectors.agent.messages import Datagram, Exit, Hello
-from tocsin.collectors.agent.owners import (
+from tocsin.collectors.agent.rank_state import RankState
+from tocsin.collectors.clock import Now
+from tocsin.collectors.owners import (
     Holder,
     Life,
     Processes,
@@ -25,8 +27,6 @@ from tocsin.collectors.agent.owners import (
     is_same,
     still_runs,
 )
-from tocsin.collectors.agent.rank_state import RankState
-from tocsin.collectors.clock import Now
 from tocsin.schemas.records import NS_PER_SECOND
 
 MAX_JOBS: Final = 64

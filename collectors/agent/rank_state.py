@@ -20,8 +20,8 @@ from tocsin.collectors.agent.messages import (
     PhaseEdge,
     StepDone,
 )
-from tocsin.collectors.agent.owners import Holder, Life
 from tocsin.collectors.clock import Now
+from tocsin.collectors.owners import Holder, Life
 from tocsin.schemas.events import ANNOUNCED_PHASES, STEP_PHASES
 from tocsin.schemas.records import NS_PER_SECOND, CommGroup
 

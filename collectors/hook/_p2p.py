@@ -9,22 +9,42 @@ import inspect
 import time
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from tocsin.collectors.hook._lines import Communicator, Line
 from tocsin.collectors.hook._recorder import Operation
-
-if TYPE_CHECKING:
-    from tocsin.collectors.hook._collectives import CollectiveTracker, Communicator, Line
 
 OP_NAME = "send_recv"
 _BLOCKING = ("send", "recv")
 _ASYNCHRONOUS = ("isend", "irecv")
 
 
+class Tracker(Protocol):
+    """Records operations: ``CollectiveTracker``, which owns a ``PointToPoint``."""
+
+    def communicator(self, group: Any) -> Communicator | None:
+        """Return what is known of a torch group, None: this rank is not in it."""
+
+    def begin(self, line: Line, op_name: str, size: int) -> tuple[Operation, bool]:
+        """Begin an operation of ``size`` bytes; the flag says whether this call is the one to be timed."""
+
+    def leave(self, *, timed: bool) -> None:
+        """End the timing of a call."""
+
+    def finish(self, operation: Operation, line: Line, *, timed: bool) -> None:
+        """End an operation that its call completed."""
+
+    def enqueued(self, operation: Operation, work: Any, line: Line) -> None:
+        """Keep an operation that ends when torch's ``Work`` is waited for."""
+
+    def patch(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+        """Replace a function of torch until the tracker is uninstalled."""
+
+
 class PointToPoint:
     """The point-to-point part of a tracker."""
 
-    def __init__(self, tracker: "CollectiveTracker") -> None:
+    def __init__(self, tracker: Tracker) -> None:
         self._tracker = tracker
 
     def install(self, c10d: Any, dist: Any) -> None:
@@ -116,9 +136,7 @@ class PointToPoint:
         self._tracker.patch(p2p_op, "__init__", init)
 
 
-def _line(
-    communicator: "Communicator | None", peer: int | None, group_peer: int | None, *, is_send: bool
-) -> "Line | None":
+def _line(communicator: Communicator | None, peer: int | None, group_peer: int | None, *, is_send: bool) -> Line | None:
     """Return the line of messages between this rank and a peer, given by global or by group rank."""
     if communicator is None:
         return None

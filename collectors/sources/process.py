@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from tocsin.collectors.agent.owners import Life, Sight
 from tocsin.collectors.api import CollectorError, Reading, Sighting
 from tocsin.collectors.clock import Clock
+from tocsin.collectors.owners import Life, Sight
 from tocsin.collectors.sources.procfs import (
     GONE_STATES,
     STOPPED_STATES,

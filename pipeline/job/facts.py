@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tocsin.schemas import events
-from tocsin.schemas.event_payloads import ENDED_NS, number
 from tocsin.schemas.kinds import Severity
 from tocsin.schemas.records import NS_PER_SECOND, Event
+from tocsin.schemas.wire.event_payloads import ENDED_NS, number
 
 UNKNOWN_CLOCK_ERROR_NS = NS_PER_SECOND // 4
 _LONGEST_AGAIN_NS = 7200 * NS_PER_SECOND

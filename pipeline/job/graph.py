@@ -36,7 +36,6 @@ from tocsin.pipeline.job.facts import (
 from tocsin.pipeline.job.groups import GroupBook, GroupBounds
 from tocsin.pipeline.job.layout import block_layout
 from tocsin.schemas import events
-from tocsin.schemas.event_payloads import STALL_KEYS, number
 from tocsin.schemas.job_key import is_lone
 from tocsin.schemas.kinds import LEFT_DUMP
 from tocsin.schemas.records import (
@@ -56,6 +55,7 @@ from tocsin.schemas.records import (
     Topology,
     metric_slice_ns,
 )
+from tocsin.schemas.wire.event_payloads import STALL_KEYS, number
 
 _KEPT_STOP_EDGES = 32
 _MOST_OFFSET_NS = 3600 * NS_PER_SECOND

@@ -9,9 +9,9 @@ from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.common import names_of, suspects_of
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas import events
-from tocsin.schemas.event_payloads import number
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.verdicts import Evidence, FaultKind
+from tocsin.schemas.wire.event_payloads import number
 
 _DIRECT = frozenset({Reason.PROCESS_STOPPED_PEERS_WAIT.value, Reason.ENTERED_OTHER_COLLECTIVE.value})
 _SHOWN_LINES = 6

@@ -30,7 +30,7 @@ class _Running:
     done: threading.Event = field(default_factory=threading.Event)
 
 
-class RecordingDesk:
+class RecordingManager:
     """Begins and ends recordings. Thread-safe: the control socket calls it from many threads."""
 
     def __init__(self, engine: EmbeddedEngine) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from typing import Any, Literal, cast
 
 from tocsin.schemas.errors import FieldError
-from tocsin.schemas.event_payloads import check_payload
 from tocsin.schemas.metrics import BadDirection, Metric, MetricTable, Scope
 from tocsin.schemas.model_announcement import MAX_MODEL_BYTES, ModelAnnouncement
 from tocsin.schemas.records import (
@@ -30,6 +29,7 @@ from tocsin.schemas.records import (
     Topology,
 )
 from tocsin.schemas.wire._format import Header, section
+from tocsin.schemas.wire.event_payloads import check_payload
 from tocsin.schemas.wire.validate import (
     INT64_MAX,
     MAX_COORDINATE,

@@ -16,6 +16,7 @@ import pytest
 
 from tocsin.cli.paths import control_socket
 from tocsin.pipeline.lab.testing import FakeJob, JobShape, MemoryStore
+from tocsin.pipeline.recording.live import RecordingManager
 from tocsin.pipeline.recording.reader import read_recording
 from tocsin.pipeline.recording.replay import replay_folder
 from tocsin.pipeline.runtime.embedded.control_socket import ControlClient
@@ -61,6 +62,7 @@ class Bench:
         config = ServiceConfig(f"unix:{folder}/e.sock", control_socket(self.data))
         self.socket_path = folder / "e.sock"
         self.service = EngineService(config, MemoryStore(), lambda: self.job.now_ns)
+        self.service.attach_recordings(RecordingManager(self.service.engine))
         self.service.start(ticking=False)
         self.client = ControlClient(control_socket(self.data))
         self.processes: list[subprocess.Popen[str]] = []

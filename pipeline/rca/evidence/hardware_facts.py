@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tocsin.schemas.event_payloads import number
 from tocsin.schemas.events import IB_PORT
 from tocsin.schemas.records import Event
 from tocsin.schemas.verdicts import Evidence
+from tocsin.schemas.wire.event_payloads import number
 
 WEAK_CAUSES = frozenset({"unknown", "process_exit", "process_frozen", "machine_unreachable", "cpu_contention"})
 """Causes that say what was seen, not why: an event on the same machine explains them."""

@@ -10,9 +10,9 @@ from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.common import names_of
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas import events
-from tocsin.schemas.event_payloads import number
 from tocsin.schemas.records import NS_PER_SECOND, Event
 from tocsin.schemas.verdicts import Evidence, FaultKind
+from tocsin.schemas.wire.event_payloads import number
 
 
 @dataclass(frozen=True, slots=True)

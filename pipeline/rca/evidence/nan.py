@@ -24,10 +24,10 @@ from tocsin.pipeline.rca.common import names_of, suspects_of
 from tocsin.pipeline.rca.evidence.contradicted import stays_alone
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas import events
-from tocsin.schemas.event_payloads import number
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, Event, StepRecord
 from tocsin.schemas.verdicts import Evidence, FaultKind
+from tocsin.schemas.wire.event_payloads import number
 
 _STAGE = {"loss": 0, "grad_norm": 1}
 _LOCAL_STAGE = -1

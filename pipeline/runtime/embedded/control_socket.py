@@ -81,6 +81,10 @@ class ControlServer:
         self._server: _Server | None = None
         self.thread: SupervisedThread | None = None
 
+    def add(self, handlers: Mapping[str, Handler]) -> None:
+        """Answer more commands; before ``start``."""
+        self._handlers.update(handlers)
+
     def start(self) -> None:
         """Listen.
 

@@ -13,10 +13,9 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tocsin.pipeline.incidents.proposals import HoldRules, ProposalBook
-from tocsin.pipeline.recording.live import RecordingDesk
 from tocsin.pipeline.runtime.embedded.catch_up import CatchUp, CatchUpConfig
 from tocsin.pipeline.runtime.embedded.clock_watch import EngineTime
 from tocsin.pipeline.runtime.embedded.control_socket import (
@@ -34,14 +33,12 @@ from tocsin.pipeline.runtime.embedded.model_file import FILE_NAME, ModelShelf
 from tocsin.pipeline.runtime.embedded.model_handler import model_handler
 from tocsin.pipeline.runtime.embedded.recovery import Recovery, RecoveryConfig, Repeat
 from tocsin.pipeline.runtime.embedded.service_memory import ServiceMemory
-from tocsin.pipeline.runtime.embedded.service_metrics import families_of
 from tocsin.pipeline.runtime.embedded.store_writer import StoreWriter
 from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread, describe_dead
 from tocsin.pipeline.runtime.embedded.verdict_output import Scribe
 from tocsin.pipeline.runtime.job_failure import JobFailure
 from tocsin.pipeline.stores.base import Store
 from tocsin.schemas.errors import StoreError
-from tocsin.schemas.formats.prometheus_text import Family
 from tocsin.schemas.reasons import Reason, StateLoss
 from tocsin.schemas.records import NS_PER_SECOND, JobRecord
 from tocsin.schemas.trouble_log import TroubleLog
@@ -81,6 +78,19 @@ class ServiceConfig:
     evidence_after_seconds: int = 30
     kept_verdict_count: int = 10_000
     hold: HoldRules = field(default_factory=HoldRules)
+
+
+class Recordings(Protocol):
+    """Makes recordings of a running engine (``pipeline/recording/live.py``)."""
+
+    def record(self, request: Message) -> Message | Iterator[Message]:
+        """Begin one."""
+
+    def record_stop(self, request: Message) -> Message:
+        """End one."""
+
+    def close(self) -> None:
+        """End all of them."""
 
 
 class EngineService:
@@ -135,7 +145,7 @@ class EngineService:
         self._troubles = TroubleLog(_LOG)
         self._events: deque[dict[str, Any]] = deque(maxlen=_KEPT_EVENTS)
         self._stopping = threading.Event()
-        self._recordings = RecordingDesk(self.engine)
+        self._recordings: Recordings | None = None
         self._started_ns = self._ticked_ns = steady_ns()
         self.tick_seconds = 0.0
         self._control = ControlServer(
@@ -146,11 +156,14 @@ class EngineService:
                 "health": self._health,
                 "verdicts": self._verdicts,
                 "model": model_handler(self.engine.take_record, now_ns),
-                "record": self._recordings.record,
-                "record_stop": self._recordings.record_stop,
             },
         )
         self._ticker = SupervisedThread("ticker", self._tick_forever)
+
+    def attach_recordings(self, recordings: Recordings) -> None:
+        """Take requests for recordings on the control socket. Call it before ``start``; ``stop`` closes them."""
+        self._recordings = recordings
+        self._control.add({"record": recordings.record, "record_stop": recordings.record_stop})
 
     def _recovery(self, config: ServiceConfig) -> Recovery | None:
         if config.recovery is None:
@@ -207,7 +220,8 @@ class EngineService:
     def stop(self) -> None:
         """Stop in order: no record that was taken loses its verdict's row."""
         self._stopping.set()
-        self._recordings.close()
+        if self._recordings is not None:
+            self._recordings.close()
         self._ticker.join(5.0)
         self.server.close()
         self.letters.close()
@@ -388,7 +402,3 @@ class EngineService:
             waiting = self.writer.waiting_count
             return False, f"the database takes nothing ({waiting} writes wait): {self.writer.trouble}"
         return True, "ok"
-
-    def families(self) -> list[Family]:
-        """The engine's metrics, for ``/metrics``."""
-        return families_of(self)

@@ -88,6 +88,7 @@ def run(args: argparse.Namespace) -> int:
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     # chDB and numpy take half a second: only this command pays.
     from tocsin.pipeline.incidents.proposals import HoldRules
+    from tocsin.pipeline.recording.live import RecordingManager
     from tocsin.pipeline.runtime.embedded.engine import EngineConfig, played
     from tocsin.pipeline.runtime.embedded.listener.limits import raise_descriptor_limit
     from tocsin.pipeline.runtime.embedded.listener.listener_config import ServerConfig
@@ -117,6 +118,7 @@ def run(args: argparse.Namespace) -> int:
             recovery=RecoveryConfig(Path(args.state or folder / "state")),
         )
         service = EngineService(config, store, writer=writer)
+        service.attach_recordings(RecordingManager(service.engine))
         with local_token(gate, service.server.address):
             words = _serve_until_told(service, args.metrics_listen, str(address or folder))
     finally:
@@ -145,11 +147,12 @@ def _serve_until_told(
         on_death: called when a thread has died, before the orderly end, which may never come.
     """
     from tocsin.collectors.metrics_page import Pages
+    from tocsin.pipeline.runtime.embedded.service_metrics import families_of
 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    pages = Pages(metrics_listen, service.families, service.health, service.ready)
+    pages = Pages(metrics_listen, lambda: families_of(service), service.health, service.ready)
     service.pages = pages.words
     service.start()
     pages.start()

@@ -7,8 +7,8 @@ from typing import Any
 from tests.collectors.peer import datagram
 from tocsin.collectors.agent.core import AgentCore, CoreConfig, Surroundings
 from tocsin.collectors.agent.job_state import HostPlace
-from tocsin.collectors.agent.owners import Life, Sender, Sight
 from tocsin.collectors.clock import FakeClock, SteadyClock
+from tocsin.collectors.owners import Life, Sender, Sight
 from tocsin.schemas.records import (
     Event,
     JobKey,

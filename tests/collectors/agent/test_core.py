@@ -13,8 +13,8 @@ from tests.collectors.agent.core_bench import (
     of,
 )
 from tests.collectors.peer import datagram
-from tocsin.collectors.agent.owners import Sender
 from tocsin.collectors.api import Reading
+from tocsin.collectors.owners import Sender
 from tocsin.schemas.records import (
     CollectiveBatch,
     Event,

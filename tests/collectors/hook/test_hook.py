@@ -11,7 +11,7 @@ import pytest
 from tests.collectors.conftest import HookClock
 from tests.collectors.fakes import Agent, FakeGroup
 from tocsin.collectors import hook
-from tocsin.collectors.hook._collectives import Communicator
+from tocsin.collectors.hook._lines import Communicator
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.collectors.fakes import Agent, FakeGroup
-from tocsin.collectors.hook._collectives import CollectiveTracker, Communicator
+from tocsin.collectors.hook._collectives import CollectiveTracker
 from tocsin.collectors.hook._identity import Identity, from_environment
+from tocsin.collectors.hook._lines import Communicator
 from tocsin.collectors.hook._recorder import Recorder
 from tocsin.collectors.hook._sender import Sender
 from tocsin.collectors.hook._torch import (

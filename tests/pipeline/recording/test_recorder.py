@@ -18,6 +18,7 @@ from tocsin.pipeline.lab.testing import (
     MemoryStore,
     Scenario,
 )
+from tocsin.pipeline.recording.live import RecordingManager
 from tocsin.pipeline.recording.reader import read_recording
 from tocsin.pipeline.recording.recorder import Recorder
 from tocsin.pipeline.recording.replay import ReplayConfig, replay, replay_folder, verdict_lines
@@ -163,6 +164,7 @@ class Bench:
         self.job = FakeJob(JobShape())
         config = ServiceConfig(f"unix:{folder}/e.sock", folder / "c.sock")
         self.service = EngineService(config, MemoryStore(), lambda: self.job.now_ns)
+        self.service.attach_recordings(RecordingManager(self.service.engine))
         self.service.start(ticking=False)
         self.client = ControlClient(folder / "c.sock")
 

@@ -14,9 +14,9 @@ from tests.hostile_records import HOSTILE_RECORDS, event, exit_of_400_digits, ra
 from tests.schemas import samples
 from tests.schemas.forge import forged_json
 from tocsin.schemas.errors import FieldError, SchemaError, short_form
-from tocsin.schemas.event_payloads import RULES
 from tocsin.schemas.records import Event
 from tocsin.schemas.wire.codec import Kind, decode, encode
+from tocsin.schemas.wire.event_payloads import RULES
 from tocsin.schemas.wire.validate import (
     INT64_MAX,
     INT64_MIN,

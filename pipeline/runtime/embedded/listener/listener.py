@@ -32,7 +32,8 @@ from tocsin.pipeline.runtime.embedded.listener.addresses import (
 )
 from tocsin.pipeline.runtime.embedded.listener.admission import Admission, host_of
 from tocsin.pipeline.runtime.embedded.listener.connection import Connection
-from tocsin.pipeline.runtime.embedded.listener.limits import ConnectionBook, Quota
+from tocsin.pipeline.runtime.embedded.listener.connection_book import ConnectionBook
+from tocsin.pipeline.runtime.embedded.listener.limits import Quota
 from tocsin.pipeline.runtime.embedded.listener.listener_config import ServerConfig
 from tocsin.pipeline.runtime.embedded.listener.peer_limits import Intake
 from tocsin.pipeline.runtime.embedded.listener.readers import ReaderDesk

@@ -14,6 +14,7 @@ from tocsin.pipeline.incidents.proposals import HoldRules
 from tocsin.pipeline.lab.testing import FakeJob, JobShape, MemoryStore
 from tocsin.pipeline.runtime.embedded.control_socket import ControlClient
 from tocsin.pipeline.runtime.embedded.service import EngineService, ServiceConfig
+from tocsin.pipeline.runtime.embedded.service_metrics import families_of
 from tocsin.pipeline.runtime.embedded.store_writer import StoreWriter
 from tocsin.pipeline.stores.backoff import PatienceConfig
 from tocsin.pipeline.stores.base import ActionState
@@ -155,7 +156,7 @@ def test_the_metrics_page_names_verdicts_by_reason(bench: Bench) -> None:
     bench.run(20)
     bench.job.kill(3)
     bench.run(10)
-    page = render(bench.service.families())
+    page = render(families_of(bench.service))
 
     assert 'tocsin_engine_verdict_lines_total{reason="first_fatal_exit",state="open"} 1' in page
     assert bench.service.health() == (False, "dead threads: ticker")
@@ -164,10 +165,10 @@ def test_the_metrics_page_names_verdicts_by_reason(bench: Bench) -> None:
 def test_the_metrics_page_counts_what_is_wrong_now(bench: Bench) -> None:
     """Every fault and state has a line, so that an alert sees the change from 0."""
     bench.run(20)
-    before = render(bench.service.families())
+    before = render(families_of(bench.service))
     bench.job.kill(3)
     bench.run(10)
-    after = render(bench.service.families())
+    after = render(families_of(bench.service))
 
     for page, count in ((before, 0), (after, 1)):
         lines = [line for line in page.splitlines() if line.startswith("tocsin_open_incidents{")]
@@ -178,7 +179,7 @@ def test_the_metrics_page_counts_what_is_wrong_now(bench: Bench) -> None:
 
 def test_the_metrics_page_names_what_became_of_connections(bench: Bench) -> None:
     bench.service.server.counters.update(connections=3, connection_errors=1)
-    page = render(bench.service.families())
+    page = render(families_of(bench.service))
     lines = [line for line in page.splitlines() if line.startswith("tocsin_engine_connections_total{")]
 
     outcomes = {"accepted": "3", "failed": "1", "not_accepted": "0"}
@@ -211,7 +212,7 @@ def test_the_metrics_page_counts_slices_detectors_and_models(bench: Bench) -> No
     with pytest.raises(ModelRefusedError):
         bench.service.engine.take(encode(announced(start_ns, 5, 16)))
     bench.run(2)
-    page = render(bench.service.families())
+    page = render(families_of(bench.service))
 
     assert 'tocsin_engine_models_total{outcome="accepted"} 1' in page
     assert 'tocsin_engine_models_total{outcome="not_a_boundary"} 1' in page

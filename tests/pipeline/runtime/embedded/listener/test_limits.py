@@ -19,7 +19,8 @@ from tests.pipeline.runtime.embedded.listener.kit import (
 )
 from tocsin.pipeline.lab.testing import FakeJob, JobShape
 from tocsin.pipeline.runtime.embedded.listener.connection import Connection
-from tocsin.pipeline.runtime.embedded.listener.limits import ConnectionBook, Quota, ServerLimits
+from tocsin.pipeline.runtime.embedded.listener.connection_book import ConnectionBook
+from tocsin.pipeline.runtime.embedded.listener.limits import Quota, ServerLimits
 from tocsin.pipeline.runtime.embedded.listener.listener import ServerConfig
 from tocsin.pipeline.runtime.embedded.listener.peer_limits import Intake, IntakeLimits
 from tocsin.schemas.errors import TooManyError

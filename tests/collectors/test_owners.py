@@ -15,14 +15,14 @@ from tests.collectors.agent.core_bench import (
     names,
     of,
 )
-from tocsin.collectors.agent.owners import (
+from tocsin.collectors.clock import SystemClock
+from tocsin.collectors.owners import (
     Life,
     Sender,
     holder_of,
     is_family,
     still_runs,
 )
-from tocsin.collectors.clock import SystemClock
 from tocsin.collectors.sources.process import ProcessWatcher
 from tocsin.schemas.records import Event, JobKey, Topology
 
