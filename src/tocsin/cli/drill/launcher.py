@@ -21,8 +21,8 @@ from tocsin.cli.drill.judge import host_name
 from tocsin.cli.drill.plan import Plan
 from tocsin.cli.drill.preload import GROUP_VARIABLE
 from tocsin.cli.drill.processes import ProcessGroup, kill_quietly
-from tocsin.cli.drill.rank import Pace, RankConfig
 from tocsin.cli.drill.rank import main as rank_main
+from tocsin.cli.drill.rank_config import Pace, RankConfig
 from tocsin.cli.drill.result import Exit
 from tocsin.collectors.exec.command import send_exit
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tocsin.cli.drill.faults import FaultKind
 from tocsin.cli.drill.orders import OrderKind
-from tocsin.cli.drill.rank import Pause
+from tocsin.cli.drill.rank_config import Pause
 
 _ONSET_STEPS = (45, 75)
 """First and last step in which a fault may strike: some ten seconds of healthy training before."""

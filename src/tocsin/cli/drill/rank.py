@@ -1,4 +1,4 @@
-"""What one rank is told, and its first and last instructions (no torch in here).
+"""One rank's first and last instructions (no torch in here).
 
 The forkserver forks a process per rank; ``main`` turns it into what a launcher such as
 torchrun would have started: its own stderr, its environment, its place in the job.
@@ -11,82 +11,13 @@ import signal
 import sys
 import time
 import traceback
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from tocsin.cli.drill.board import Board
+from tocsin.cli.drill.rank_config import RankConfig
 from tocsin.collectors import hook
 
 _GATE_SECONDS = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """A phase between two steps that the job announces.
-
-    Attributes:
-        after_step: it begins when this step is done.
-        phase: ``checkpoint`` or ``evaluation``.
-        seconds: how long it takes.
-    """
-
-    after_step: int
-    phase: str
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How long the parts of a healthy step take, beside the CPU work of a few milliseconds.
-
-    Attributes:
-        read_seconds: the loader's storage.
-        forward_seconds: the accelerator in the forward pass.
-        backward_seconds: the accelerator in the backward pass.
-        first_step_seconds: what the first step takes longer (compilation, allocation).
-    """
-
-    read_seconds: float = 0.008
-    forward_seconds: float = 0.045
-    backward_seconds: float = 0.090
-    first_step_seconds: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class RankConfig:
-    """One rank of a drill's job.
-
-    Attributes:
-        rank: its number.
-        world_size: ranks of the job.
-        tensor_parallel: size of the tensor-parallel groups.
-        cluster: the cluster's name.
-        job_id: the job's name.
-        seed: of weights and data.
-        store_path: file of the rendezvous store.
-        board_path: file of the shared page.
-        checkpoint_folder: where checkpoints go.
-        stderr_path: where stdout and stderr go.
-        agent_socket: the datagram socket of its host's agent.
-        pace: how long things take.
-        pauses: announced phases, ascending.
-        relay_socket: the relay through which its traffic goes, None = direct.
-    """
-
-    rank: int
-    world_size: int
-    tensor_parallel: int
-    cluster: str
-    job_id: str
-    seed: int
-    store_path: Path
-    board_path: Path
-    checkpoint_folder: Path
-    stderr_path: Path
-    agent_socket: Path
-    pace: Pace = field(default_factory=Pace)
-    pauses: tuple[Pause, ...] = ()
-    relay_socket: Path | None = None
 
 
 def main(config: RankConfig) -> None:

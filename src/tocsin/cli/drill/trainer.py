@@ -19,7 +19,7 @@ from tocsin.cli.drill.board import Board, Order
 from tocsin.cli.drill.detour import DetourStore
 from tocsin.cli.drill.model import ModelSize, TinyTransformer, TokenLoader
 from tocsin.cli.drill.orders import OrderKind
-from tocsin.cli.drill.rank import Pause, RankConfig
+from tocsin.cli.drill.rank_config import Pause, RankConfig
 from tocsin.collectors import hook
 
 _COLLECTIVE_TIMEOUT = dt.timedelta(minutes=10)
