@@ -14,11 +14,11 @@ from typing import Any, Protocol
 from tocsin.schemas.errors import CollectorError, NothingHere
 from tocsin.schemas.records import EventSource, JobKey, Severity
 
-__all__ = ["Collector", "CollectorError", "GpuPlace", "NothingHere", "Reading", "Sighting"]
+__all__ = ["Collector", "CollectorError", "GpuPlace", "HostEvent", "NothingHere", "Reading"]
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class HostEvent:
     """Something that a collector saw once; the agent makes an ``Event`` of it.
 
     Attributes:
@@ -67,7 +67,7 @@ class Reading:
 
     host: Mapping[str, float] = field(default_factory=dict)
     gpus: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    events: tuple[Sighting, ...] = ()
+    events: tuple[HostEvent, ...] = ()
     places: Mapping[str, GpuPlace] = field(default_factory=dict)
 
     def __bool__(self) -> bool:

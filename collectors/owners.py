@@ -16,7 +16,7 @@ from tocsin.schemas.records import JobKey
 MAX_ANCESTORS: Final = 32
 
 
-class Sender(NamedTuple):
+class LocalSender(NamedTuple):
     """Who sent a datagram, as the kernel says.
 
     Attributes:
@@ -71,12 +71,12 @@ class Holder:
         ancestors: process id -> start ticks of its parents at that time.
     """
 
-    sender: Sender
+    sender: LocalSender
     sight: Sight
     ancestors: dict[int, int] = field(default_factory=dict)
 
 
-def holder_of(sender: Sender, processes: Processes) -> Holder:
+def holder_of(sender: LocalSender, processes: Processes) -> Holder:
     """Return what binds a rank to a sender."""
     sight = processes.look(sender.pid)
     ancestors: dict[int, int] = {}
@@ -90,7 +90,7 @@ def holder_of(sender: Sender, processes: Processes) -> Holder:
     return Holder(sender, sight, ancestors)
 
 
-def is_same(holder: Holder, sender: Sender, processes: Processes) -> bool:
+def is_same(holder: Holder, sender: LocalSender, processes: Processes) -> bool:
     """Return whether the sender is the very process that holds the rank, and not one that got its id later."""
     if sender.pid != holder.sender.pid:
         return False
@@ -100,7 +100,7 @@ def is_same(holder: Holder, sender: Sender, processes: Processes) -> bool:
     return now.start_ticks == holder.sight.start_ticks
 
 
-def is_family(holder: Holder, sender: Sender, processes: Processes) -> bool:
+def is_family(holder: Holder, sender: LocalSender, processes: Processes) -> bool:
     """Return whether a sender may speak for the rank: the holder, a descendant, an ancestor as recorded."""
     if not sender.pid or not holder.sender.pid:
         return sender == holder.sender

@@ -58,7 +58,7 @@ class FrameStack:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class _MatrixShape:
     """What frames must share to be laid down in one go (and the round: see ``_grouped``)."""
 
     round: int
@@ -148,13 +148,13 @@ def _rows_of(frames: Sequence[Frame], gpu_row: Mapping[str, Mapping[str, int]]) 
     ]
 
 
-def _grouped(frames: Sequence[Frame], grid: Grid) -> dict[_Shape, list[Frame]]:
+def _grouped(frames: Sequence[Frame], grid: Grid) -> dict[_MatrixShape, list[Frame]]:
     """Group frames by shape, in rounds: the n-th frame of a host is laid in round n.
 
     So within a group every host is there once, and a later frame is laid over an earlier one.
     """
     rounds: dict[str, int] = {}
-    groups: dict[_Shape, list[Frame]] = {}
+    groups: dict[_MatrixShape, list[Frame]] = {}
     for frame in frames:
         turn = rounds.get(frame.host, 0)
         rounds[frame.host] = turn + 1
@@ -163,7 +163,7 @@ def _grouped(frames: Sequence[Frame], grid: Grid) -> dict[_Shape, list[Frame]]:
             # Each host samples at its own moment within the second: all its samples move
             # by the same distance to the grid, and hosts fall into the same few groups.
             first_ns -= _distance(first_ns, grid)
-        shape = _Shape(turn, len(frame.gpu_uuids), first_ns, frame.tick_ns, frame.tick_count)
+        shape = _MatrixShape(turn, len(frame.gpu_uuids), first_ns, frame.tick_ns, frame.tick_count)
         groups.setdefault(shape, []).append(frame)
     return dict(sorted(groups.items(), key=lambda item: item[0].round))
 
@@ -174,7 +174,7 @@ def _distance(ts_ns: int, grid: Grid) -> int:
     return rest - grid.tick_ns if 2 * rest > grid.tick_ns else rest
 
 
-def _ticks(shape: _Shape, grid: Grid) -> tuple[IntArray, IntArray]:
+def _ticks(shape: _MatrixShape, grid: Grid) -> tuple[IntArray, IntArray]:
     """Return which sample goes to which tick: (samples, ticks), equally long."""
     nearest: dict[int, tuple[int, int]] = {}
     for sample in range(shape.tick_count):

@@ -46,7 +46,7 @@ from tocsin.models.hang_waits import (
     GroupInfo,
     HangInput,
     OpState,
-    RankState,
+    RankWait,
     WaitGraph,
     all_lacking,
     build_graph,
@@ -67,7 +67,7 @@ __all__ = [
     "HangFinding",
     "HangInput",
     "OpState",
-    "RankState",
+    "RankWait",
     "analyse",
 ]
 
@@ -205,7 +205,7 @@ def _needed(graph: WaitGraph, silent: set[int]) -> set[int]:
     return alone if all(ranks & alone for ranks in by_op if ranks) and alone else silent
 
 
-def _sort_root(roots: _Roots, rank: int, data: HangInput, graph: WaitGraph, states: Mapping[int, RankState]) -> None:
+def _sort_root(roots: _Roots, rank: int, data: HangInput, graph: WaitGraph, states: Mapping[int, RankWait]) -> None:
     """Put one rank that is waited for, and waits for nobody, where its evidence belongs."""
     fact = data.facts.get(rank, "")
     state = states.get(rank)

@@ -84,7 +84,7 @@ class OpState:
 
 
 @dataclass(frozen=True, slots=True)
-class RankState:
+class RankWait:
     """What is known of one rank.
 
     Attributes:
@@ -123,7 +123,7 @@ class HangInput:
     """
 
     groups: tuple[GroupInfo, ...]
-    states: tuple[RankState, ...]
+    states: tuple[RankWait, ...]
     silent: frozenset[int] = frozenset()
     facts: Mapping[int, str] = field(default_factory=dict)
     world_size: int = 0
@@ -236,7 +236,7 @@ def known_groups(data: HangInput) -> dict[str, GroupInfo]:
     return groups
 
 
-def front_of(state: RankState) -> tuple[OpState, ...]:
+def front_of(state: RankWait) -> tuple[OpState, ...]:
     """Where a rank stands: leading point-to-point operations, and the first collective."""
     front: list[OpState] = []
     for op in state.pending:
@@ -348,7 +348,7 @@ def not_begun(standing: Mapping[int, OpState]) -> list[int]:
 
 
 def operations_of(
-    standing: Mapping[int, OpState], states: Iterable[RankState], groups: Mapping[str, GroupInfo]
+    standing: Mapping[int, OpState], states: Iterable[RankWait], groups: Mapping[str, GroupInfo]
 ) -> list[WaitingOp]:
     """One entry per operation in which a rank stands, with the members that it newly lacks."""
     by_group: dict[str, dict[int, WaitingOp]] = {}

@@ -186,7 +186,7 @@ def _credential(entry: object, file: str, index: int) -> Credential:
     unknown = sorted(str(name) for name in entry if name not in _FIELDS)
     if unknown:
         raise CredentialError(file, f"one of {' '.join(sorted(_FIELDS))}", entry=index, field=unknown[0][:64])
-    reader = _Entry(entry, file, index)
+    reader = _CredentialLine(entry, file, index)
     secret, public_key = reader.key("secret"), reader.key("public_key")
     if not secret and not public_key:
         raise CredentialError(file, "there (or public_key)", entry=index, field="secret")
@@ -208,7 +208,7 @@ def _role(value: object) -> Role:
     raise FieldError("role", value, "one of " + " ".join(Role))
 
 
-class _Entry:
+class _CredentialLine:
     """Reads the fields of one entry; its errors name file, entry and field."""
 
     def __init__(self, values: dict[str, Any], file: str, index: int) -> None:

@@ -47,7 +47,7 @@ class Reason(StrEnum):
     """All groups that contain this rank move data slower, the others do not."""
     CHUNKS_PILE_UP = "chunks_pile_up"
     """The job is slower, and the chunks of its open transfers lie at the senders of one machine (or switch)."""
-    SWITCH_JAMMED = "all_behind_switch_jammed"
+    PFC_CONGESTED = "all_behind_switch_jammed"
     """The job is slower since all hosts behind one leaf switch send pause frames, and none behind the others does."""
     HARDWARE_EVENT = "hardware_event"
     """The machine reports that a part of it broke."""

@@ -33,7 +33,7 @@ def _text_of(error: BaseException) -> str:
 
 
 @dataclass(slots=True)
-class _Said:
+class _LoggedTrouble:
     """When a trouble was last said, and how often it came since."""
 
     at_seconds: float
@@ -64,7 +64,7 @@ class TroubleLog:
         self._logger = logger
         self._interval_seconds = interval_seconds
         self._clock = clock
-        self._said: OrderedDict[str, _Said] = OrderedDict()
+        self._said: OrderedDict[str, _LoggedTrouble] = OrderedDict()
         self._lock = threading.Lock()
 
     def warn(self, message: str, key: str = "", **fields: Any) -> None:
@@ -112,7 +112,7 @@ class TroubleLog:
                 said.unsaid_count += 1
                 return
             more_count = 0 if said is None else said.unsaid_count
-            self._said[f"{message}\0{key}"] = _Said(now, level, f"{message}: {key}" if key else message)
+            self._said[f"{message}\0{key}"] = _LoggedTrouble(now, level, f"{message}: {key}" if key else message)
             self._said.move_to_end(f"{message}\0{key}")
             while len(self._said) > MAX_KEYS:
                 self._said.popitem(last=False)
@@ -121,5 +121,5 @@ class TroubleLog:
             shown["more_count"] = more_count
         self._logger.log(level, message, extra=shown)
 
-    def _is_over(self, said: _Said, now: float) -> bool:
+    def _is_over(self, said: _LoggedTrouble, now: float) -> bool:
         return now - said.at_seconds >= self._interval_seconds

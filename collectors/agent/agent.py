@@ -20,12 +20,12 @@ from tocsin.collectors.agent.agent_metrics import families, socket_families
 from tocsin.collectors.agent.core import AgentCore, CoreConfig, Surroundings
 from tocsin.collectors.agent.datagram_socket import DatagramSocket, Unread
 from tocsin.collectors.agent.hook_sockets import HookSockets
-from tocsin.collectors.agent.probes import ProbeDesk
+from tocsin.collectors.agent.probes import ProbeHandler
 from tocsin.collectors.agent.runner import CollectorRunner, Supervision
 from tocsin.collectors.api import Collector, Reading
 from tocsin.collectors.clock import Now, SteadyClock
 from tocsin.collectors.metrics_page import Pages
-from tocsin.collectors.owners import Sender
+from tocsin.collectors.owners import LocalSender
 from tocsin.collectors.sources.process import ProcessWatcher
 from tocsin.collectors.transport.sink import Probe, Refused, Sink
 from tocsin.schemas.errors import ConfigError, FieldError, TransportError
@@ -124,7 +124,7 @@ class Agent:
         _check_names(config.core)
         now, _ = clock.read()
         self.core = AgentCore(config.core, parts.watcher, now)
-        self._desk = ProbeDesk(self.core, wake, config.dump_folder)
+        self._desk = ProbeHandler(self.core, wake, config.dump_folder)
         self._unread = Unread()
         self._readings: deque[tuple[int, Reading]] = deque()
         supervision = Supervision(clock.stamp_ns, clock.mono_ns, self._deliver, config.deadline_seconds)
@@ -266,7 +266,7 @@ class Agent:
             if received.is_too_large:
                 self.core.dead_letter("too_large", f"datagram larger than allowed from pid {received.pid}")
                 continue
-            self.core.on_datagram(received.data, Sender(received.pid, received.uid), now)
+            self.core.on_datagram(received.data, LocalSender(received.pid, received.uid), now)
             while self.core.dumps:
                 datagram, dump = self.core.dumps.pop()
                 self._desk.on_dump(datagram, dump, received.uid)

@@ -104,7 +104,7 @@ def _state_record(rank: int, item: InFlight, seen_ns: int, correction_ns: int) -
 
 
 @dataclass(slots=True)
-class _Said:
+class _LastSent:
     """What was last sent about a rank. Times are stamps, 0 = never."""
 
     state: tuple[InFlight, ...] = ()
@@ -117,14 +117,14 @@ class StateRows:
 
     def __init__(self) -> None:
         """Nothing was sent yet."""
-        self._said: dict[int, _Said] = {}
+        self._said: dict[int, _LastSent] = {}
 
     def rows(self, rank: RankState, end_ns: int, correction_ns: int) -> list[CollectiveRecord]:
         """Return a rank's rows at the slice end ``end_ns`` (a corrected stamp).
 
         A state's ``ts_ns`` is when it was seen: of a process that is stopped the last beat's time.
         """
-        said = self._said.setdefault(rank.rank, _Said())
+        said = self._said.setdefault(rank.rank, _LastSent())
         host_ns = end_ns + correction_ns
         stuck = tuple(
             item

@@ -41,9 +41,9 @@ from tocsin.collectors.agent.slicer import (
     spread_ns,
 )
 from tocsin.collectors.agent.tally import Tally
-from tocsin.collectors.api import Reading, Sighting
+from tocsin.collectors.api import HostEvent, Reading
 from tocsin.collectors.clock import Now
-from tocsin.collectors.owners import Processes, Sender
+from tocsin.collectors.owners import LocalSender, Processes
 from tocsin.schemas import events
 from tocsin.schemas.errors import SchemaError
 from tocsin.schemas.metrics import BUILTIN_TABLE_ID
@@ -141,7 +141,7 @@ class AgentCore:
 
     # --- what comes in ---------------------------------------------------------------------------
 
-    def on_datagram(self, data: bytes, sender: Sender, now: Now) -> None:
+    def on_datagram(self, data: bytes, sender: LocalSender, now: Now) -> None:
         """Take a datagram of a hook.
 
         Args:
@@ -241,7 +241,7 @@ class AgentCore:
         self._endings.begins(state.job, state.sender.uid)
         age_seconds = round((now.mono_ns - self._started_mono_ns) / 1e9, 3)
         payload = {"edge": "start", "age_seconds": age_seconds}
-        self._event(state.job, -1, now.stamp_ns, Sighting(events.AGENT, OWN_SOURCE, Severity.INFO, payload))
+        self._event(state.job, -1, now.stamp_ns, HostEvent(events.AGENT, OWN_SOURCE, Severity.INFO, payload))
 
     def _on_forgotten(self, state: JobState) -> None:
         """A job, or an attempt of it, is over on this host."""
@@ -249,7 +249,7 @@ class AgentCore:
         for number in state.ranks:
             self._watcher.settle(state.job, number)
 
-    def _on_hook(self, state: JobState, rank: RankState, datagram: Datagram, sender: Sender, now: Now) -> None:
+    def _on_hook(self, state: JobState, rank: RankState, datagram: Datagram, sender: LocalSender, now: Now) -> None:
         """Take what a rank's own hook says."""
         body = datagram.body
         if isinstance(body, Hello):
@@ -286,7 +286,7 @@ class AgentCore:
         rank: RankState,
         datagram: Datagram,
         hello: Hello,
-        sender: Sender,
+        sender: LocalSender,
         now: Now,
     ) -> RankState:
         """Take a hello: the first one of a process is an event."""
@@ -324,7 +324,7 @@ class AgentCore:
 
     # --- events ----------------------------------------------------------------------------------
 
-    def _on_sighting(self, sighting: Sighting, now: Now) -> None:
+    def _on_sighting(self, sighting: HostEvent, now: Now) -> None:
         job = sighting.job
         if job is None:
             about = ranks_of_event(sighting.payload, self.jobs.values())
@@ -347,16 +347,16 @@ class AgentCore:
         for state in self.jobs.values():
             for number, payload in state.stall_news(now):
                 payload["process_state"] = self._watcher.state(state.job, number)
-                sighting = Sighting(events.STALL, EventSource.PROCESS, Severity.WARNING, payload)
+                sighting = HostEvent(events.STALL, EventSource.PROCESS, Severity.WARNING, payload)
                 self._event(state.job, number, now.stamp_ns, sighting)
         self.table.forget_over(now)
         for job, number, again in self._endings.due(now):
             self._event(job, number, now.stamp_ns, again)
 
     def _host_event(self, name: str, severity: Severity, payload: Mapping[str, Any], now: Now) -> None:
-        self._on_sighting(Sighting(name, OWN_SOURCE, severity, payload), now)
+        self._on_sighting(HostEvent(name, OWN_SOURCE, severity, payload), now)
 
-    def _event(self, job: JobKey, rank: int, ts_ns: int, sighting: Sighting) -> None:
+    def _event(self, job: JobKey, rank: int, ts_ns: int, sighting: HostEvent) -> None:
         self.tally.events[sighting.name] += 1
         host, said = self.config.place.host, sighting
         self._out.append(Event(job, host, ts_ns, rank, said.source, said.name, said.severity, said.payload))

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
-from tocsin.collectors.api import Sighting
+from tocsin.collectors.api import HostEvent
 from tocsin.collectors.clock import Now
 from tocsin.schemas.records import NS_PER_SECOND, JobKey, Severity
 from tocsin.schemas.wire.event_payloads import ENDED_NS
@@ -27,7 +27,7 @@ MAX_ENDINGS: Final = 1024
 class _Ending:
     """One rank's end."""
 
-    sighting: Sighting
+    sighting: HostEvent
     ended_ns: int
     ended_mono_ns: int
     said_mono_ns: int
@@ -43,7 +43,7 @@ class Endings:
     def __len__(self) -> int:
         return len(self._endings)
 
-    def add(self, job: JobKey, rank: int, uid: int, sighting: Sighting, stamp_ns: int, now: Now) -> None:
+    def add(self, job: JobKey, rank: int, uid: int, sighting: HostEvent, stamp_ns: int, now: Now) -> None:
         """Take the end of a rank: a later word about it (an exit after a goodbye) replaces the earlier."""
         self._endings.pop((job, rank, uid), None)
         self._endings[job, rank, uid] = _Ending(sighting, stamp_ns, now.mono_ns, now.mono_ns)
@@ -72,9 +72,9 @@ class Endings:
             if (key[0], key[2]) == (job, uid) and ending.sighting.severity is Severity.INFO:
                 del self._endings[key]
 
-    def due(self, now: Now) -> list[tuple[JobKey, int, Sighting]]:
+    def due(self, now: Now) -> list[tuple[JobKey, int, HostEvent]]:
         """Return what is to be said again now."""
-        found: list[tuple[JobKey, int, Sighting]] = []
+        found: list[tuple[JobKey, int, HostEvent]] = []
         for key, ending in list(self._endings.items()):
             if now.mono_ns - ending.ended_mono_ns >= KEEP_NS:
                 del self._endings[key]
@@ -82,5 +82,5 @@ class Endings:
                 ending.said_mono_ns = now.mono_ns
                 said = ending.sighting
                 payload = {**said.payload, ENDED_NS: ending.ended_ns}
-                found.append((*key[:2], Sighting(said.name, said.source, said.severity, payload)))
+                found.append((*key[:2], HostEvent(said.name, said.source, said.severity, payload)))
         return found

@@ -10,7 +10,7 @@ from tocsin.collectors.agent.messages import (
     NotFinite,
     PhaseEdge,
 )
-from tocsin.collectors.api import Sighting
+from tocsin.collectors.api import HostEvent
 from tocsin.schemas import events
 from tocsin.schemas.records import EventSource, Severity
 
@@ -18,18 +18,18 @@ OWN_SOURCE: Final = EventSource.PROCESS
 """Source of the agent's own events: the process is its own."""
 
 
-def sighting_of(body: object) -> Sighting:
+def sighting_of(body: object) -> HostEvent:
     """Return what a hook's message says as an event."""
     if isinstance(body, Hello):
         payload = {"pid": body.pid, "world_size": body.world_size, "hook_version": body.hook_version}
-        return Sighting(events.HELLO, EventSource.JOB, Severity.INFO, payload)
+        return HostEvent(events.HELLO, EventSource.JOB, Severity.INFO, payload)
     if isinstance(body, PhaseEdge):
-        return Sighting(events.PHASE, EventSource.JOB, Severity.INFO, {"phase": body.phase, "edge": body.edge})
+        return HostEvent(events.PHASE, EventSource.JOB, Severity.INFO, {"phase": body.phase, "edge": body.edge})
     if isinstance(body, NotFinite):
         payload = {"step": body.step, "what": body.what, "value": body.value}
-        return Sighting(events.NAN, EventSource.JOB, Severity.ERROR, payload)
+        return HostEvent(events.NAN, EventSource.JOB, Severity.ERROR, payload)
     if isinstance(body, Exit):
         bad = bool(body.code or body.signal)
         payload = {"code": body.code, "signal": body.signal, "stderr_tail": body.stderr_tail, "pid": body.pid}
-        return Sighting(events.EXIT, EventSource.PROCESS, Severity.FATAL if bad else Severity.INFO, payload)
-    return Sighting(events.BYE, EventSource.JOB, Severity.INFO, {})
+        return HostEvent(events.EXIT, EventSource.PROCESS, Severity.FATAL if bad else Severity.INFO, payload)
+    return HostEvent(events.BYE, EventSource.JOB, Severity.INFO, {})

@@ -27,7 +27,7 @@ from tocsin.collectors.agent.rank_state import RankState
 from tocsin.collectors.agent.slicer import BEFORE_END_NS
 from tocsin.collectors.agent.stall import FLOOR_SECONDS, StallWatch
 from tocsin.collectors.clock import Now
-from tocsin.collectors.owners import Life, Sender
+from tocsin.collectors.owners import Life, LocalSender
 from tocsin.schemas.records import (
     NS_PER_SECOND,
     CollectiveBatch,
@@ -74,7 +74,7 @@ class HostPlace:
 class JobState:
     """State of one job on one host. Times in rows are the host's until they are cut."""
 
-    def __init__(self, job: JobKey, place: HostPlace, gpus: GpuPlaces, sender: Sender) -> None:
+    def __init__(self, job: JobKey, place: HostPlace, gpus: GpuPlaces, sender: LocalSender) -> None:
         """Know no rank yet; ``gpus`` is the host's, ``sender`` who spoke for the job first."""
         self.job = job
         self.sender = sender

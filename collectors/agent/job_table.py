@@ -20,8 +20,8 @@ from tocsin.collectors.clock import Now
 from tocsin.collectors.owners import (
     Holder,
     Life,
+    LocalSender,
     Processes,
-    Sender,
     holder_of,
     is_family,
     is_same,
@@ -48,7 +48,7 @@ class Refusal(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JobEntry:
     """The state of the job that a datagram is about.
 
     Attributes:
@@ -71,7 +71,7 @@ class JobTable:
         self._processes = processes
         self._on_end = on_end
 
-    def enter(self, datagram: Datagram, sender: Sender, now: Now) -> Entry | Refusal:
+    def enter(self, datagram: Datagram, sender: LocalSender, now: Now) -> JobEntry | Refusal:
         """Return the state of the datagram's job; a new attempt replaces the old one."""
         job = datagram.job
         name = (job.cluster, job.job_id)
@@ -85,7 +85,7 @@ class JobTable:
         if state is not None and job.attempt < state.job.attempt:
             return Refusal("old_attempt", f"datagram of attempt {job.attempt} of {job.job_id}")
         if state is not None and job.attempt == state.job.attempt:
-            return Entry(state, is_new=False)
+            return JobEntry(state, is_new=False)
         refusal = self._room(sender, now) if state is None else self._is_busy(state, datagram, sender, now)
         if refusal is not None:
             return refusal
@@ -93,9 +93,9 @@ class JobTable:
             self.forget(name)
         state = self.jobs[name] = JobState(job, self._place, self.gpus, sender)
         state.made_mono_ns = now.mono_ns
-        return Entry(state, is_new=True)
+        return JobEntry(state, is_new=True)
 
-    def claim(self, state: JobState, datagram: Datagram, sender: Sender) -> RankState | Refusal:
+    def claim(self, state: JobState, datagram: Datagram, sender: LocalSender) -> RankState | Refusal:
         """Return the state of the datagram's rank, bound to the sender where it was bound to nobody who still runs."""
         number, body = datagram.rank, datagram.body
         rank = state.ranks.get(number)
@@ -118,7 +118,7 @@ class JobTable:
         return Refusal("foreign_rank", f"{text}: another process may not speak for it")
 
     def _of_family(
-        self, state: JobState, rank: RankState, holder: Holder, datagram: Datagram, sender: Sender
+        self, state: JobState, rank: RankState, holder: Holder, datagram: Datagram, sender: LocalSender
     ) -> RankState | None:
         """Return the rank where a sender may speak for it, as its holder's relative or as its next process."""
         if isinstance(datagram.body, Exit):
@@ -133,7 +133,7 @@ class JobTable:
             return self._bind_anew(state, rank.rank, sender)
         return None
 
-    def whose_exit(self, datagram: Datagram, body: Exit, sender: Sender) -> Datagram | None:
+    def whose_exit(self, datagram: Datagram, body: Exit, sender: LocalSender) -> Datagram | None:
         """Whose exit it is: a supervisor knows the environment only, the process itself may have named its job.
 
         None: no rank's. It is that of a launcher, or of a worker that no rank is known to be.
@@ -149,7 +149,7 @@ class JobTable:
             return self._below(datagram, pid, sender)
         return None if self._launched(datagram, body, sender) else datagram
 
-    def _below(self, datagram: Datagram, pid: int, sender: Sender) -> Datagram | None:
+    def _below(self, datagram: Datagram, pid: int, sender: LocalSender) -> Datagram | None:
         """Whose exit a worker's is that is no rank: a shell's is that of the one rank below it, if that is gone."""
         found = [
             (state.job, rank.rank)
@@ -162,7 +162,7 @@ class JobTable:
         ]
         return datagram._replace(job=found[0][0], rank=found[0][1]) if len(found) == 1 else None
 
-    def _launched(self, datagram: Datagram, body: Exit, sender: Sender) -> bool:
+    def _launched(self, datagram: Datagram, body: Exit, sender: LocalSender) -> bool:
         """Return whether a descendant of the process that ended is another rank than the one that it is said to be.
 
         The child of a supervisor that has one only is known by the supervisor too: it may have another id for us.
@@ -185,17 +185,17 @@ class JobTable:
             if state.is_over(now):
                 self.forget(name)
 
-    def _speaks_for(self, state: JobState, number: int, sender: Sender) -> bool:
+    def _speaks_for(self, state: JobState, number: int, sender: LocalSender) -> bool:
         """Return whether another user's process may speak for a rank: a launcher of root, a process that changed."""
         rank = state.ranks.get(number)
         return rank is not None and rank.holder is not None and is_family(rank.holder, sender, self._processes)
 
     @staticmethod
-    def _may_report(holder: Holder, sender: Sender) -> bool:
+    def _may_report(holder: Holder, sender: LocalSender) -> bool:
         """Return whether a user may report the exit of a process whose parents were not seen."""
         return holder.sight.life is not Life.RUNS and sender.uid == holder.sender.uid
 
-    def _bind_anew(self, state: JobState, number: int, sender: Sender) -> RankState:
+    def _bind_anew(self, state: JobState, number: int, sender: LocalSender) -> RankState:
         """A new process is the rank now."""
         self._processes.settle(state.job, number)
         state.restart(number)
@@ -203,7 +203,7 @@ class JobTable:
         rank.holder = holder_of(sender, self._processes)
         return rank
 
-    def _is_busy(self, state: JobState, datagram: Datagram, sender: Sender, now: Now) -> Refusal | None:
+    def _is_busy(self, state: JobState, datagram: Datagram, sender: LocalSender, now: Now) -> Refusal | None:
         """Refuse a new attempt of a stranger while the present one runs and speaks."""
         for rank in state.ranks.values():
             if rank.holder is not None and is_family(rank.holder, sender, self._processes):
@@ -224,7 +224,7 @@ class JobTable:
             return Refusal("too_many_ranks", f"more than {MAX_RANKS_A_USER} ranks of user {state.sender.uid}")
         return None
 
-    def _room(self, sender: Sender, now: Now) -> Refusal | None:
+    def _room(self, sender: LocalSender, now: Now) -> Refusal | None:
         """Make room for a job of a sender; None: there is room."""
         own = sum(state.sender.pid == sender.pid and state.lives(now) for state in self.jobs.values())
         if sender.pid and own >= MAX_JOBS_A_PROCESS:
@@ -237,7 +237,7 @@ class JobTable:
         self.forget((loser.job.cluster, loser.job.job_id))
         return None
 
-    def _loser(self, sender: Sender, now: Now) -> JobState | None:
+    def _loser(self, sender: LocalSender, now: Now) -> JobState | None:
         """Return the job that makes room: a dead one, one of the user with the most, one that never did anything."""
         states = list(self.jobs.values())
         dead = [state for state in states if not state.lives(now)]

@@ -57,7 +57,7 @@ class _FromDisk:
     payload: bytes
 
 
-class ProbeDesk:
+class ProbeHandler:
     """Takes probes and dumps, gives ``ProbeAnswer`` records. Used by the agent's main thread."""
 
     def __init__(self, core: AgentCore, wake: Callable[[], None], dump_folder: str = "") -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tocsin.collectors.api import Collector, CollectorError, GpuPlace, NothingHere, Reading, Sighting
+from tocsin.collectors.api import Collector, CollectorError, GpuPlace, HostEvent, NothingHere, Reading
 from tocsin.schemas.errors import TocsinError
 from tocsin.schemas.records import Event, JobKey
 from tocsin.schemas.wire.codec import encode
@@ -177,9 +177,9 @@ def _text(name: object) -> str:
     return name
 
 
-def _sendable(sighting: object) -> Sighting:
+def _sendable(sighting: object) -> HostEvent:
     """Events are rare: one is encoded here to see whether it can be, where it is its collector's failure."""
-    if not isinstance(sighting, Sighting):
+    if not isinstance(sighting, HostEvent):
         raise CollectorError(f"an event of type {type(sighting).__name__}: must be a Sighting")
     job = JobKey("cluster", "job") if sighting.job is None else sighting.job
     encode(Event(job, "host", 0, sighting.rank, sighting.source, sighting.name, sighting.severity, sighting.payload))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tocsin.collectors.api import Sighting
+from tocsin.collectors.api import HostEvent
 from tocsin.collectors.sources._nvml_calls import Asker, number
 from tocsin.collectors.sources._nvml_samples import GpuSampler
 from tocsin.collectors.sources.rates import Rates
@@ -53,7 +53,7 @@ class GpuStates:
         self._nvlink_fields: tuple[tuple[int, int], ...] | None = None
         self._links: dict[int, bool] = {}
 
-    def clocks(self) -> list[Sighting]:
+    def clocks(self) -> list[HostEvent]:
         """Look at the clock events; called with every sample."""
         mask = self._asker.ask("nvmlDeviceGetCurrentClocksEventReasons")
         if mask is None:
@@ -77,16 +77,16 @@ class GpuStates:
         severity = Severity.WARNING if bad else Severity.INFO
         return [self._said(events.CLOCKS_EVENT, severity, {"reasons": sorted(now_on)})]
 
-    def look(self, now_ns: int) -> list[Sighting]:
+    def look(self, now_ns: int) -> list[HostEvent]:
         """Look at everything that changes seldom."""
         out = [*self._pcie(), *self._row_remap(), *self._recovery_action(), *self._ecc(now_ns), *self._nvlink(now_ns)]
         self._first = False
         return out
 
-    def _said(self, name: str, severity: Severity, payload: Mapping[str, Any]) -> Sighting:
-        return Sighting(name, EventSource.KERNEL, severity, {**payload, **self._identity, "at_start": self._first})
+    def _said(self, name: str, severity: Severity, payload: Mapping[str, Any]) -> HostEvent:
+        return HostEvent(name, EventSource.KERNEL, severity, {**payload, **self._identity, "at_start": self._first})
 
-    def _pcie(self) -> list[Sighting]:
+    def _pcie(self) -> list[HostEvent]:
         ask = self._asker.ask
         found = [
             number(ask(f"nvmlDeviceGet{name}"))
@@ -106,7 +106,7 @@ class GpuStates:
         names = ("gen", "width", "max_gen", "max_width")
         return [self._said(events.PCIE_LINK, severity, dict(zip(names, link, strict=True)))]
 
-    def _row_remap(self) -> list[Sighting]:
+    def _row_remap(self) -> list[HostEvent]:
         found = self._asker.ask("nvmlDeviceGetRemappedRows")
         if found is None or len(found) != 4:
             return []
@@ -117,7 +117,7 @@ class GpuStates:
         severity = Severity.ERROR if remap[1] else Severity.WARNING if remap[0] else Severity.INFO
         return [self._said(events.ROW_REMAP, severity, {"pending": remap[0], "failure": remap[1]})]
 
-    def _recovery_action(self) -> list[Sighting]:
+    def _recovery_action(self) -> list[HostEvent]:
         found = self._asker.fields((_RECOVERY,))
         action = int(found.get(_RECOVERY, self._recovery))
         before, self._recovery = self._recovery, action
@@ -125,7 +125,7 @@ class GpuStates:
             return []
         return [self._said(events.GPU_RECOVERY, Severity.ERROR if action else Severity.INFO, {"action": action})]
 
-    def _ecc(self, now_ns: int) -> list[Sighting]:
+    def _ecc(self, now_ns: int) -> list[HostEvent]:
         library, out = self._asker.library, []
         kinds = (
             ("uncorrected", library.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, Severity.ERROR),
@@ -143,7 +143,7 @@ class GpuStates:
                 out.append(self._said(events.ECC, severity, {"kind": kind, "count": count}))
         return out
 
-    def _nvlink(self, now_ns: int) -> list[Sighting]:
+    def _nvlink(self, now_ns: int) -> list[HostEvent]:
         out = self._link_states()
         if self._nvlink_fields is None:  # what this card has, found out once
             wanted = (*_TOTALS, *((field, link) for link in sorted(self._links) for field in _PER_LINK))
@@ -158,7 +158,7 @@ class GpuStates:
                 out.append(self._said(events.NVLINK_ERROR, severity, payload))
         return out
 
-    def _link_states(self) -> list[Sighting]:
+    def _link_states(self) -> list[HostEvent]:
         """Tell of links that went down or came up; those that are down at the start may have no cable."""
         out = []
         for link in range(MAX_LINKS) if self._first else sorted(self._links):

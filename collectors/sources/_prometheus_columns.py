@@ -19,7 +19,7 @@ _SLACK: Final = 0.02
 """Rates of the CPU's modes are not read at one moment: their sum may be a little above 1."""
 
 
-class Columns:
+class PrometheusColumns:
     """Applies a mapping; keeps the last value of each counter."""
 
     def __init__(self, mapping: PrometheusMapping, skipped: Counter[str]) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tocsin.collectors.api import CollectorError, NothingHere, Reading, Sighting
+from tocsin.collectors.api import CollectorError, HostEvent, NothingHere, Reading
 from tocsin.schemas import events
 from tocsin.schemas.errors import FieldError
 from tocsin.schemas.formats.kernel_lines import MAX_LINE_CHARACTERS, KernelFinding, read_line
@@ -193,9 +193,9 @@ class KernelLogCollector:
 
     # --- telling ---------------------------------------------------------------------------------
 
-    def _first_of_each(self, findings: list[KernelFinding], now_ns: int) -> list[Sighting]:
+    def _first_of_each(self, findings: list[KernelFinding], now_ns: int) -> list[HostEvent]:
         """Return an event for what was not told within the last minute, and the counts whose minute is over."""
-        out: list[Sighting] = []
+        out: list[HostEvent] = []
         for key, told in list(self._told.items()):
             if now_ns - told.at_ns >= REPEAT_NS:
                 if told.repeats:
@@ -233,5 +233,5 @@ def _identity(payload: Mapping[str, Any]) -> str:
     )
 
 
-def _sighting(name: str, severity: Severity, payload: Mapping[str, Any]) -> Sighting:
-    return Sighting(name, EventSource.KERNEL, severity, payload)
+def _sighting(name: str, severity: Severity, payload: Mapping[str, Any]) -> HostEvent:
+    return HostEvent(name, EventSource.KERNEL, severity, payload)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tocsin.collectors.api import CollectorError, GpuPlace, NothingHere, Reading, Sighting
+from tocsin.collectors.api import CollectorError, GpuPlace, HostEvent, NothingHere, Reading
 from tocsin.collectors.sources._nvml_calls import Asker, DriverGoneError, GpuLostError
 from tocsin.collectors.sources._nvml_samples import GpuSampler
 from tocsin.collectors.sources._nvml_states import GpuStates
@@ -123,7 +123,7 @@ class NvmlCollector:
 
     # --- opening ---------------------------------------------------------------------------------
 
-    def _open(self, now_ns: int) -> list[Sighting]:
+    def _open(self, now_ns: int) -> list[HostEvent]:
         """Find the GPUs; return what is wrong with those that do not answer."""
         until_ns, why = self._absent
         if why and now_ns < until_ns:
@@ -134,7 +134,7 @@ class NvmlCollector:
             self._absent = (now_ns + OPEN_AGAIN_NS, str(error))
             raise
         self._absent, self._library = (0, ""), library
-        sightings: list[Sighting] = []
+        sightings: list[HostEvent] = []
         for index in range(count):
             try:
                 self._gpus.append(self._found(index, now_ns))
@@ -205,7 +205,7 @@ class NvmlCollector:
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def _read(self, gpu: _Gpu, now_ns: int, sightings: list[Sighting]) -> dict[str, float]:
+    def _read(self, gpu: _Gpu, now_ns: int, sightings: list[HostEvent]) -> dict[str, float]:
         if gpu.lost_ns and 0 <= now_ns - gpu.lost_ns < OPEN_AGAIN_NS:
             return {}
         gpu.asker.now_ns = now_ns
@@ -229,7 +229,7 @@ class NvmlCollector:
         sightings.extend(found)
         return values
 
-    def _xids(self) -> list[Sighting]:
+    def _xids(self) -> list[HostEvent]:
         """Return the XIDs that came since the last call, without waiting for one."""
         library, out = self._library, []
         for _ in range(MAX_EVENTS if self._event_set is not None else 0):
@@ -252,16 +252,16 @@ class NvmlCollector:
             return next((gpu for gpu in self._gpus if _address(gpu.asker.handle) == _address(handle)), None)
         return next((gpu for gpu in self._gpus if gpu.uuid == uuid), None)
 
-    def _xid(self, code: int, gpu: _Gpu | None) -> Sighting:
+    def _xid(self, code: int, gpu: _Gpu | None) -> HostEvent:
         payload: dict[str, Any] = {"code": code, "pci": gpu.pci if gpu else "", "via": "nvml"}
         if gpu is not None:
             payload.update(uuid=gpu.uuid, gpu=gpu.index, architecture=gpu.architecture)
         meaning = meaning_of_xid(code, architecture=gpu.architecture if gpu else "")
-        return Sighting(events.XID, EventSource.KERNEL, severity_of(meaning), payload)
+        return HostEvent(events.XID, EventSource.KERNEL, severity_of(meaning), payload)
 
 
-def _lost(payload: dict[str, Any], why: str) -> Sighting:
-    return Sighting(events.GPU_LOST, EventSource.KERNEL, Severity.FATAL, {**payload, "text": f"NVML: {why}"[:300]})
+def _lost(payload: dict[str, Any], why: str) -> HostEvent:
+    return HostEvent(events.GPU_LOST, EventSource.KERNEL, Severity.FATAL, {**payload, "text": f"NVML: {why}"[:300]})
 
 
 def _address(handle: Any) -> int | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from tocsin.collectors.api import CollectorError, Reading, Sighting
+from tocsin.collectors.api import CollectorError, HostEvent, Reading
 from tocsin.collectors.clock import Clock
 from tocsin.collectors.owners import Life, Sight
 from tocsin.collectors.sources.procfs import (
@@ -110,10 +110,10 @@ class ProcessWatcher:
         mono = self._clock.mono_ns() / 1e9
         with self._lock:
             watched = list(self._watched.items())
-        seen: list[Sighting] = []
+        seen: list[HostEvent] = []
         for (job, rank), process in watched:
             stat = _stat(self._files.read, process.path)
-            found: Sighting | None
+            found: HostEvent | None
             if stat is None or stat.start_ticks != process.start_ticks or stat.state in GONE_STATES:
                 found = self._gone(job, rank, process, mono)
             else:
@@ -125,7 +125,7 @@ class ProcessWatcher:
             self._files.close_others({process.path for _, process in watched})
         return Reading(events=tuple(seen))
 
-    def _gone(self, job: JobKey, rank: int, process: _Watched, mono: float) -> Sighting | None:
+    def _gone(self, job: JobKey, rank: int, process: _Watched, mono: float) -> HostEvent | None:
         process.state = "X"
         if process.gone_since_mono is None:
             process.gone_since_mono = mono
@@ -137,7 +137,7 @@ class ProcessWatcher:
                 return None
             del self._watched[job, rank]
         payload = {"pid": process.pid}
-        return Sighting(events.PROCESS_GONE, EventSource.PROCESS, Severity.ERROR, payload, rank, job)
+        return HostEvent(events.PROCESS_GONE, EventSource.PROCESS, Severity.ERROR, payload, rank, job)
 
     def _path(self, pid: int) -> str:
         return f"{self._proc}/{pid}/stat"
@@ -163,7 +163,7 @@ def _stat(read: Callable[[str], str], path: str) -> ProcessStat | None:
         return None  # read in the moment of its death: the next sample tells
 
 
-def _edge(job: JobKey, rank: int, process: _Watched, mono: float) -> Sighting | None:
+def _edge(job: JobKey, rank: int, process: _Watched, mono: float) -> HostEvent | None:
     """Take one sample; return a ``stopped`` edge where there is one to send."""
     stopped = process.state in STOPPED_STATES
     ratio = _remember(process, stopped, mono)
@@ -212,11 +212,11 @@ def _flaps(process: _Watched, ratio: float) -> bool:
     return sum(1 for before, after in zip([False, *flags], flags, strict=False) if after and not before) >= 2
 
 
-def _stopped(job: JobKey, rank: int, process: _Watched, edge: str, ratio: float) -> Sighting:
+def _stopped(job: JobKey, rank: int, process: _Watched, edge: str, ratio: float) -> HostEvent:
     payload = {
         "pid": process.pid,
         "edge": edge,
         "seconds": round(process.stopped_seconds, 3),
         "stopped_ratio": round(ratio, 3),
     }
-    return Sighting(events.STOPPED, EventSource.PROCESS, Severity.WARNING, payload, rank, job)
+    return HostEvent(events.STOPPED, EventSource.PROCESS, Severity.WARNING, payload, rank, job)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from tocsin.collectors.api import CollectorError, Reading, Sighting
-from tocsin.collectors.sources._prometheus_columns import Columns
+from tocsin.collectors.api import CollectorError, HostEvent, Reading
+from tocsin.collectors.sources._prometheus_columns import PrometheusColumns
 from tocsin.schemas import events
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.formats.pci import normal_pci
@@ -70,7 +70,7 @@ class PrometheusCollector:
         self._config = config
         self._fetch = fetch or _fetch
         self._parser = PageParser(config.mapping.names())
-        self._columns = Columns(config.mapping, self.skipped)
+        self._columns = PrometheusColumns(config.mapping, self.skipped)
         self._xids: dict[str, int] = {}
         self._said_malformed = False
 
@@ -105,12 +105,12 @@ class PrometheusCollector:
                 log.warning("line skipped", extra={"collector": self.name, "url": url, "line": number, "text": line})
         return page.samples
 
-    def _new_xids(self, by_name: dict[str, list[PageSample]]) -> list[Sighting]:
+    def _new_xids(self, by_name: dict[str, list[PageSample]]) -> list[HostEvent]:
         """Return the XIDs that are not the last ones: the gauge holds the last XID for ever, so the first look is old.
 
         The same XID twice in a row does not show in it: NVML or the kernel's log tells each.
         """
-        out: list[Sighting] = []
+        out: list[HostEvent] = []
         label = self._config.mapping.gpu_label
         for name in self._config.mapping.xid:
             for sample in by_name.get(name, ()):
@@ -123,10 +123,10 @@ class PrometheusCollector:
         return out
 
 
-def _xid(code: int, uuid: str, pci: str) -> Sighting:
+def _xid(code: int, uuid: str, pci: str) -> HostEvent:
     payload: dict[str, Any] = {"code": code, "pci": normal_pci(pci), "uuid": uuid, "via": "prometheus"}
     meaning = meaning_of_xid(code)
-    return Sighting(events.XID, EventSource.KERNEL, severity_of(meaning), payload)
+    return HostEvent(events.XID, EventSource.KERNEL, severity_of(meaning), payload)
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tocsin.collectors.api import NothingHere, Reading, Sighting
+from tocsin.collectors.api import HostEvent, NothingHere, Reading
 from tocsin.collectors.sources.procfs import KeptFiles, Roots
 from tocsin.collectors.sources.rates import Rates
 from tocsin.schemas import events
@@ -107,7 +107,7 @@ class RdmaCollector:
             if total is not None:
                 values[metric] = total
         self._tick += 1
-        sightings: list[Sighting] = []
+        sightings: list[HostEvent] = []
         for index, port in enumerate(self._ports.values()):
             found = self._change(port, in_detail=(self._tick + index) % DETAIL_TICKS == 0)
             if found is not None:
@@ -191,7 +191,7 @@ class RdmaCollector:
 
     # --- states ----------------------------------------------------------------------------------
 
-    def _change(self, port: _Port, *, in_detail: bool) -> Sighting | None:
+    def _change(self, port: _Port, *, in_detail: bool) -> HostEvent | None:
         """Return an event where the port is not as it was; at start, where it is not active."""
         before = (port.state, port.rate_gbps, port.link_downed)
         first, port.seen = not port.seen, True
@@ -211,7 +211,7 @@ class RdmaCollector:
             "flaps": port.flaps,
             "at_start": first,
         }
-        return Sighting(events.IB_PORT, EventSource.KERNEL, severity, payload)
+        return HostEvent(events.IB_PORT, EventSource.KERNEL, severity, payload)
 
     def _look(self, port: _Port, *, in_detail: bool) -> bool:
         """Read state, and in detail rate and ``link_downed``; False where the state cannot be read."""

@@ -61,7 +61,7 @@ _FOR_GOOD: Final = (InvalidTimestampError, InvalidRecordError, MessageSizeTooLar
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class OutgoingMessage:
     """A record, ready to be sent; the fields are Kafka's."""
 
     topic: str
@@ -71,7 +71,7 @@ class Message:
     stamp_ns: int
 
     @classmethod
-    def of(cls, record: Record, data: bytes, prefix: str, signer: Signer | None = None) -> Message:
+    def of(cls, record: Record, data: bytes, prefix: str, signer: Signer | None = None) -> OutgoingMessage:
         """Wrap a record and its bytes; signed where there is a credential."""
         if signer is not None:
             data = signer.sign(data)
@@ -130,7 +130,7 @@ class KafkaSession:
         self._memory = memory
         self._flight: deque[_Flight] = deque()
         self._flight_bytes = 0
-        self._waiting: deque[Message] = deque()
+        self._waiting: deque[OutgoingMessage] = deque()
         self._condemned: deque[Any] = deque()
         self._clock_topic = topic_name(CLOCK, config.prefix)
         self._clock_future: Any = None
@@ -222,7 +222,7 @@ class KafkaSession:
                 box.spool.append(found[1])  # behind a long spool it would wait in memory for as long
                 continue
             try:
-                self._waiting.append(Message.of(*found, self._config.prefix, self._signer))
+                self._waiting.append(OutgoingMessage.of(*found, self._config.prefix, self._signer))
             except FieldError as error:  # a tick, which no agent sends
                 box.on_unencodable(type(found[0]).__name__, str(error))
         if len(self._waiting) > WAITING_RECORDS:
@@ -242,14 +242,14 @@ class KafkaSession:
             self._add(_Flight(None, None, position, 0))
             return
         try:
-            message = Message.of(decode(data), data, self._config.prefix, self._signer)
+            message = OutgoingMessage.of(decode(data), data, self._config.prefix, self._signer)
         except SchemaError as error:  # of another version of this program
             self._box.on_unencodable("spooled", str(error))
             self._add(_Flight(None, None, position, 0))
             return
         self._send(message, position)
 
-    def _send(self, message: Message, position: Position | None) -> None:
+    def _send(self, message: OutgoingMessage, position: Position | None) -> None:
         ahead_ns = self._ahead_ns(message)
         if ahead_ns > 0:
             self._tell_ahead(ahead_ns)
@@ -339,7 +339,7 @@ class KafkaSession:
 
     # --- clocks ----------------------------------------------------------------------------------
 
-    def _ahead_ns(self, message: Message) -> int:
+    def _ahead_ns(self, message: OutgoingMessage) -> int:
         """How far a record is beyond what the broker takes, as far as its clock is known; 0: not at all."""
         offset = self._box.offsets.best()
         if not offset.is_known:

@@ -21,9 +21,9 @@ from typing import Final, NamedTuple, Protocol
 
 from tocsin.collectors.transport.spool_frames import (
     HEAD_BYTES,
-    Frame,
-    Gap,
     Segment,
+    SpoolFrame,
+    SpoolGap,
     frame_after,
     frame_at,
     is_old_name,
@@ -344,7 +344,7 @@ class DiskSpool:
     def _from(self, number: int) -> list[Segment]:
         return [segment for segment in self._segments if segment.number >= number]
 
-    def _frame(self, segment: Segment, offset: int, index: int) -> Frame | None:
+    def _frame(self, segment: Segment, offset: int, index: int) -> SpoolFrame | None:
         """Return a segment's next whole record from an offset on, None: there is none any more."""
         while offset < segment.size:
             if offset in segment.gaps:
@@ -361,7 +361,7 @@ class DiskSpool:
                 self._give_up(segment, offset, index)
         return None
 
-    def _read_frame(self, segment: Segment, offset: int) -> Frame | None:
+    def _read_frame(self, segment: Segment, offset: int) -> SpoolFrame | None:
         if self._read_number != segment.number:
             if self._read_fd >= 0:
                 os.close(self._read_fd)
@@ -384,7 +384,7 @@ class DiskSpool:
             return
         start, frame = found
         log.error("spool record damaged", extra={"path": segment.name, "offset": offset, "lost": frame.number - index})
-        segment.gaps[offset] = Gap(offset + start, frame.number - index)
+        segment.gaps[offset] = SpoolGap(offset + start, frame.number - index)
         self.dropped_count += frame.number - index
 
     def _give_up(self, segment: Segment, offset: int, index: int) -> None:

@@ -29,7 +29,7 @@ _OLD_HEAD: Final = struct.Struct("<II")
 _NAME: Final = re.compile(r"([0-9]{8,15})-([0-9a-f]{16})\.spool", re.ASCII)
 
 
-class Frame(NamedTuple):
+class SpoolFrame(NamedTuple):
     """A whole record in a buffer: its bytes, where its frame ends, its number in the segment."""
 
     data: bytes
@@ -37,7 +37,7 @@ class Frame(NamedTuple):
     number: int
 
 
-class Gap(NamedTuple):
+class SpoolGap(NamedTuple):
     """Damaged bytes: where whole frames go on, and how many records were lost."""
 
     end: int
@@ -60,7 +60,7 @@ class Segment:
     token: bytes
     size: int = 0
     count: int = 0
-    gaps: dict[int, Gap] = field(default_factory=dict)
+    gaps: dict[int, SpoolGap] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -97,7 +97,7 @@ def record_bytes(head: bytes, token: bytes, room: int) -> int:
     return size if found == token and 0 < size <= min(room, MAX_RECORD_BYTES) else -1
 
 
-def frame_at(buffer: bytes, offset: int, token: bytes) -> Frame | None:
+def frame_at(buffer: bytes, offset: int, token: bytes) -> SpoolFrame | None:
     """Return the whole frame that begins at an offset, None: there is none."""
     head = buffer[offset : offset + _HEAD.size]
     size = record_bytes(head, token, len(buffer) - offset - _HEAD.size)
@@ -106,10 +106,10 @@ def frame_at(buffer: bytes, offset: int, token: bytes) -> Frame | None:
     _, index, _, crc = _HEAD.unpack(head)
     end = offset + _HEAD.size + size
     data = buffer[end - size : end]
-    return Frame(data, end, index) if zlib.crc32(data, zlib.crc32(head[:_CHECKED])) == crc else None
+    return SpoolFrame(data, end, index) if zlib.crc32(data, zlib.crc32(head[:_CHECKED])) == crc else None
 
 
-def frame_after(buffer: bytes, offset: int, token: bytes, index: int) -> tuple[int, Frame] | None:
+def frame_after(buffer: bytes, offset: int, token: bytes, index: int) -> tuple[int, SpoolFrame] | None:
     """Return where the next whole frame begins, and the frame; its record's number is at least ``index``."""
     while (offset := buffer.find(token, offset)) >= 0:
         frame = frame_at(buffer, offset, token)
@@ -138,7 +138,7 @@ def scan(segment: Segment, buffer: bytes) -> tuple[set[tuple[int, int]], int]:
             if found is None:
                 break
             start, frame = found
-            segment.gaps[segment.size] = Gap(start, frame.number - segment.count)
+            segment.gaps[segment.size] = SpoolGap(start, frame.number - segment.count)
         segment.size, segment.count = frame.end, frame.number + 1
         ends.add((segment.size, segment.count))
     return ends, _tail_count(segment, buffer)

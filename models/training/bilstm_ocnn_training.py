@@ -79,7 +79,7 @@ class OcnnTraining:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class AlternationRound:
     """What one turn of the alternation left.
 
     Attributes:
@@ -120,7 +120,7 @@ def train(
     data: NormalData,
     vocabulary: Vocabulary,
     config: OcnnTraining,
-    on_turn: Callable[[Turn], None] | None = None,
+    on_turn: Callable[[AlternationRound], None] | None = None,
     *,
     check: bool = True,
 ) -> OcnnModel:
@@ -216,7 +216,7 @@ class OcnnNetwork(nn.Module):
 
 
 def _fit(
-    network: OcnnNetwork, inputs: torch.Tensor, config: OcnnTraining, on_turn: Callable[[Turn], None] | None
+    network: OcnnNetwork, inputs: torch.Tensor, config: OcnnTraining, on_turn: Callable[[AlternationRound], None] | None
 ) -> float:
     """Pre-train, then alternate; returns r."""
     optimizer = torch.optim.Adam(network.parameters(), lr=config.learning_rate_ratio)
@@ -242,7 +242,7 @@ def _fit(
         outputs = _outputs(network, inputs)
         r = nu_quantile(outputs, config.nu_ratio)
         if on_turn is not None:
-            on_turn(Turn(index, r, float((outputs < r).mean()), float(network.w.detach().norm())))
+            on_turn(AlternationRound(index, r, float((outputs < r).mean()), float(network.w.detach().norm())))
     return r
 
 

@@ -95,7 +95,7 @@ class SliceConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class SliceBundle:
     """What one job's operators get at one second's boundary.
 
     Attributes:
@@ -247,7 +247,7 @@ class SliceBuffer:
         self._jobs = {job: _JobBuffer(first_ns * self._config.fast_slice_ns, tick_ns) for job in self._jobs}
         self._held_bytes = 0
 
-    def advance(self, tick_ns: int, on_failure: Callable[[JobKey, Exception], None] | None = None) -> list[Turn]:
+    def advance(self, tick_ns: int, on_failure: Callable[[JobKey, Exception], None] | None = None) -> list[SliceBundle]:
         """Move time to ``tick_ns`` and return the turns that are complete, in order of (end, job).
 
         Args:
@@ -258,7 +258,7 @@ class SliceBuffer:
             return []
         self._tick_ns = tick_ns
         watermark = tick_ns - self._config.lateness_ns
-        turns: list[Turn] = []
+        turns: list[SliceBundle] = []
         for job, buffer in list(self._jobs.items()):
             try:
                 turns.extend(self._turns_of(job, buffer, watermark))
@@ -274,7 +274,7 @@ class SliceBuffer:
         turns.sort(key=lambda turn: (turn.end_ns, turn.job))
         return turns
 
-    def _turns_of(self, job: JobKey, buffer: _JobBuffer, watermark: int) -> list[Turn]:
+    def _turns_of(self, job: JobKey, buffer: _JobBuffer, watermark: int) -> list[SliceBundle]:
         turns = []
         step = self._config.fast_slice_ns
         while buffer.next_end_ns <= watermark:
@@ -282,7 +282,7 @@ class SliceBuffer:
             fast = Slice(job, end - step, end, _records(_canonical(self._release(buffer, buffer.fast.pop(end, {})))))
             ending = sorted(key for key in buffer.metrics if key[0] <= end)
             metrics = tuple(_metric_slice(job, key, self._release(buffer, buffer.metrics.pop(key))) for key in ending)
-            turns.append(Turn(job, end, fast, metrics))
+            turns.append(SliceBundle(job, end, fast, metrics))
             buffer.next_end_ns = end + step
         return turns
 

@@ -1,6 +1,6 @@
 """The gate of the engine's listener: whom it asks for what, and one sign-in a connection. No sockets here.
 
-A connection's life: ``Gate.meet(peer)`` -> ``SignIn``; its ``challenge`` is sent; ``hello`` takes the answer;
+A connection's life: ``Gate.meet(peer)`` -> ``PeerSignIn``; its ``challenge`` is sent; ``hello`` takes the answer;
 then ``open`` each message that comes, and ``tag`` each that goes. What raises ``IdentityError`` ends the connection.
 """
 
@@ -85,7 +85,7 @@ class Gate:
         store = self._config.store
         return store is not None and store.refresh()
 
-    def meet(self, peer: Peer) -> SignIn:
+    def meet(self, peer: Peer) -> PeerSignIn:
         """Return the sign-in of a new connection.
 
         Raises:
@@ -97,7 +97,7 @@ class Gate:
                 text = f"user {peer.uid} is not among those trusted (serve --trust-uid, --trust-group)"
                 raise IdentityError(IdentityRefusal.UID_REFUSED, text)
             raise IdentityError(IdentityRefusal.IDENTITY_MISSING, "this engine has no credentials: nobody can sign in")
-        return SignIn(self, peer, by, self._make_nonce())
+        return PeerSignIn(self, peer, by, self._make_nonce())
 
     def _way(self, peer: Peer) -> str:
         if peer.uid in self._uids or not self._config.gids.isdisjoint(peer.gids):
@@ -140,7 +140,7 @@ class Gate:
 
 
 @dataclass(slots=True)
-class SignIn:
+class PeerSignIn:
     """One connection's sign-in, and its seals afterwards.
 
     Attributes:

@@ -66,7 +66,7 @@ class HostFacts:
     clock_error_ns: int = UNKNOWN_CLOCK_ERROR_NS
     hook_present: bool = False
     agent_stopped_ns: int = 0
-    beat_ns: int = 0
+    report_interval_ns: int = 0
     """How often it reports by itself, 0: only when something happens (its silence means nothing)."""
     unheard_until_ns: int = 0
     """Until then nobody listened: the engine was away, and has not heard this host since."""

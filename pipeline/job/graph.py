@@ -372,7 +372,7 @@ class JobGraph:
             self._layout = None
         facts.last_seen_ns = max(facts.last_seen_ns, record.ts_ns)
         if isinstance(record, Frame):
-            facts.beat_ns = metric_slice_ns(record.tick_ns)
+            facts.report_interval_ns = metric_slice_ns(record.tick_ns)
 
     def see_hosts(self, hosts: Sequence[str], seen_ns: NDArray[np.int64], tick_ns: NDArray[np.int64]) -> None:
         """These hosts sent frames: the newest stamp and the distance of samples of each."""
@@ -382,7 +382,7 @@ class JobGraph:
                 facts = self.hosts[host] = HostFacts(newest_ns, newest_ns)
                 self._layout = None
             facts.last_seen_ns = max(facts.last_seen_ns, newest_ns)
-            facts.beat_ns = metric_slice_ns(distance_ns)
+            facts.report_interval_ns = metric_slice_ns(distance_ns)
 
     def _rank(self, rank: int, host: str, ts_ns: int) -> RankFacts:
         facts = self.ranks.get(rank)
@@ -395,7 +395,7 @@ class JobGraph:
 
     def _take_status(self, status: HostStatus) -> None:
         facts = self.hosts[status.host]
-        facts.beat_ns = facts.beat_ns or METRIC_SLICE_NS
+        facts.report_interval_ns = facts.report_interval_ns or METRIC_SLICE_NS
         # Of a clock that is further off no record is in time: such an offset was not measured.
         is_likely = abs(status.clock_offset_ns) <= _MOST_OFFSET_NS
         facts.clock_offset_ns = status.clock_offset_ns if is_likely else 0

@@ -40,7 +40,7 @@ _NOBODY: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedSpeech:
     """What was not heard, of one host and rank in one turn.
 
     Attributes:
@@ -74,7 +74,7 @@ class _Letters:
     """The dead letters of one turn: one a host, rank and reason, and not more than ``most_count``."""
 
     most_count: int
-    found: dict[tuple[str, str, int, SpeakerRefusal], Refused] = field(default_factory=dict)
+    found: dict[tuple[str, str, int, SpeakerRefusal], RefusedSpeech] = field(default_factory=dict)
     dropped_count: int = 0
 
     def add(self, record: JobRecord, rank: int, reason: SpeakerRefusal, message: str, *, whole: bool = False) -> None:
@@ -85,7 +85,7 @@ class _Letters:
             self.found[key] = replace(known, count=known.count + 1)
         elif len(self.found) < self.most_count:
             data = encode(record) if whole else b""
-            self.found[key] = Refused(record.host, kind, rank, reason, message, record.ts_ns, data=data)
+            self.found[key] = RefusedSpeech(record.host, kind, rank, reason, message, record.ts_ns, data=data)
         else:
             self.dropped_count += 1
 
@@ -127,7 +127,7 @@ class Speakers:
         """Who speaks of a rank, "" = nobody yet."""
         return self._holders.host_of.get(rank, "")
 
-    def admit(self, records: Sequence[JobRecord], now_ns: int) -> tuple[Sequence[JobRecord], tuple[Refused, ...]]:
+    def admit(self, records: Sequence[JobRecord], now_ns: int) -> tuple[Sequence[JobRecord], tuple[RefusedSpeech, ...]]:
         """Part what may be heard from what may not.
 
         Args:

@@ -45,7 +45,7 @@ class DeadLetter:
     detail: str
 
 
-class Source(Protocol):
+class MessageSource(Protocol):
     """Brings the messages of a topic to one member of a group."""
 
     def poll(self, seconds: float) -> Sequence[Message]:

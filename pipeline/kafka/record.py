@@ -15,14 +15,14 @@ from kafka import TopicPartition
 from tocsin.pipeline.core.frame_blocks import MetricSlice
 from tocsin.pipeline.core.slices import (
     SliceBuffer,
+    SliceBundle,
     SliceConfig,
     Taken,
-    Turn,
 )
 from tocsin.pipeline.job.rank_holders import SpeakersConfig
 from tocsin.pipeline.job.speakers import Speakers
 from tocsin.pipeline.kafka.client import consumer
-from tocsin.pipeline.recording.recorder import Recorder
+from tocsin.pipeline.recording.recorder import JobRecorder
 from tocsin.schemas.errors import EngineError, FieldError, SchemaError
 from tocsin.schemas.kafka.settings import KafkaSettings
 from tocsin.schemas.kafka.topics import (
@@ -54,7 +54,7 @@ _SHOWN_CHARACTERS: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RecordRequest:
     """What to record.
 
     Attributes:
@@ -84,7 +84,7 @@ class Recorded:
 
 
 @dataclass(slots=True)
-class _Place:
+class _PartitionProgress:
     """How far one partition was read."""
 
     end: int
@@ -97,7 +97,7 @@ class _Place:
         return self.at >= self.end
 
 
-def record(settings: KafkaSettings, prefix: str, folder: Path, wanted: Wanted) -> Recorded:
+def record(settings: KafkaSettings, prefix: str, folder: Path, wanted: RecordRequest) -> Recorded:
     """Record what the input topics hold of a job.
 
     A record is late where its own partition held a tick, before it, that had closed its slice. With
@@ -108,10 +108,10 @@ def record(settings: KafkaSettings, prefix: str, folder: Path, wanted: Wanted) -
         EngineError: a topic is missing, the broker refuses, or there is no such job.
         RecordingError: the folder holds something, or cannot be written.
     """
-    recorder = Recorder(folder, wanted.job_id, f"from Kafka, topics {prefix}.*")
+    recorder = JobRecorder(folder, wanted.job_id, f"from Kafka, topics {prefix}.*")
     with consumer(settings) as client:
         places = _places(client, prefix, wanted)
-        run = _Run(wanted, recorder, places)
+        run = _RecordRun(wanted, recorder, places)
         reading: set[TopicPartition] = set()
         while not recorder.error and not all(place.is_done for place in places.values()):
             reading = _choose(client, places, reading)
@@ -126,7 +126,7 @@ def record(settings: KafkaSettings, prefix: str, folder: Path, wanted: Wanted) -
     return run.told
 
 
-def _places(client: Any, prefix: str, wanted: Wanted) -> dict[TopicPartition, _Place]:
+def _places(client: Any, prefix: str, wanted: RecordRequest) -> dict[TopicPartition, _PartitionProgress]:
     """Where to begin and where to end in each partition."""
     found = []
     for name in INPUTS:
@@ -143,10 +143,12 @@ def _places(client: Any, prefix: str, wanted: Wanted) -> dict[TopicPartition, _P
     if wanted.since_ns:
         since = client.offsets_for_times(dict.fromkeys(found, wanted.since_ns // _NS_PER_MS))
         begins = {at: ends[at] if since[at] is None else since[at].offset for at in found}
-    return {at: _Place(ends[at], min(begins[at], ends[at])) for at in found}
+    return {at: _PartitionProgress(ends[at], min(begins[at], ends[at])) for at in found}
 
 
-def _choose(client: Any, places: dict[TopicPartition, _Place], reading: set[TopicPartition]) -> set[TopicPartition]:
+def _choose(
+    client: Any, places: dict[TopicPartition, _PartitionProgress], reading: set[TopicPartition]
+) -> set[TopicPartition]:
     """Let no partition run far ahead of the others; return those that are read now.
 
     By assignment, not by ``pause``: in kafka-python 3.0 what was fetched of a paused partition blocks the others.
@@ -162,10 +164,12 @@ def _choose(client: Any, places: dict[TopicPartition, _Place], reading: set[Topi
     return wanted
 
 
-class _Run:
+class _RecordRun:
     """From messages to the recorder's turns."""
 
-    def __init__(self, wanted: Wanted, recorder: Recorder, places: dict[TopicPartition, _Place]) -> None:
+    def __init__(
+        self, wanted: RecordRequest, recorder: JobRecorder, places: dict[TopicPartition, _PartitionProgress]
+    ) -> None:
         self.told = Recorded()
         self._wanted = wanted
         self._recorder = recorder
@@ -176,7 +180,7 @@ class _Run:
         self._clusters: set[str] = set()
         self._newest_ns = 0
 
-    def take(self, place: _Place, message: Any) -> None:
+    def take(self, place: _PartitionProgress, message: Any) -> None:
         """Take one message of a partition."""
         if message.offset >= place.end:
             return
@@ -219,7 +223,7 @@ class _Run:
         stamp_ns = message.timestamp * _NS_PER_MS
         return wanted.since_ns <= stamp_ns and (wanted.until_ns is None or stamp_ns < wanted.until_ns)
 
-    def _add(self, place: _Place, record: JobRecord, data: bytes) -> None:
+    def _add(self, place: _PartitionProgress, record: JobRecord, data: bytes) -> None:
         if self._buffer.slice_end_ns(record) <= place.tick_ns - _FAR_FUTURE.lateness_ns:
             digest = hashlib.blake2b(data, digest_size=16).digest()
             if digest in self._late:
@@ -261,7 +265,7 @@ class _Run:
         for text, count in self.told.undecodable.most_common(10):
             _LOG.warning("records are left out", extra={"error": text, "count": count})
 
-    def _late_turns(self) -> Iterator[Turn]:
+    def _late_turns(self) -> Iterator[SliceBundle]:
         """Late records as turns of their own: the recording's files are sorted in the end."""
         slices: dict[tuple[JobKey, int], list[JobRecord]] = {}
         for record in self._late.values():
@@ -272,9 +276,9 @@ class _Run:
             start_ns = min(record.ts_ns for record in records)
             fast = Slice(job, start_ns, end_ns, tuple(r for r in records if not isinstance(r, Frame)))
             metrics = MetricSlice(job, start_ns, end_ns, tuple(r for r in records if isinstance(r, Frame)))
-            yield Turn(job, end_ns, fast, (metrics,))
+            yield SliceBundle(job, end_ns, fast, (metrics,))
 
-    def _hand_on(self, turns: Iterator[Turn] | list[Turn]) -> None:
+    def _hand_on(self, turns: Iterator[SliceBundle] | list[SliceBundle]) -> None:
         for turn in turns:
             speakers = self._speakers.setdefault(turn.job, Speakers(SpeakersConfig()))
             heard, _ = speakers.admit(turn.fast.records, turn.end_ns)  # a recording keeps no hosts beside its rows

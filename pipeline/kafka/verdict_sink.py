@@ -20,9 +20,9 @@ from tocsin.pipeline.kafka.consumer_api import (
     DeadLetter,
     DeadLetterBox,
     Message,
-    Source,
+    MessageSource,
 )
-from tocsin.pipeline.stores.backoff import Patience, PatienceConfig
+from tocsin.pipeline.stores.backoff import Backoff, BackoffConfig
 from tocsin.pipeline.stores.base import ActionChange, Store
 from tocsin.schemas.cloudevents import decode_verdict
 from tocsin.schemas.errors import (
@@ -48,7 +48,7 @@ Check = Callable[[bytes, bytes | None, int], object]
 
 
 @dataclass(frozen=True, slots=True)
-class SinkConfig:
+class VerdictSinkConfig:
     """Settings.
 
     Attributes:
@@ -63,11 +63,11 @@ class SinkConfig:
     linger_seconds: float = 0.25
     batch_count: int = 2_000
     batch_bytes: int = 8_000_000
-    patience: PatienceConfig = field(default_factory=PatienceConfig)
+    patience: BackoffConfig = field(default_factory=BackoffConfig)
     check: Check | None = None
 
 
-class _Entry(NamedTuple):
+class _PendingMessage(NamedTuple):
     """A message and what it says."""
 
     message: Message
@@ -87,22 +87,22 @@ class VerdictSink:
 
     def __init__(
         self,
-        source: Source,
+        source: MessageSource,
         store: Store,
         letters: DeadLetterBox,
-        config: SinkConfig | None = None,
+        config: VerdictSinkConfig | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Wire it; ``run`` works."""
         self._source = source
         self._store = store
         self._letters = letters
-        self._config = config or SinkConfig()
+        self._config = config or VerdictSinkConfig()
         self._clock = clock
         self._is_checked = False
         self._witnesses: dict[bool, Verdict] = {}
         """The last sound verdict that proposes an action, and the last that proposes none: they fill other tables."""
-        self._patience = Patience(_LOG, self._config.patience, clock)
+        self._patience = Backoff(_LOG, self._config.patience, clock)
         self._last_work = clock()
         self.counters: Counter[str] = Counter()
         self.dead_letters: Counter[str] = Counter()
@@ -148,7 +148,7 @@ class VerdictSink:
     def _write(self, batch: Sequence[Message], stop: threading.Event) -> bool:
         """Bring a batch into the database and the dead letters; False: told to stop before it was done."""
         refused: list[DeadLetter] = []
-        entries: list[_Entry] = []
+        entries: list[_PendingMessage] = []
         for message in batch:
             entry = _read(message, self._config.check)
             if isinstance(entry, DeadLetter):
@@ -174,7 +174,7 @@ class VerdictSink:
             }
             _LOG.warning("dead letters", extra={"reason": reason, "count": count, "detail": first.detail, **place})
 
-    def _insert_sound(self, entries: list[_Entry], refused: list[DeadLetter]) -> None:
+    def _insert_sound(self, entries: list[_PendingMessage], refused: list[DeadLetter]) -> None:
         """Insert what the database takes; what it refuses alone moves to ``refused``."""
         self._check()
         try:
@@ -190,7 +190,7 @@ class VerdictSink:
         self.counters["written"] += len(entries)
         self._witnesses.update((_proposes(entry.verdict), entry.verdict) for entry in entries)
 
-    def _blamed(self, entries: Sequence[_Entry], error: StoreError) -> list[DeadLetter]:
+    def _blamed(self, entries: Sequence[_PendingMessage], error: StoreError) -> list[DeadLetter]:
         """Which entries are the reason that the database refused them all; raises ``error`` where none is.
 
         A value that does not fit is certain. For anything else the table may be to blame: an entry is guilty
@@ -199,7 +199,9 @@ class VerdictSink:
         if not isinstance(error, RowRefusedError) and any(map(self._fails, self._witnesses.values())):
             raise error
         failed = [(entry, said) for entry in entries if (said := self._fails(entry.verdict))]
-        certain: list[tuple[_Entry, StoreError]] = [one for one in failed if isinstance(one[1], RowRefusedError)]
+        certain: list[tuple[_PendingMessage, StoreError]] = [
+            one for one in failed if isinstance(one[1], RowRefusedError)
+        ]
         suspects = {entry for entry, _ in failed}
         sound = [entry.verdict for entry in entries if entry not in suspects]
         for acts in (True, False):
@@ -306,11 +308,11 @@ class VerdictSink:
         ]
 
 
-def _read(message: Message, check: Check | None) -> _Entry | DeadLetter:
+def _read(message: Message, check: Check | None) -> _PendingMessage | DeadLetter:
     if message.value is None:
         return DeadLetter(message, "no_value", "the message has no value: must be a CloudEvent of a verdict")
     try:
-        entry = _Entry(message, decode_verdict(message.value))
+        entry = _PendingMessage(message, decode_verdict(message.value))
         if check is not None:
             check(message.value, message.signature, entry.verdict.detected_ns)
         return entry

@@ -1,4 +1,4 @@
-"""How work is shared out: in this process (``alone``), or in others (the command's pool)."""
+"""How work is shared out: in this process (``serial``), or in others (the command's pool)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tocsin.schemas.errors import RecordingError
 
 InT = TypeVar("InT")
 OutT = TypeVar("OutT")
-Told = Callable[[str, int, int], None]
+Progress = Callable[[str, int, int], None]
 """Progress: (what, done, of how many)."""
 ROUND = "recordings"
 """A stage that comes again and again: all recordings, once for each set of candidates."""
 
 
-class Mapper(Protocol):
+class Executor(Protocol):
     """Does the same work for many things; answers come in the things' order."""
 
     def __call__(self, work: Callable[[InT], OutT], things: Sequence[InT], /) -> Iterable[OutT]:
@@ -23,16 +23,16 @@ class Mapper(Protocol):
         ...
 
 
-def alone(work: Callable[[InT], OutT], things: Sequence[InT], /) -> Iterable[OutT]:
+def serial(work: Callable[[InT], OutT], things: Sequence[InT], /) -> Iterable[OutT]:
     """One after the other, here."""
     return map(work, things)
 
 
 def for_each(
-    mapper: Mapper,
+    mapper: Executor,
     work: Callable[[InT], OutT | str],
     things: Sequence[InT],
-    told: Told | None = None,
+    told: Progress | None = None,
     what: str = ROUND,
 ) -> Iterator[OutT]:
     """The same for work on recordings, whose answer is a text where it cannot be done.

@@ -83,6 +83,6 @@ _FEWEST_HOSTS = 5
 """Three that are as ever outvote two."""
 
 
-def can_be_twins(graph: JobGraph, hosts: Collection[str]) -> bool:
+def may_fail_together(graph: JobGraph, hosts: Collection[str]) -> bool:
     """Whether these are two of five or more: so many may fail alike at once, and share nothing that the job knows."""
     return len(hosts) == 2 and len(graph.hosts) >= _FEWEST_HOSTS  # a pair

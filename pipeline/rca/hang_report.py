@@ -23,7 +23,7 @@ def is_direct(found: HangFinding) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class HangStory:
+class HangReport:
     """Tells a hang.
 
     Attributes:

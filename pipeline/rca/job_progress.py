@@ -10,7 +10,7 @@ from tocsin.pipeline.detect.peers.workload import Load
 from tocsin.schemas.verdicts import WitnessKind
 
 
-class Pace(Protocol):
+class JobProgress(Protocol):
     """The job's pace, as its step records show it."""
 
     @property

@@ -21,7 +21,7 @@ from tocsin.pipeline.rca.evidence.hardware import (
     beside_harm,
 )
 from tocsin.pipeline.rca.evidence.loaders import LoaderConfig, LoaderTracker
-from tocsin.pipeline.rca.evidence.loss_spikes import LossConfig, LossTracker
+from tocsin.pipeline.rca.evidence.loss_spikes import LossConfig, LossSpikes
 from tocsin.pipeline.rca.evidence.nan import NanConfig, NanTracker
 from tocsin.pipeline.rca.evidence.network import NetworkConfig, NetworkTracker
 from tocsin.pipeline.rca.evidence.phases import PhaseConfig, PhaseTracker
@@ -37,15 +37,15 @@ from tocsin.pipeline.rca.evidence.stop import (
 )
 from tocsin.pipeline.rca.evidence.waits import WaitConfig, WaitTracker
 from tocsin.pipeline.rca.finding import Finding
-from tocsin.pipeline.rca.job_progress import Pace
+from tocsin.pipeline.rca.job_progress import JobProgress
 from tocsin.pipeline.rca.join import join
 from tocsin.pipeline.rca.rules.deviations import MachineRules, beside_reports
-from tocsin.pipeline.rca.rules.harmless_deviations import Cleared
+from tocsin.pipeline.rca.rules.harmless_deviations import HarmlessDeviations
 from tocsin.pipeline.rca.rules.leaf_congestion import SwitchRules, beside_switch, find_switch
 from tocsin.pipeline.rca.rules.machine import explain_by_metrics, find_machine
 from tocsin.pipeline.rca.rules.slow import (
-    Exonerated,
     SlowRules,
+    WorkloadSkew,
     beside_shared_data,
     can_be_at_fault,
     find_slow_findings,
@@ -114,15 +114,15 @@ class Diagnose:
         self._config = config
         self._graph = graph
         self._nan = NanTracker(config.nan, graph)
-        self._losses = LossTracker(config.losses, graph)
+        self._losses = LossSpikes(config.losses, graph)
         self._loaders = LoaderTracker(config.loaders, graph)
         self._phases = PhaseTracker(config.phases, graph)
         self._waits = WaitTracker(config.waits, graph)
         self._flows = FlowTracker(config.flows, graph)
         self._dumps = DumpTracker(config.dumps, graph, config.waits.mute_after_seconds)
         self._hardware = HardwareTracker(config.hardware)
-        self._cleared = Cleared()
-        self._exonerated = Exonerated()
+        self._cleared = HarmlessDeviations()
+        self._exonerated = WorkloadSkew()
         self._network = NetworkTracker(config.network, graph)
         self._backlog = BacklogTracker(config.backlog, graph)
         self._belied = Belied()
@@ -135,7 +135,7 @@ class Diagnose:
         """Know of the attempt before this one what this one may meet again."""
         self._nan.follow(older._nan)
 
-    def on_slice(self, data: Slice, anomalies: Sequence[Anomaly], pace: Pace) -> Diagnosis:
+    def on_slice(self, data: Slice, anomalies: Sequence[Anomaly], pace: JobProgress) -> Diagnosis:
         """Explain what is wrong at the end of this slice.
 
         Args:
@@ -190,7 +190,7 @@ class Diagnose:
         now_ns: int,
         anomalies: Sequence[Anomaly],
         stops: tuple[Reason | None, Sequence[Anomaly]],
-        pace: Pace,
+        pace: JobProgress,
         reasons: list[Reason],
     ) -> list[Finding]:
         """What is found, and who is slow: numbers that break slow nobody, and hide nobody who is.
@@ -214,7 +214,7 @@ class Diagnose:
             return [*findings, *self._before_deaths(now_ns, anomalies, pace, reasons)]
         return findings
 
-    def _with_witnesses(self, findings: Sequence[Finding], now_ns: int, pace: Pace) -> tuple[Finding, ...]:
+    def _with_witnesses(self, findings: Sequence[Finding], now_ns: int, pace: JobProgress) -> tuple[Finding, ...]:
         """What is found, with whom it frees and who saw it."""
         silent = silent_hosts(self._graph, now_ns, self._config.silence)
         findings = self._returned.free(findings, self._graph, silent, self._waits.told_ns, now_ns)
@@ -223,7 +223,7 @@ class Diagnose:
     def _stops(
         self,
         now_ns: int,
-        pace: Pace,
+        pace: JobProgress,
         reasons: list[Reason],
         anomalies: Sequence[Anomaly],
         died: tuple[Finding | None, Reason | None],
@@ -269,7 +269,7 @@ class Diagnose:
         found = [jumps] if jumps is not None and not has_nan else []  # the first number that is none says more
         return [*found, held_up] if held_up is not None and not accuses else found
 
-    def _stands(self, now_ns: int, pace: Pace, findings: Sequence[Finding], *, all_live: bool) -> list[Finding]:
+    def _stands(self, now_ns: int, pace: JobProgress, findings: Sequence[Finding], *, all_live: bool) -> list[Finding]:
         """That the machines stand: it holds what was said; where nothing was, it is told in the end."""
         if not pace.standing_since_ns:
             return []
@@ -280,7 +280,12 @@ class Diagnose:
         return [stands]
 
     def _beside_odd(
-        self, now_ns: int, findings: list[Finding], odd: Sequence[Anomaly], anomalies: Sequence[Anomaly], pace: Pace
+        self,
+        now_ns: int,
+        findings: list[Finding],
+        odd: Sequence[Anomaly],
+        anomalies: Sequence[Anomaly],
+        pace: JobProgress,
     ) -> list[Finding]:
         """What is found, and the one machine that differs in a job that stands, instead of that nobody knows why."""
         peers = [anomaly for anomaly in anomalies if anomaly.detector == PEERS]
@@ -289,7 +294,9 @@ class Diagnose:
             return findings
         return [found, *(f for f in findings if f.only_holds or f.reason is not Reason.JOB_STALLED_UNEXPLAINED)]
 
-    def _stopped(self, now_ns: int, pace: Pace, exits: Sequence[Anomaly]) -> tuple[Finding | None, Reason | None]:
+    def _stopped(
+        self, now_ns: int, pace: JobProgress, exits: Sequence[Anomaly]
+    ) -> tuple[Finding | None, Reason | None]:
         """Who died first: by what is reported, or else by whose memory was free first."""
         stood_since_ns = self._stood_since_ns(pace)
         belied = self._belied.deaths(self._graph, pace.median_step_ns)
@@ -301,7 +308,7 @@ class Diagnose:
         return stop, reason
 
     def _standing(
-        self, now_ns: int, pace: Pace, reasons: list[Reason], anomalies: Sequence[Anomaly], *, all_live: bool
+        self, now_ns: int, pace: JobProgress, reasons: list[Reason], anomalies: Sequence[Anomaly], *, all_live: bool
     ) -> list[Finding]:
         """Who holds up a job whose processes live, or whose deaths explain nothing: waits, then silence."""
         silent = silent_hosts(self._graph, now_ns, self._config.silence)
@@ -330,20 +337,20 @@ class Diagnose:
                 found.append(replace(finding, suspects=rest))
         return found
 
-    def _stood_since_ns(self, pace: Pace) -> int:
+    def _stood_since_ns(self, pace: JobProgress) -> int:
         """Since when the job makes no progress: by its steps, else by its machines' work; 0: nobody knows."""
         if pace.median_step_ns:
             return self._graph.progress_ns + 2 * pace.median_step_ns
         return pace.standing_since_ns or self._dumps.standing_since_ns
 
-    def _link(self, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace) -> Finding | None:
+    def _link(self, now_ns: int, anomalies: Sequence[Anomaly], pace: JobProgress) -> Finding | None:
         """Whose traffic is slow; asked in each slice, as both count for how long it is so."""
         steps = [anomaly for anomaly in anomalies if anomaly.detector != PEERS]
         network, backlog = self._network.find(now_ns, steps), self._backlog.find(now_ns, pace)
         return network or backlog
 
     def _slow(
-        self, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, reasons: list[Reason], link: Finding | None
+        self, now_ns: int, anomalies: Sequence[Anomaly], pace: JobProgress, reasons: list[Reason], link: Finding | None
     ) -> list[Finding]:
         if link is not None:
             return [link]
@@ -365,14 +372,19 @@ class Diagnose:
         return self._join(now_ns, whole, machine, pace, reasons)
 
     def _join(
-        self, now_ns: int, steps: Sequence[Anomaly], machine: Sequence[Finding], pace: Pace, reasons: list[Reason]
+        self,
+        now_ns: int,
+        steps: Sequence[Anomaly],
+        machine: Sequence[Finding],
+        pace: JobProgress,
+        reasons: list[Reason],
     ) -> list[Finding]:
         slow, slow_reasons = find_slow_findings(self._graph, now_ns, steps, pace, self._config.slow)
         reasons.extend(slow_reasons)
         return join(slow, began_later(self._graph, slow, machine, pace))
 
     def _not_where_others_are(
-        self, findings: Sequence[Finding], now_ns: int, anomalies: Sequence[Anomaly], pace: Pace
+        self, findings: Sequence[Finding], now_ns: int, anomalies: Sequence[Anomaly], pace: JobProgress
     ) -> list[Finding]:
         """Of a job that stands, and its collectives do not tell why: whose metrics show that it is elsewhere."""
         hangs = [finding for finding in findings if finding.reason is Reason.JOB_STALLED_UNEXPLAINED]
@@ -386,7 +398,7 @@ class Diagnose:
         return [] if idle is None else [idle]
 
     def _before_deaths(
-        self, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, reasons: list[Reason]
+        self, now_ns: int, anomalies: Sequence[Anomaly], pace: JobProgress, reasons: list[Reason]
     ) -> list[Finding]:
         """All who died were victims (a watchdog ended them): who was not where the others stood before that?"""
         died_ns = stood_before_deaths_ns(self._graph, pace.standing_since_ns, self._config.stop)
@@ -446,7 +458,7 @@ class Diagnose:
         """Take back what ``snapshot`` gave."""
         self._belied.load_state(unpack_state(parts, "belied"))
         self._returned.load_state(unpack_state(parts, "returned"))
-        self._cleared = Cleared(dict(map(tuple, unpack_state(parts, "cleared"))))
+        self._cleared = HarmlessDeviations(dict(map(tuple, unpack_state(parts, "cleared"))))
         self._exonerated.load_state(unpack_state(parts, "exonerated"))
         self._hardware.load_state(unpack_state(parts, "hardware"))
         self._nan.load_state(unpack_state(parts, "nan"))

@@ -15,7 +15,7 @@ from tocsin.pipeline.rca.evidence.hardware import HardwareTracker
 from tocsin.pipeline.rca.evidence.stop import who_lost_peers
 from tocsin.pipeline.rca.evidence.waits import WaitTracker
 from tocsin.pipeline.rca.finding import Finding
-from tocsin.pipeline.rca.job_progress import Pace
+from tocsin.pipeline.rca.job_progress import JobProgress
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import FaultKind, Witness, WitnessKind
 
@@ -47,7 +47,7 @@ class Testimony:
     now_ns: int
     waits: WaitTracker
     hardware: HardwareTracker
-    pace: Pace
+    pace: JobProgress
     silent: Sequence[str]
 
     def of(self, findings: Sequence[Finding]) -> list[Finding]:

@@ -16,7 +16,7 @@ from tocsin.pipeline.core.frame_blocks import (
     join_blocks,
     slice_blocks,
 )
-from tocsin.pipeline.core.slices import Turn
+from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.detect.peers.anomalies import DETECTOR as PEERS
 from tocsin.pipeline.detect.peers.detector import PeersConfig
 from tocsin.pipeline.detect.steps.detector import DETECTOR as STEPS
@@ -45,7 +45,7 @@ class Coverage:
         self._jobs: dict[JobKey, _Attempt] = {}
         engine.taps.append(self._take)
 
-    def _take(self, turn: Turn) -> None:
+    def _take(self, turn: SliceBundle) -> None:
         attempt = self._jobs.get(turn.job)
         if attempt is None:
             pipeline = self._engine.pipeline(turn.job)
@@ -120,7 +120,7 @@ class _Attempt:
             found += Counter(self.pipeline.steps.abstained)
         return found
 
-    def take(self, turn: Turn) -> None:
+    def take(self, turn: SliceBundle) -> None:
         """See what a turn held, after the operators took it."""
         if self.has_judged:
             return

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tocsin.pipeline.recording.recorder import Recorder
+from tocsin.pipeline.recording.recorder import JobRecorder
 from tocsin.pipeline.runtime.embedded.control_socket import EngineRefusedError, Message
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine
 from tocsin.schemas.errors import TocsinError
@@ -26,7 +26,7 @@ class _Running:
         done: its files are complete, or never will be.
     """
 
-    recorder: Recorder
+    recorder: JobRecorder
     done: threading.Event = field(default_factory=threading.Event)
 
 
@@ -60,7 +60,7 @@ class RecordingManager:
         with self._lock:
             if folder in self._running:
                 raise EngineRefusedError(f"{folder} is being recorded into already", "busy")
-            recorder = Recorder(Path(folder), job_id or next(iter(names), ""), ended=ended)
+            recorder = JobRecorder(Path(folder), job_id or next(iter(names), ""), ended=ended)
             running = self._running[folder] = _Running(recorder)
             self._engine.taps.append(recorder.on_turn)
         if request.get("follow"):
@@ -108,7 +108,7 @@ class RecordingManager:
             _LOG.error("recording is not complete", extra={"folder": folder, "error": str(error)})
 
 
-def _told(recorder: Recorder) -> Message:
+def _told(recorder: JobRecorder) -> Message:
     return {
         "folder": str(recorder.folder),
         "job_id": recorder.job_id,

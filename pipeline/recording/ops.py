@@ -45,7 +45,7 @@ TABLE: Final = OPS.name
 """Where ``read_with_ops`` puts the operations among a recording's tables."""
 
 
-class StepWindow(NamedTuple):
+class OpsWindow(NamedTuple):
     """The operations of one stage's ranks in some steps.
 
     Attributes:
@@ -100,7 +100,7 @@ def vocabulary_of(columns: Columns) -> Vocabulary:
     return Vocabulary(tuple(sorted({optype.words[code] for code in np.unique(optype.codes).tolist()})))
 
 
-def step_windows(columns: Columns, vocabulary: Vocabulary, step_count: int) -> Iterator[StepWindow]:
+def step_windows(columns: Columns, vocabulary: Vocabulary, step_count: int) -> Iterator[OpsWindow]:
     """A trace in windows of so many of its steps, window by window, stage by stage.
 
     A last window that is shorter than the others is left out.
@@ -118,7 +118,7 @@ def step_windows(columns: Columns, vocabulary: Vocabulary, step_count: int) -> I
         for stage in np.unique(stages[inside]).tolist():
             rows = inside[stages[inside] == stage]
             found = OpRows(ranks[rows], classes[rows], seconds[rows])
-            yield StepWindow(stage, int(numbers[first]), int(numbers[first + step_count - 1]), found)
+            yield OpsWindow(stage, int(numbers[first]), int(numbers[first + step_count - 1]), found)
 
 
 def ranks_of(columns: Columns) -> dict[int, int]:

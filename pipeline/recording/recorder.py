@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tocsin.pipeline.core.slices import Turn
+from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.recording.manifest import manifest_object
 from tocsin.pipeline.recording.tables import NULL_MASKS, Columns, Manifest, Text
 from tocsin.pipeline.recording.writer import arrow_table, claim_folder, write_dump, write_json
@@ -126,7 +126,7 @@ def _columns_of(rows: list[Mapping[str, Any]], time: str) -> Columns:
     return columns
 
 
-class Recorder:
+class JobRecorder:
     """Writes the turns of one job into a folder."""
 
     def __init__(self, folder: Path, job_id: str, notes: object = None, ended: frozenset[JobKey] = frozenset()) -> None:
@@ -156,7 +156,7 @@ class Recorder:
         self._table = BUILTIN_TABLE
         self._gpu_index: dict[tuple[str, str], int] = {}
 
-    def on_turn(self, turn: Turn) -> None:
+    def on_turn(self, turn: SliceBundle) -> None:
         """Take one turn of any job; what fails ends the recording, not the engine."""
         if not self.job_id and turn.job not in self._ended and turn.job.job_id != IDLE_JOB_ID:
             self.job_id = turn.job.job_id
@@ -168,7 +168,7 @@ class Recorder:
             self.error = str(error)
             _LOG.error("recording broke off", extra={"folder": str(self.folder), "error": self.error})
 
-    def _take_turn(self, turn: Turn) -> None:
+    def _take_turn(self, turn: SliceBundle) -> None:
         if self._job is None:
             self._job = turn.job
             self._span_ns[0] = turn.fast.start_ns

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from tocsin.pipeline.core.slices import Turn
+from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.schemas.errors import SchemaError
 from tocsin.schemas.records import JobKey, JobRecord
 from tocsin.schemas.wire.codec import encode
@@ -34,7 +34,7 @@ class JobFailure:
     records: tuple[bytes, ...] = ()
 
 
-def failure_of(job: JobKey, end_ns: int, error: Exception, turn: Turn | None = None) -> JobFailure:
+def failure_of(job: JobKey, end_ns: int, error: Exception, turn: SliceBundle | None = None) -> JobFailure:
     """Return what is kept of it.
 
     Args:

@@ -17,7 +17,7 @@ from tocsin.pipeline.core.frame_blocks import (
     slice_blocks,
 )
 from tocsin.pipeline.core.operator import anomaly_from, pack_state, unpack_state
-from tocsin.pipeline.core.slices import Turn
+from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.detect.align import Align, AlignedHealth
 from tocsin.pipeline.detect.peers.anomalies import DETECTOR as PEERS
 from tocsin.pipeline.detect.peers.detector import PeerDetector, PeersConfig
@@ -28,12 +28,12 @@ from tocsin.pipeline.incidents.lifecycle import Decide, DecideConfig
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.job.groups import GroupBounds
 from tocsin.pipeline.job.rank_holders import SpeakersConfig
-from tocsin.pipeline.job.speakers import Refused, Speakers
+from tocsin.pipeline.job.speakers import RefusedSpeech, Speakers
 from tocsin.pipeline.rca import Diagnose, DiagnoseConfig
 from tocsin.pipeline.rca.evidence.silence import monitoring_ended
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.pipeline.runtime.job_pace import JobPace
-from tocsin.pipeline.runtime.model_schedule import ModelBook
+from tocsin.pipeline.runtime.model_schedule import ModelSchedule
 from tocsin.schemas.metrics import BUILTIN_TABLE_ID
 from tocsin.schemas.model_announcement import DEFAULT_VERSION
 from tocsin.schemas.reasons import Reason, SpeakerRefusal
@@ -91,7 +91,7 @@ class TurnResult:
     health: tuple[AlignedHealth, ...]
     anomalies: tuple[Anomaly, ...]
     fast: Slice
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[RefusedSpeech, ...] = ()
 
 
 class JobPipeline:
@@ -101,7 +101,7 @@ class JobPipeline:
         self,
         config: JobConfig,
         job: JobKey,
-        models: ModelBook | None = None,
+        models: ModelSchedule | None = None,
         stopwatch: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """Start without history.
@@ -114,7 +114,7 @@ class JobPipeline:
         """
         self.job = job
         self._config = config
-        self._models = ModelBook() if models is None else models
+        self._models = ModelSchedule() if models is None else models
         self._stopwatch = stopwatch
         self._in_use: dict[str, Model | None] = {}
         self._chosen: set[str] = set()
@@ -147,7 +147,7 @@ class JobPipeline:
     def _judges(self) -> bool:
         return not self._superseded and self.job.job_id != IDLE_JOB_ID
 
-    def on_turn(self, turn: Turn) -> TurnResult:
+    def on_turn(self, turn: SliceBundle) -> TurnResult:
         """Take what happened up to ``turn.end_ns``; return what follows from it."""
         self._has_news = bool(turn.fast.records or turn.metrics)
         admitted, refused = self.speakers.admit(turn.fast.records, turn.end_ns)
@@ -172,18 +172,18 @@ class JobPipeline:
         if told:
             self.peers.take_table(self._tables.chosen(self.peers.table, len(self.graph.hosts)))
 
-    def _groups_gone(self, now_ns: int) -> list[Refused]:
+    def _groups_gone(self, now_ns: int) -> list[RefusedSpeech]:
         """What is forgotten of hosts that announce too many groups."""
         reason, text = SpeakerRefusal.TOO_MANY_GROUPS, "announces more groups than are kept of it: its oldest went"
         gone = [
-            Refused(host, Groups.__name__, -1, reason, f"{host} {text}", now_ns, count)
+            RefusedSpeech(host, Groups.__name__, -1, reason, f"{host} {text}", now_ns, count)
             for host, count in self.graph.group_book.take_gone()
         ]
         for entry in gone:
             self._tell(entry)
         return gone
 
-    def _tell(self, refused: Refused) -> None:
+    def _tell(self, refused: RefusedSpeech) -> None:
         """Count what was refused, and log it once for each host and reason."""
         self.abstained[refused.reason.value] += refused.count
         if len(self._told) < _MOST_TOLD_COUNT and (refused.host, refused.reason) not in self._told:
@@ -305,7 +305,7 @@ class JobPipeline:
             host not in graph.moved_ns
             and not monitoring_ended(graph, host)
             and now_ns - facts.last_seen_ns
-            < silence.missed_count * (facts.beat_ns or METRIC_SLICE_NS) + silence.silent_after_ns
+            < silence.missed_count * (facts.report_interval_ns or METRIC_SLICE_NS) + silence.silent_after_ns
             for host, facts in graph.hosts.items()
         )
 

@@ -29,7 +29,7 @@ KEEP_NS = 3600 * NS_PER_SECOND
 """Models that others replaced so long ago are forgotten: no slice is as old."""
 
 
-class _Entry(NamedTuple):
+class _ScheduledModel(NamedTuple):
     """One accepted announcement; compares as the models take turns."""
 
     effective_ns: int
@@ -40,12 +40,12 @@ class _Entry(NamedTuple):
     model: Model
 
 
-class ModelBook:
+class ModelSchedule:
     """The announcements of one engine (or of one Flink slot)."""
 
     def __init__(self) -> None:
         """Know of none: every detector has its own settings."""
-        self._entries: dict[str, list[_Entry]] = {}
+        self._entries: dict[str, list[_ScheduledModel]] = {}
         self.counters: Counter[str] = Counter()
         """``accepted``, and what was refused by reason."""
 
@@ -76,7 +76,7 @@ class ModelBook:
     def _add(self, announcement: ModelAnnouncement) -> bool:
         model = accept(announcement)
         order = (announcement.effective_ns, announcement.ts_ns, announcement.content_hash, announcement.version)
-        entry = _Entry(*order, encode(announcement), model)
+        entry = _ScheduledModel(*order, encode(announcement), model)
         entries = self._entries.setdefault(announcement.name, [])
         if any(other.data == entry.data for other in entries):
             return False
@@ -150,6 +150,6 @@ def _check_in_time(announcement: ModelAnnouncement, newest_tick_ns: int) -> None
         raise ModelRefusedError(ModelRefusal.TOO_LATE.value, text)
 
 
-def _with_last(entries: list[_Entry], now_ns: int) -> list[tuple[_Entry, bool]]:
+def _with_last(entries: list[_ScheduledModel], now_ns: int) -> list[tuple[_ScheduledModel, bool]]:
     past = [entry for entry in entries if entry.effective_ns <= now_ns]
     return [(entry, bool(past) and entry is past[-1]) for entry in entries]

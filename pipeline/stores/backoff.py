@@ -12,7 +12,7 @@ from tocsin.schemas.errors import TocsinError
 
 
 @dataclass(frozen=True, slots=True)
-class PatienceConfig:
+class BackoffConfig:
     """Settings.
 
     Attributes:
@@ -26,7 +26,7 @@ class PatienceConfig:
     say_again_seconds: float = 60.0
 
 
-class Patience:
+class Backoff:
     """Counts failures in a row.
 
     Args:
@@ -38,12 +38,12 @@ class Patience:
     def __init__(
         self,
         log: logging.Logger,
-        config: PatienceConfig | None = None,
+        config: BackoffConfig | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Nothing failed yet."""
         self._log = log
-        self._config = config or PatienceConfig()
+        self._config = config or BackoffConfig()
         self._clock = clock
         self._said_at = 0.0
         self.failure_count = 0

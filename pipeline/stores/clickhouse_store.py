@@ -112,7 +112,7 @@ class ClickHouseBackend:
 
     def __init__(self, address: ClickHouseAddress) -> None:
         self._address = address
-        self._writer = _Connection(address, "")
+        self._writer = _PooledConnection(address, "")
         self._lanes = Lanes()
 
     def execute(self, statement: str) -> None:
@@ -147,7 +147,7 @@ class ClickHouseBackend:
         if self._writer.is_closed:
             raise StoreError(f"the connection to {self._address} was closed")
         asked = understood(sql, fmt, parse_here)
-        reader = _Connection(self._address, DATABASE)
+        reader = _PooledConnection(self._address, DATABASE)
         try:
             with self._lanes.place(sql):
                 columns, data = self._read_only(reader, asked.sql)
@@ -163,7 +163,7 @@ class ClickHouseBackend:
         with self._lanes.all_places():
             pass
 
-    def _read_only(self, reader: _Connection, sql: str) -> tuple[Any, Any]:
+    def _read_only(self, reader: _PooledConnection, sql: str) -> tuple[Any, Any]:
         """(columns, their data) of a user's query, which may change nothing."""
         try:
             return _select_columns(reader, sql, _READ_SETTINGS)
@@ -182,13 +182,13 @@ class ClickHouseBackend:
             raise
 
 
-def _readonly_of(reader: _Connection) -> int:
+def _readonly_of(reader: _PooledConnection) -> int:
     """The user's own setting: a statement that would change something fails with the same code."""
     _, data = _select_columns(reader, "SELECT toUInt8(getSetting('readonly'))", {})
     return int(data[0][0]) if data else 0
 
 
-def _select_columns(reader: _Connection, sql: str, settings: Mapping[str, int | str]) -> tuple[Any, Any]:
+def _select_columns(reader: _PooledConnection, sql: str, settings: Mapping[str, int | str]) -> tuple[Any, Any]:
     options = {**settings, "strings_as_bytes": True}
     data, columns = reader.run(
         lambda client: client.execute(sql, with_column_types=True, columnar=True, settings=options)
@@ -202,7 +202,7 @@ def _distinct(columns: Columns) -> Columns:
     return [(f"{name}_{index}" if name in names[:index] else name, spec) for index, (name, spec) in enumerate(columns)]
 
 
-class _Connection:
+class _PooledConnection:
     """One connection, made when it is needed and again after every error; one caller at a time."""
 
     def __init__(self, address: ClickHouseAddress, database: str) -> None:

@@ -44,7 +44,7 @@ _NAMES: Final = {
 """What a refused opcode asks for."""
 
 
-class _Reader:
+class _PickleReader:
     """One pickle that is being read.
 
     Attributes:
@@ -194,36 +194,36 @@ class _Reader:
         self.stack.append(value)
 
 
-def _integer(reader: _Reader, size: int) -> None:
+def _integer(reader: _PickleReader, size: int) -> None:
     value = int.from_bytes(reader.take(size), "little", signed=True) if size <= 9 else INT64_MAX + 1
     if not INT64_MIN <= value <= INT64_MAX:
         reader.fail(f"an integer of {size} bytes, the most are 64 bit")
     reader.stack.append(value)
 
 
-def _text(reader: _Reader, size: int) -> None:
+def _text(reader: _PickleReader, size: int) -> None:
     try:
         reader.make(reader.take(size).decode("utf-8", "surrogatepass"))
     except UnicodeDecodeError as error:
         raise DecodeError(f"no readable pickle: a text is not UTF-8: {error.reason}") from error
 
 
-def _tuple(reader: _Reader, size: int) -> None:
+def _tuple(reader: _PickleReader, size: int) -> None:
     items = [reader.pop() for _ in range(size)]
     reader.make(tuple(reversed(items)))
 
 
-def _append(reader: _Reader) -> None:
+def _append(reader: _PickleReader) -> None:
     item = reader.pop()
     reader.growing(list).append(item)
 
 
-def _appends(reader: _Reader) -> None:
+def _appends(reader: _PickleReader) -> None:
     items = reader.since_mark()
     reader.growing(list).extend(items)
 
 
-def _set_items(reader: _Reader, items: list[Any]) -> None:
+def _set_items(reader: _PickleReader, items: list[Any]) -> None:
     target = reader.growing(dict)
     if len(items) % 2:
         reader.fail("there is a key without a value")
@@ -234,16 +234,16 @@ def _set_items(reader: _Reader, items: list[Any]) -> None:
     target.update(zip(keys, items[1::2], strict=True))
 
 
-def _set_item(reader: _Reader) -> None:
+def _set_item(reader: _PickleReader) -> None:
     value = reader.pop()
     _set_items(reader, [reader.pop(), value])
 
 
-def _constant(value: object) -> Callable[[_Reader], None]:
+def _constant(value: object) -> Callable[[_PickleReader], None]:
     return lambda reader: reader.stack.append(value)
 
 
-_KNOWN: Final[dict[bytes, Callable[[_Reader], Any]]] = {
+_KNOWN: Final[dict[bytes, Callable[[_PickleReader], Any]]] = {
     b"\x80": lambda reader: reader.take(1),  # protocol
     b"\x95": lambda reader: reader.take(8),  # length of a frame
     b"N": _constant(None),
@@ -260,7 +260,7 @@ _KNOWN: Final[dict[bytes, Callable[[_Reader], Any]]] = {
     b"\x8d": lambda reader: _text(reader, reader.number(8)),
     b"B": lambda reader: reader.make(reader.take(reader.number(4))),
     b"C": lambda reader: reader.make(reader.take(reader.byte())),
-    b"(": _Reader.mark,
+    b"(": _PickleReader.mark,
     b"]": lambda reader: reader.make([]),
     b"}": lambda reader: reader.make({}),
     b")": lambda reader: reader.make(()),
@@ -288,7 +288,7 @@ def load_plain(data: bytes) -> object:
         TruncatedError: it ends before its end mark.
         DecodeError: it is none, asks for anything else, or is larger than ``MAX_OPCODES`` and ``MAX_MADE`` say.
     """
-    return _Reader(data).load()
+    return _PickleReader(data).load()
 
 
 def weigh(value: object, most: int) -> int:

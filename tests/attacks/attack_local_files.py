@@ -23,7 +23,7 @@ from tocsin.collectors.agent.beneath import DumpFolders
 from tocsin.collectors.agent.datagram_socket import DatagramSocket
 from tocsin.collectors.transport.spool import MIN_SEGMENT_BYTES, DiskSpool
 from tocsin.pipeline.runtime.embedded.control_socket import ControlServer
-from tocsin.pipeline.runtime.embedded.dead_letters import Letter, LetterFile
+from tocsin.pipeline.runtime.embedded.dead_letters import DeadLetter, DeadLetterLog
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.runtime.embedded.listener.listener import AgentServer
 from tocsin.schemas.errors import SpoolError, TocsinError
@@ -223,9 +223,9 @@ def terminated_agents() -> Outcome:
 def large_letters() -> Outcome:
     """Letters as large as a record may be: no file exceeds its bound."""
     with tempfile.TemporaryDirectory() as folder:
-        file = LetterFile(Path(folder), "late")
+        file = DeadLetterLog(Path(folder), "late")
         for number in range(2):
-            file.write(Letter(number, "n0", "late", "", b"x" * 15_900_000))
+            file.write(DeadLetter(number, "n0", "late", "", b"x" * 15_900_000))
         largest = max(path.stat().st_size for path in Path(folder).iterdir())
     return Outcome(2, f"largest file {largest / 1e6:.0f} MB", largest <= 32_000_000)
 
@@ -243,7 +243,7 @@ def readable_files() -> Outcome:
                 spool = DiskSpool(folder, 16 * MIN_SEGMENT_BYTES)
                 spool.append(b"text")
                 spool.close()
-                LetterFile(Path(folder), "late").write(Letter(1, "n0", "late", "", b"text"))
+                DeadLetterLog(Path(folder), "late").write(DeadLetter(1, "n0", "late", "", b"text"))
                 bad += [f"{path.name} in {mode:o}" for path in Path(folder).iterdir() if path.stat().st_mode & 0o007]
     finally:
         os.umask(before)

@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 from tests.attacks.registry import Outcome, attack
-from tocsin.pipeline.core.slices import Turn
+from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.lab.testing import FakeJob, JobShape, MemoryStore
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.runtime.embedded.service import EngineService, ServiceConfig
@@ -39,7 +39,7 @@ def operators_raise() -> Outcome:
     """Each second one more kind of error in one job's turn: another job's killed rank is named as ever."""
     real = JobPipeline.on_turn
 
-    def on_turn(self: JobPipeline, turn: Turn) -> TurnResult:
+    def on_turn(self: JobPipeline, turn: SliceBundle) -> TurnResult:
         result = real(self, turn)
         for record in turn.fast.records:
             if isinstance(record, Event) and record.name.startswith("odd-"):

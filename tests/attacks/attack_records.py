@@ -11,7 +11,7 @@ from tests.conftest import ROOT
 from tests.hostile_records import HOSTILE_RECORDS, exit_of_400_digits
 from tests.pipeline.runtime.flink.test_poison import letters
 from tocsin.collectors.agent.datagrams import parse_datagram
-from tocsin.pipeline.core.slices import Turn
+from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.runtime.job_pipeline import JobConfig, JobPipeline
 from tocsin.schemas.errors import SchemaError
 from tocsin.schemas.records import (
@@ -97,7 +97,7 @@ def largest_world() -> Outcome:
         batch = CollectiveBatch(job, "h", end_ns - 1, tuple(states))
         own = (*records, batch) if second % 30 == 0 else (batch,)
         fast = Slice(job, end_ns - NS_PER_SECOND, end_ns, own)
-        pipeline.on_turn(Turn(job, end_ns, fast, ()))
+        pipeline.on_turn(SliceBundle(job, end_ns, fast, ()))
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     effect = f"{sent} bytes and two states a second: {peak_bytes / 1e6:.0f} MB at most in 40 s"

@@ -11,7 +11,7 @@ from tocsin.pipeline.identity.signed import SignatureConfig
 from tocsin.pipeline.identity.verdict_signatures import new_engine_key
 from tocsin.pipeline.lab.testing import JobShape, MachineShape, MetricsJob
 from tocsin.pipeline.runtime.flink.driver import DriverConfig, JobDriver
-from tocsin.pipeline.runtime.flink.identity import Identity
+from tocsin.pipeline.runtime.flink.identity import StreamIdentity
 from tocsin.pipeline.runtime.flink.memory_state import MemoryState
 from tocsin.pipeline.runtime.flink.reduce import reduce_and_pack
 from tocsin.schemas.credential_store import write_credentials
@@ -41,7 +41,7 @@ def main() -> None:
     print(f"  {ratio:.3f} times the CPU (goal {GOAL_RATIO})")
 
 
-def _windows() -> tuple[Windows, Windows, Identity]:
+def _windows() -> tuple[Windows, Windows, StreamIdentity]:
     job = MetricsJob(JobShape(rank_count=HOST_COUNT, step_seconds=2.0), MachineShape())
     plain: Windows = defaultdict(lambda: defaultdict(list))
     signed: Windows = defaultdict(lambda: defaultdict(list))
@@ -58,10 +58,10 @@ def _windows() -> tuple[Windows, Windows, Identity]:
         hosts, engine = Path(name) / "hosts.json", Path(name) / "engine.json"
         write_credentials(hosts, tuple(keys.values()))
         write_credentials(engine, (new_engine_key("engine", 1),))
-        return plain, signed, Identity.of_config(SignatureConfig(str(hosts), signing_key=str(engine)), 2)
+        return plain, signed, StreamIdentity.of_config(SignatureConfig(str(hosts), signing_key=str(engine)), 2)
 
 
-def _cpu_seconds(windows: Windows, identity: Identity | None) -> float:
+def _cpu_seconds(windows: Windows, identity: StreamIdentity | None) -> float:
     driver = JobDriver(DriverConfig(), _KEY, MemoryState(), identity=identity)
     guard = identity.guard if identity else None
     begin = time.process_time()

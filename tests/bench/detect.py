@@ -27,9 +27,9 @@ from tocsin.models.peers import PeerConfig, PeerState, compare
 from tocsin.models.robust import median
 from tocsin.models.similarity import pairwise_sums
 from tocsin.pipeline.core.frame_blocks import FrameBlock, MetricSlice
-from tocsin.pipeline.core.slices import Turn
+from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
-from tocsin.pipeline.runtime.gc_settings import GARBAGE_THRESHOLDS
+from tocsin.pipeline.runtime.gc_settings import GC_THRESHOLDS
 from tocsin.pipeline.runtime.job_pipeline import JobConfig, JobPipeline
 from tocsin.schemas.metrics import BUILTIN_TABLE
 from tocsin.schemas.records import NS_PER_SECOND, Slice
@@ -64,16 +64,16 @@ def by_arrays(fleet: Fleet, count: int) -> Cost:
     """The job's operators (peers, diagnose, decide, health), fed with means."""
     pipeline = JobPipeline(JobConfig(), JOB)
 
-    def turns(index: int) -> list[Turn]:
+    def turns(index: int) -> list[SliceBundle]:
         span = fleet.span(index)
         means = fleet.means(index)
         block = FrameBlock(JOB, BUILTIN_TABLE.table_id, span.start_ns, span.end_ns, span.end_ns - 1_000_000, means)
         metrics = MetricSlice(JOB, span.start_ns, span.end_ns, (), (block,))
         seconds = range(span.start_ns, span.end_ns, NS_PER_SECOND)
-        found = [Turn(JOB, at + NS_PER_SECOND, Slice(JOB, at, at + NS_PER_SECOND, ()), ()) for at in seconds]
-        return [*found[:-1], Turn(JOB, span.end_ns, found[-1].fast, (metrics,))]
+        found = [SliceBundle(JOB, at + NS_PER_SECOND, Slice(JOB, at, at + NS_PER_SECOND, ()), ()) for at in seconds]
+        return [*found[:-1], SliceBundle(JOB, span.end_ns, found[-1].fast, (metrics,))]
 
-    def work(of_slice: Sequence[Turn]) -> None:
+    def work(of_slice: Sequence[SliceBundle]) -> None:
         for turn in of_slice:
             pipeline.on_turn(turn)
 
@@ -218,7 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--windows", type=int, default=42, help="windows of the comparison with exact pairs")
     parser.add_argument("--pairs", type=int, nargs="+", default=(64, 256, 1024, 4096), help="its machines")
     args = parser.parse_args(arguments)
-    gc.set_threshold(*GARBAGE_THRESHOLDS)  # as the engine does
+    gc.set_threshold(*GC_THRESHOLDS)  # as the engine does
     print(f"{len(LEVELS)} metrics once a second, slices of {SLICE_SECONDS} s, one job, one process; cost of one slice")
     print(f"{'':>44} {'CPU s':>8} {'wall s':>8} {'x real time':>11} {'MB':>6}")
     for gpu_count in (1, 8):

@@ -21,7 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tests.bench.quiet_jobs import BANDS, QuietJob, Told, hear, quiet_jobs
-from tocsin.pipeline.runtime.gc_settings import GARBAGE_THRESHOLDS
+from tocsin.pipeline.runtime.gc_settings import GC_THRESHOLDS
 
 _HEAD = (
     f"{'hosts':>11} {'jobs':>5} {'machine-days':>12} {'verdicts':>8} {'named':>5} {'page':>4} {'evict':>5}"
@@ -102,7 +102,7 @@ def _one(task: tuple[QuietJob, str, float]) -> tuple[QuietJob, Told | None]:
     job, ranges, deadline = task
     if time.time() > deadline:
         return job, None
-    gc.set_threshold(*GARBAGE_THRESHOLDS)  # as the engine does
+    gc.set_threshold(*GC_THRESHOLDS)  # as the engine does
     return job, hear(job, "fit" if ranges == "fit" else "held")
 
 

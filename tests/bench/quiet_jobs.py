@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from tocsin.pipeline.core.slices import Turn
+from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.job.rank_holders import SpeakersConfig
 from tocsin.pipeline.lab.simulation.benign_disturbances import draw_innocents
 from tocsin.pipeline.lab.simulation.case import HEALTHY, Case, draw_case
 from tocsin.pipeline.lab.simulation.draw import Draw, Half
 from tocsin.pipeline.lab.simulation.levels import GPU_INDEX
-from tocsin.pipeline.lab.simulation.shape import JobShape
+from tocsin.pipeline.lab.simulation.shape import SimulatedShape
 from tocsin.pipeline.lab.simulation.turns import turns_of
 from tocsin.pipeline.runtime.job_pipeline import JobConfig, JobPipeline
 from tocsin.schemas import events
@@ -101,7 +101,7 @@ def attempts_of(job: QuietJob, ranges: Half) -> list[Case]:
     return attempts
 
 
-def with_other_sku(shape: JobShape, draw: Draw) -> JobShape:
+def with_other_sku(shape: SimulatedShape, draw: Draw) -> SimulatedShape:
     """Some hosts have accelerators of another kind, which are as fast or faster: other power, clock, activity."""
     few = max(1, round(shape.host_count * draw.pick((0.0, 0.02, 0.1))))
     hosts = draw.rng.choice(shape.host_count, few, replace=False)
@@ -114,7 +114,7 @@ def with_other_sku(shape: JobShape, draw: Draw) -> JobShape:
     return replace(shape, gpu_bias_factor=bias, rank_load=load)
 
 
-def ending(case: Case, job: JobKey) -> Iterator[Turn]:
+def ending(case: Case, job: JobKey) -> Iterator[SliceBundle]:
     """What comes after an attempt: all ranks end in order within two seconds, then nothing."""
     shape = case.shape
     width = shape.gpus_per_host_count
@@ -136,7 +136,7 @@ def ending(case: Case, job: JobKey) -> Iterator[Turn]:
             if lag == second
         )
         end_ns = begin_ns + NS_PER_SECOND
-        yield Turn(job, end_ns, Slice(job, begin_ns, end_ns, ended), ())
+        yield SliceBundle(job, end_ns, Slice(job, begin_ns, end_ns, ended), ())
 
 
 # -- what is said of them ---------------------------------------------------------------

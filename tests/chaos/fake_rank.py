@@ -35,7 +35,7 @@ class Rank:
         with open(order["board"], "r+b") as file:  # noqa: PTH123  # pathlib costs memory in each rank
             self.board = mmap.mmap(file.fileno(), 0)
         self.step, self.step_ns = 0, 0
-        self.beat_ns = self.hello_ns = 0
+        self.report_interval_ns = self.hello_ns = 0
         self.waits_ns = 0
 
     def say(self, kind: str, **fields: object) -> None:
@@ -57,8 +57,8 @@ class Rank:
             self.say("hello", pid=os.getpid(), world_size=self.world, local_rank=0, gpu=0, dp=self.rank, pp=0, tp=0)
             ranks = list(range(self.world))
             self.say("groups", groups=[{"comm_id": "dp0", "kind": "dp", "ranks": ranks}])
-        if now - self.beat_ns >= _BEAT_NS:
-            self.beat_ns = now
+        if now - self.report_interval_ns >= _BEAT_NS:
+            self.report_interval_ns = now
             stuck = self.waits_ns and now - self.waits_ns >= _STUCK_NS
             inflight = [["dp0", "all_reduce", self.step, 1 << 20, self.waits_ns]] if stuck else []
             last = [["dp0", "all_reduce", self.step - 1, self.step_ns]] if self.step else []

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tocsin.cli.drill import report
-from tocsin.cli.drill.board import Board, Order
-from tocsin.cli.drill.faults import KINDS, Target, Wanted
+from tocsin.cli.drill.board import Board, RankOrder
+from tocsin.cli.drill.faults import KINDS, ExpectedVerdict, Target
 from tocsin.cli.drill.judge import Answer, Heard, ever_wrong, host_name, judge
 from tocsin.cli.drill.orders import OrderKind
-from tocsin.cli.drill.plan import Plan, make_plan
-from tocsin.cli.drill.result import Result
+from tocsin.cli.drill.plan import DrillPlan, make_plan
+from tocsin.cli.drill.result import DrillResult
 from tocsin.schemas.causes import CAUSES
 from tocsin.schemas.verdicts import FaultKind as FaultWord
 
@@ -21,8 +21,8 @@ ONSET_NS = 1_000_000_000_000
 STRUCK = 3
 
 
-def plan_of(kind: str) -> Plan:
-    return Plan(KINDS[kind], 0, 8, STRUCK, 50, 1.0, OrderKind.NOTHING)
+def plan_of(kind: str) -> DrillPlan:
+    return DrillPlan(KINDS[kind], 0, 8, STRUCK, 50, 1.0, OrderKind.NOTHING)
 
 
 def heard(seconds: float, suspects: list[str], **changes: Any) -> Heard:
@@ -160,17 +160,17 @@ class TestPlan:
         for kind in KINDS.values():
             strikes = bool(kind.orders) or kind.outside is not None
             assert strikes == (kind.target is not Target.NOBODY)
-            assert bool(kind.causes) == (kind.wanted in {Wanted.ACCUSE, Wanted.EXPLAIN})
+            assert bool(kind.causes) == (kind.wanted in {ExpectedVerdict.ACCUSE, ExpectedVerdict.EXPLAIN})
 
 
 class TestBoard:
     def test_an_order_reaches_its_rank_only(self, tmp_path: Any) -> None:
         drill = Board.create(tmp_path / "board", 3)
-        drill.give_order(1, Order(OrderKind.SLOW_LOADER, 0.25))
+        drill.give_order(1, RankOrder(OrderKind.SLOW_LOADER, 0.25))
         ranks = Board(tmp_path / "board", 3)
 
-        assert ranks.order(1) == Order(OrderKind.SLOW_LOADER, 0.25)
-        assert ranks.order(0) == ranks.order(2) == Order(OrderKind.NOTHING, 0.0)
+        assert ranks.order(1) == RankOrder(OrderKind.SLOW_LOADER, 0.25)
+        assert ranks.order(0) == ranks.order(2) == RankOrder(OrderKind.NOTHING, 0.0)
 
     def test_gate_steps_and_end(self, tmp_path: Any) -> None:
         drill = Board.create(tmp_path / "board", 2)
@@ -187,8 +187,8 @@ class TestBoard:
         assert drill.steps() == [-1, 4]
 
 
-def result_of(kind: str, answer: Answer) -> Result:
-    return Result(plan_of(kind), f"{kind}-1", ONSET_NS, answer, (), (), 0.18, 0.6)
+def result_of(kind: str, answer: Answer) -> DrillResult:
+    return DrillResult(plan_of(kind), f"{kind}-1", ONSET_NS, answer, (), (), 0.18, 0.6)
 
 
 class TestReport:

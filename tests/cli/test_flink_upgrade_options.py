@@ -19,7 +19,7 @@ from tocsin.cli.cluster.submit import Submission
 from tocsin.cli.flink_options import running_options
 from tocsin.cli.main import main
 from tocsin.pipeline.runtime.flink.options import JobOptions
-from tocsin.pipeline.runtime.flink.rest import Checkpoints, Job
+from tocsin.pipeline.runtime.flink.rest import Checkpoints, FlinkJob
 from tocsin.pipeline.runtime.flink.sql import StreamOptions
 from tocsin.schemas.errors import EngineError
 from tocsin.schemas.kafka.settings import KafkaSettings, kafka_settings
@@ -50,8 +50,8 @@ class Cluster:
         self.on_stop: Callable[[], None] = lambda: None
         self.on_submit: Callable[[str], None] = lambda _: None
 
-    def jobs(self) -> list[Job]:
-        return [Job(job_id, "play1", "RUNNING", 1.0, 4, 4) for job_id in self.jobs_by_id]
+    def jobs(self) -> list[FlinkJob]:
+        return [FlinkJob(job_id, "play1", "RUNNING", 1.0, 4, 4) for job_id in self.jobs_by_id]
 
     def options(self, job_id: str) -> str:
         return self.jobs_by_id[job_id]

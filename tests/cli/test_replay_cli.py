@@ -19,7 +19,7 @@ import pytest
 from tests.pipeline.lab.backtest import kit
 from tests.pipeline.recording.kit import good_tables, manifest, write_folder
 from tocsin.cli.main import main
-from tocsin.pipeline.core.slices import Turn
+from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.lab.simulation.case import draw_case
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.pipeline.recording.writer import write_recording
@@ -107,7 +107,7 @@ def test_an_operator_that_raises_is_reported_and_the_rest_is_judged(
     """As live: the job begins anew in that second. Status 2, in words, no traceback."""
     real, seconds = JobPipeline.on_turn, []
 
-    def on_turn(self: JobPipeline, turn: Turn) -> TurnResult:
+    def on_turn(self: JobPipeline, turn: SliceBundle) -> TurnResult:
         seconds.append(turn.end_ns)
         if len(seconds) == 30:
             raise OverflowError("int too large to convert to float")

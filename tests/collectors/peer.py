@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tocsin.pipeline.identity.gate import Gate, SignIn
+from tocsin.pipeline.identity.gate import Gate, PeerSignIn
 from tocsin.pipeline.identity.peers import Peer
 from tocsin.schemas.records import Record
 from tocsin.schemas.wire.codec import decode
@@ -44,7 +44,7 @@ class EnginePeer:
     def __init__(self, path: Path, gate: Gate | None = None) -> None:
         self.path = path
         self.gate = gate
-        self._sign_in: SignIn | None = None
+        self._sign_in: PeerSignIn | None = None
         self.frames: list[bytes] = []
         self.controls: list[dict[str, Any]] = []
         self.acks = True

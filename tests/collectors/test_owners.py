@@ -18,7 +18,7 @@ from tests.collectors.agent.core_bench import (
 from tocsin.collectors.clock import SystemClock
 from tocsin.collectors.owners import (
     Life,
-    Sender,
+    LocalSender,
     holder_of,
     is_family,
     still_runs,
@@ -212,7 +212,7 @@ def test_a_job_name_is_free_for_others_once_its_processes_are_gone(host: Bench) 
         host.hello(rank=2)
 
     assert [event.rank for event in events(host.take(), "hello")] == [2]
-    assert host.core.jobs["c", "j"].sender == Sender(STRANGER, OTHER_USER)
+    assert host.core.jobs["c", "j"].sender == LocalSender(STRANGER, OTHER_USER)
 
 
 # --- attempts ------------------------------------------------------------------------------------
@@ -412,13 +412,13 @@ def test_real_processes_are_told_apart() -> None:
     child = int(parent.stdout.readline())
     uid = os.getuid()
     try:
-        holder = holder_of(Sender(child, uid), processes)
-        assert [is_family(holder, Sender(pid, uid), processes) for pid in (child, parent.pid, os.getpid())] == [
+        holder = holder_of(LocalSender(child, uid), processes)
+        assert [is_family(holder, LocalSender(pid, uid), processes) for pid in (child, parent.pid, os.getpid())] == [
             True
         ] * 3
-        assert not is_family(holder, Sender(stranger.pid, uid), processes)
-        above = holder_of(Sender(parent.pid, uid), processes)
-        assert is_family(above, Sender(child, uid), processes)
+        assert not is_family(holder, LocalSender(stranger.pid, uid), processes)
+        above = holder_of(LocalSender(parent.pid, uid), processes)
+        assert is_family(above, LocalSender(child, uid), processes)
         assert still_runs(holder, processes)
     finally:
         os.kill(child, 9)

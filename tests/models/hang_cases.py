@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tocsin.models.hang import GroupInfo, HangInput, OpState, RankState
+from tocsin.models.hang import GroupInfo, HangInput, OpState, RankWait
 
 KINDS = ("cpu_stall", "stopped", "no_dump", "skip", "skip_p2p", "wrong_op", "gpu_error", "gpu_stall_timed")
 """What strikes one rank: its program stands; the process is stopped; it leaves no dump; it leaves
@@ -37,7 +37,7 @@ class Stuck:
     """A job that stands still."""
 
     groups: tuple[GroupInfo, ...]
-    states: dict[int, RankState]
+    states: dict[int, RankWait]
     programs: dict[int, list[Op]]
     silent: frozenset[int] = frozenset()
     facts: dict[int, str] = field(default_factory=dict)
@@ -175,7 +175,7 @@ def strike(kind: str, rank: int, at: int, grid: tuple[int, int, int] = (2, 4, 2)
         pending = [as_state(op) for op in program[seen[r] : issued[r]]]
         if timed:
             pending = [replace(op, started=(i == 0 and r != rank)) for i, op in enumerate(pending)]
-        states[r] = RankState(
+        states[r] = RankWait(
             r,
             tuple(pending),
             completed_of(program[: seen[r]]),

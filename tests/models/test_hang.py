@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.models import hang_cases as cases
 from tocsin.models import hang
-from tocsin.models.hang import GroupInfo, HangInput, OpState, RankState, analyse
+from tocsin.models.hang import GroupInfo, HangInput, OpState, RankWait, analyse
 from tocsin.models.hang_waits import MAX_LISTED_RANKS, base_name, unheard_ranks
 
 WORLD = GroupInfo("w", "world", (0, 1, 2, 3))
@@ -23,7 +23,7 @@ def waiting(seq: int = 21, name: str = "all_reduce", size: int = 64, comm: str =
 
 
 def world_of(*pending: tuple[OpState, ...]) -> HangInput:
-    states = tuple(RankState(rank, ops, {"w": 20}) for rank, ops in enumerate(pending))
+    states = tuple(RankWait(rank, ops, {"w": 20}) for rank, ops in enumerate(pending))
     return HangInput((WORLD,), states)
 
 
@@ -84,7 +84,7 @@ def test_two_ranks_struck_at_once_are_both_found() -> None:
         limits = {one: 20 + one, two: 20 + two}
         done = cases.run_until_stuck(groups, programs, limits)
         states = tuple(
-            RankState(
+            RankWait(
                 rank,
                 tuple(map(cases.as_state, ops[done[rank] : min(done[rank] + 6, limits.get(rank, 999))])),
                 cases.completed_of(ops[: done[rank]]),
@@ -164,8 +164,8 @@ def test_a_size_that_is_not_known_is_no_other_size() -> None:
 
 
 def test_a_completion_newer_than_the_view_of_a_rank_is_no_lag() -> None:
-    late = RankState(3, waiting(), {"w": 20}, seen_ns=1_000_000_000)
-    ahead = tuple(RankState(r, waiting(22), {"w": 21}, {"w": 900_000_000}, seen_ns=1_000_000_000) for r in range(3))
+    late = RankWait(3, waiting(), {"w": 20}, seen_ns=1_000_000_000)
+    ahead = tuple(RankWait(r, waiting(22), {"w": 21}, {"w": 900_000_000}, seen_ns=1_000_000_000) for r in range(3))
     fresh = analyse(HangInput((WORLD,), (*ahead, late)))
     settled = analyse(HangInput((WORLD,), (*ahead, replace(late, seen_ns=5_000_000_000))))
 
@@ -174,15 +174,15 @@ def test_a_completion_newer_than_the_view_of_a_rank_is_no_lag() -> None:
 
 
 def test_a_broadcast_that_the_root_has_left_proves_no_lag() -> None:
-    root = RankState(0, (), {"w": 21})
-    rest = tuple(RankState(r, waiting(name="broadcast"), {"w": 20}) for r in (1, 2, 3))
+    root = RankWait(0, (), {"w": 21})
+    rest = tuple(RankWait(r, waiting(name="broadcast"), {"w": 20}) for r in (1, 2, 3))
 
     assert analyse(HangInput((WORLD,), (root, *rest))).culprits == ()
 
 
 def test_a_rank_with_operations_that_nobody_records_is_accused_only_alone() -> None:
-    idle = [RankState(rank, (), {"w": 20}, hidden_ops=True) for rank in (2, 3)]
-    others = [RankState(rank, waiting(), {"w": 20}) for rank in (0, 1)]
+    idle = [RankWait(rank, (), {"w": 20}, hidden_ops=True) for rank in (2, 3)]
+    others = [RankWait(rank, waiting(), {"w": 20}) for rank in (0, 1)]
 
     assert analyse(HangInput((WORLD,), (*others, *idle))).culprits == ()
     sure = replace(idle[1], hidden_ops=False)
@@ -190,7 +190,7 @@ def test_a_rank_with_operations_that_nobody_records_is_accused_only_alone() -> N
 
 
 def test_members_of_an_unknown_group_are_guessed_and_marked() -> None:
-    states = tuple(RankState(r, waiting() if r else (), {"w": 20}) for r in range(4))
+    states = tuple(RankWait(r, waiting() if r else (), {"w": 20}) for r in range(4))
     finding = analyse(HangInput((), states))
 
     assert finding.culprits == (0,)
@@ -253,7 +253,7 @@ def test_ten_thousand_ranks_take_about_a_second() -> None:
             ops = waiting(13, comm=f"dp{stage}.{t}")
         else:
             ops = waiting(10, comm="world")
-        states.append(RankState(rank, ops, names))
+        states.append(RankWait(rank, ops, names))
     begun = time.perf_counter()
     finding = analyse(HangInput(groups, tuple(states), world_size=10_000))
     took = time.perf_counter() - begun
@@ -288,7 +288,7 @@ def test_whoever_brings_another_size_is_named_though_nobody_tells_of_half_of_the
     states = []
     for rank in range(16):
         op = OpState("dp0", 1347, word, 4096 if rank == 3 else 8192, start_ns=10)
-        states.append(RankState(rank, (op,) if rank < heard_of else (), {"dp0": 1346}))
+        states.append(RankWait(rank, (op,) if rank < heard_of else (), {"dp0": 1346}))
 
     found = analyse(HangInput((group,), tuple(states), world_size=16))
 
@@ -323,7 +323,7 @@ HOSTS = {rank: f"n{rank}" for rank in range(4)}
 def finished_by(*ranks: int, hosts: dict[int, str]) -> HangInput:
     """All stand in number 21 of the world but these, who say that they finished it and stand in the next one."""
     states = tuple(
-        RankState(rank, waiting(22), {"w": 21}) if rank in ranks else RankState(rank, waiting(), {"w": 20})
+        RankWait(rank, waiting(22), {"w": 21}) if rank in ranks else RankWait(rank, waiting(), {"w": 20})
         for rank in range(4)
     )
     return HangInput((WORLD,), states, host_of=hosts)
@@ -341,13 +341,13 @@ def test_two_hosts_that_finished_and_the_own_one_are_believed(hosts: dict[int, s
 
 def test_a_rank_of_the_own_host_that_finished_is_believed() -> None:
     both = {0: "n0", 1: "n0", 2: "n2", 3: "n3"}
-    states = (RankState(0, waiting(comm="p"), {"p": 20}), RankState(1, waiting(), {"p": 21, "w": 20}))
+    states = (RankWait(0, waiting(comm="p"), {"p": 20}), RankWait(1, waiting(), {"p": 21, "w": 20}))
     finding = analyse(HangInput((GroupInfo("p", "tp", (0, 1)), WORLD), (*states, *_at_world(2, 3)), host_of=both))
     assert finding.culprits == (0,)
 
 
-def _at_world(*ranks: int) -> tuple[RankState, ...]:
-    return tuple(RankState(rank, waiting(), {"w": 20}) for rank in ranks)
+def _at_world(*ranks: int) -> tuple[RankWait, ...]:
+    return tuple(RankWait(rank, waiting(), {"w": 20}) for rank in ranks)
 
 
 def test_in_one_folder_of_dumps_one_rank_is_believed() -> None:

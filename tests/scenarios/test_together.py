@@ -127,7 +127,7 @@ class TestMetricsTogether:
 
         assert _accused(scenario) == _names(range(4, 8))
         assert _common(scenario) == ("leaf", "leaf1")
-        assert {verdict.reason for verdict in scenario.verdicts if verdict.update == 0} == {Reason.SWITCH_JAMMED}
+        assert {verdict.reason for verdict in scenario.verdicts if verdict.update == 0} == {Reason.PFC_CONGESTED}
         assert _actions(scenario) <= {ActionKind.PROBE, ActionKind.NOTIFY}
 
     def test_of_two_leaves_nobody_knows_which_is_as_it_should_be(self) -> None:

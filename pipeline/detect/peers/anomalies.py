@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tocsin.models.peer_scales import plain
-from tocsin.pipeline.detect.peers.cusum import LOW, Entry, Sums
+from tocsin.pipeline.detect.peers.cusum import LOW, Cusum, MetricDeviation
 from tocsin.pipeline.detect.peers.rows import GPU_SAMPLES, Block
 from tocsin.pipeline.detect.peers.standstill import Seen
 from tocsin.schemas.metrics import Metric
@@ -27,7 +27,7 @@ than their mean: of eight that differ alike, by chance one differs a little more
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class AnomalyBuilder:
     """Puts sums into words.
 
     Attributes:
@@ -46,7 +46,7 @@ class Words:
     model_version: str
     neighbours_of: Callable[[str], Collection[str]]
 
-    def anomaly(self, data: Slice, row: int, sums: Sums, seen: Seen) -> Anomaly:
+    def anomaly(self, data: Slice, row: int, sums: Cusum, seen: Seen) -> Anomaly:
         """What has added up against the host of one row."""
         entries = sums.of_host(row)
         alarmed = [entry for entry in entries if entry.score >= 1.0] or entries[:1]
@@ -63,7 +63,7 @@ class Words:
             detail={"metrics": [self._described(entry, row, seen) for entry in entries]},
         )
 
-    def _described(self, entry: Entry, row: int, seen: Seen) -> dict[str, Any]:
+    def _described(self, entry: MetricDeviation, row: int, seen: Seen) -> dict[str, Any]:
         value, expected = self._value_of(entry.column, row, seen)
         numbers = {
             "sigmas": float(seen.sigmas[entry.side, row, entry.column]),
@@ -81,7 +81,7 @@ class Words:
             **self._lone_gpu(entry, row, seen),
         }
 
-    def _lone_gpu(self, entry: Entry, row: int, seen: Seen) -> dict[str, Any]:
+    def _lone_gpu(self, entry: MetricDeviation, row: int, seen: Seen) -> dict[str, Any]:
         """Which of the host's GPUs differs alone, and how: an operator replaces one card. Nothing where none does."""
         column = entry.column - self.host_metric_count
         block, window = self.blocks["gpu"], seen.windows["gpu"]
@@ -104,7 +104,7 @@ class Words:
             "gpu": {"name": block.names[gpu][1], "value": float(f"{value:.5g}"), "expected": float(f"{expected:.5g}")}
         }
 
-    def _neighbours_ratio(self, entry: Entry, row: int, seen: Seen) -> float:
+    def _neighbours_ratio(self, entry: MetricDeviation, row: int, seen: Seen) -> float:
         """How jammed the hosts behind the same switch are (their median) as a share of how jammed this one is."""
         if self.metrics[entry.column].name not in JAM_METRICS or entry.side == LOW:
             return float("nan")

@@ -58,7 +58,7 @@ def shared_columns(metrics: Sequence[Metric]) -> list[int]:
     return [column for column, metric in enumerate(metrics) if metric.name in _MARKS]
 
 
-class Sums:
+class Cusum:
     """Sums of hosts x metrics, for values that are too high and too low."""
 
     def __init__(self, config: SumConfig, metric_count: int, host_count: int = 0, shared: Collection[int] = ()) -> None:
@@ -174,12 +174,12 @@ class Sums:
         counts = (self._total >= ratio * self._config.alarm_sum).sum(axis=(0, 2))
         return [int(row) for row in np.flatnonzero((counts >= metric_count) & ~self._alarmed)]
 
-    def of_host(self, row: int) -> list[Entry]:
+    def of_host(self, row: int) -> list[MetricDeviation]:
         """What deviates on one host, strongest first: all that counts at least half of an alarm."""
         scores = self._total[:, row] / self._config.alarm_sum
         hot = np.argwhere(scores >= min(0.5, float(scores.max())))
         entries = [
-            Entry(
+            MetricDeviation(
                 int(column),
                 int(side),
                 float(scores[side, column]),
@@ -216,7 +216,7 @@ class Sums:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class MetricDeviation:
     """One metric that deviates.
 
     Attributes:

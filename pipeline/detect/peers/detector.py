@@ -24,8 +24,8 @@ from tocsin.models.robust import median
 from tocsin.pipeline.core.frame_blocks import BUILTIN_TABLES, join_blocks, slice_blocks
 from tocsin.pipeline.core.operator import anomaly_from, pack_state, unpack_state
 from tocsin.pipeline.detect.peers.activity import WorkConfig, WorkTracker
-from tocsin.pipeline.detect.peers.anomalies import Words, joined
-from tocsin.pipeline.detect.peers.cusum import SumConfig, Sums, shared_columns
+from tocsin.pipeline.detect.peers.anomalies import AnomalyBuilder, joined
+from tocsin.pipeline.detect.peers.cusum import Cusum, SumConfig, shared_columns
 from tocsin.pipeline.detect.peers.departures import Absences
 from tocsin.pipeline.detect.peers.exits import (
     ExitsConfig,
@@ -33,15 +33,15 @@ from tocsin.pipeline.detect.peers.exits import (
     knows_memory,
     memory_shares,
 )
-from tocsin.pipeline.detect.peers.gpu_inventory import Cards
-from tocsin.pipeline.detect.peers.half_minutes import Patience, PatienceConfig, as_asked
+from tocsin.pipeline.detect.peers.gpu_inventory import GpuInventory
+from tocsin.pipeline.detect.peers.half_minutes import HalfMinuteConfig, HalfMinuteMeans, as_asked
 from tocsin.pipeline.detect.peers.host_work import HostWork, work_shares
 from tocsin.pipeline.detect.peers.leaf_congestion import PAUSES, SwitchesConfig, SwitchTracker
 from tocsin.pipeline.detect.peers.rows import (
     GPU_SAMPLES,
     Block,
     MeanRows,
-    Told,
+    SliceMeans,
     bare_host_count,
     directed,
     groups_of,
@@ -107,7 +107,7 @@ class PeersConfig:
     sums: SumConfig = field(default_factory=SumConfig)
     work: WorkConfig = field(default_factory=WorkConfig)
     standing: SumConfig = field(default_factory=lambda: SumConfig(decays=False))
-    patience: PatienceConfig = field(default_factory=PatienceConfig)
+    patience: HalfMinuteConfig = field(default_factory=HalfMinuteConfig)
     exits: ExitsConfig = field(default_factory=ExitsConfig)
     begin: BeginConfig = field(default_factory=BeginConfig)
     load: LoadConfig = field(default_factory=LoadConfig)
@@ -129,7 +129,7 @@ class PeerDetector:
         self._peers = config.peers
         self._graph = graph
         self._hosts: list[str] = []
-        self._cards = Cards()
+        self._cards = GpuInventory()
         self._tasks: dict[str, tuple[int, ...] | None] = {}
         """host -> the pipeline stages that it carries; None: it is spare."""
         self.work = WorkTracker(config.work)
@@ -148,18 +148,18 @@ class PeerDetector:
 
     def _begin_with(self, table: MetricTable) -> None:
         self._table = table
-        self._patience = Patience(self._config.patience, table)
+        self._patience = HalfMinuteMeans(self._config.patience, table)
         self._patience.sums.grow([], len(self._hosts))
         self.load.clear()
         self.host_work.clear()
         self._metrics = (*table.host, *table.gpu, GPU_SAMPLES)
-        self._odd = Sums(ODD_SUMS, len(self._metrics), len(self._hosts))
+        self._odd = Cusum(ODD_SUMS, len(self._metrics), len(self._hosts))
         self._ask_patience()
         self._blocks = {"host": Block(table.host), "mean": Block(table.gpu), "gpu": Block(table.gpu)}
         self._set_floors()
         shared = shared_columns(self._metrics)
-        self._working = Sums(self._config.sums, len(self._metrics), len(self._hosts), shared)
-        self._standing = Sums(self._config.standing, len(self._metrics), len(self._hosts))
+        self._working = Cusum(self._config.sums, len(self._metrics), len(self._hosts), shared)
+        self._standing = Cusum(self._config.standing, len(self._metrics), len(self._hosts))
 
     def on_model(self, model: Model | None) -> None:
         """Judge with these numbers from the next slice on, None: with its own; what was learned stays."""
@@ -258,7 +258,7 @@ class PeerDetector:
         self._hosts = [self._hosts[row] for row in rows]
         self._cards.forget(gone)
 
-    def _judge(self, data: Slice, told: Told, step_ns: int) -> list[Anomaly]:
+    def _judge(self, data: Slice, told: SliceMeans, step_ns: int) -> list[Anomaly]:
         groups = self._groups(told.hosts)
         seen = self._compare(told, groups)
         if (groups < 0).all():
@@ -367,7 +367,7 @@ class PeerDetector:
         sigmas = standing_sigmas(seen, self._known(), groups, began=began)
         if began:
             # Who fell first is far from the others while they still fall; clocks and sampling differ by less.
-            falling = Sums(self._config.standing, len(self._metrics), len(self._hosts))
+            falling = Cusum(self._config.standing, len(self._metrics), len(self._hosts))
             falling.add(sigmas, data.start_ns, data.end_ns)
             rows = falling.leaning(_LEANING_RATIO, 1)
             self._first = self._anomaly(data, rows[0], falling, seen) if len(rows) == 1 else None
@@ -414,7 +414,7 @@ class PeerDetector:
         share = self.load.share_of(data.end_ns - data.start_ns, step_ns)
         self.load.take(share, data.start_ns, hosts, now, load_floors(block))
 
-    def _compare(self, told: Told, groups: IntArray) -> Seen:
+    def _compare(self, told: SliceMeans, groups: IntArray) -> Seen:
         hosts, gpus, of_host, gpu_means = told.hosts, told.gpus, told.of_host, told.gpu_values
         values = {
             "host": told.host_values,
@@ -479,10 +479,10 @@ class PeerDetector:
         middle = median(factors, 0)
         return {m.name: float(value) for m, value in zip(self._metrics, middle, strict=False) if np.isfinite(value)}
 
-    def _anomaly(self, data: Slice, row: int, sums: Sums, seen: Seen) -> Anomaly:
+    def _anomaly(self, data: Slice, row: int, sums: Cusum, seen: Seen) -> Anomaly:
         version = version_of(self._model)
         of_host, neighbours_of = len(self._table.host), self._graph.neighbours_of
-        words = Words(self._hosts, self._metrics, of_host, self._blocks, version, neighbours_of)
+        words = AnomalyBuilder(self._hosts, self._metrics, of_host, self._blocks, version, neighbours_of)
         return words.anomaly(data, row, sums, seen)
 
     def _abstain(self, reason: Reason, count: int = 1) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tocsin.models.frames import GpuRow
 
 
-class Cards:
+class GpuInventory:
     """All GPUs that were ever seen, by host."""
 
     def __init__(self) -> None:

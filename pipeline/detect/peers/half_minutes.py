@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from tocsin.models.peers import PeerConfig, PeerWindow
 from tocsin.pipeline.core.arrays import array_from, array_state
-from tocsin.pipeline.detect.peers.cusum import SumConfig, Sums, shared_columns
+from tocsin.pipeline.detect.peers.cusum import Cusum, SumConfig, shared_columns
 from tocsin.pipeline.detect.peers.rows import Block, directed
 from tocsin.schemas.metrics import MetricTable
 from tocsin.schemas.records import NS_PER_SECOND
@@ -35,7 +35,7 @@ _CROWD_SHARE_RATIO = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class PatienceConfig:
+class HalfMinuteConfig:
     """Settings.
 
     Attributes:
@@ -79,15 +79,15 @@ def as_asked(own: SumConfig, windows: SumConfig, usual: SumConfig) -> SumConfig:
     )
 
 
-class Patience:
+class HalfMinuteMeans:
     """Means of one job's hosts over half a minute, and what of them deviates."""
 
-    def __init__(self, config: PatienceConfig, table: MetricTable) -> None:
+    def __init__(self, config: HalfMinuteConfig, table: MetricTable) -> None:
         """Know nothing."""
         self._config, self._table = config, table
         self._blocks = {"host": Block(table.host), "mean": Block(table.gpu)}
         self.set_floors({})
-        self.sums = Sums(config.sums, len(table.host) + len(table.gpu) + 1, 0, shared_columns(table.host))
+        self.sums = Cusum(config.sums, len(table.host) + len(table.gpu) + 1, 0, shared_columns(table.host))
         """Columns as of the windows' sums; the last one, samples that are missing, needs no patience."""
         self._since_ns = 0
         self._count = 0

@@ -96,7 +96,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SliceMeans:
     """One slice's means, a row for each known host and GPU.
 
     Attributes:
@@ -145,12 +145,12 @@ class MeanRows:
         """Whether these means have the same rows."""
         return means.hosts == self.told_hosts and means.gpu_rows == self.told_gpus
 
-    def told(self, means: MetricMeans) -> Told:
+    def told(self, means: MetricMeans) -> SliceMeans:
         """Lay them out."""
         host_values = np.full((len(self.hosts), means.host_values.shape[1]), np.nan, np.float32)
         gpu_values = np.full((len(self.gpus), means.gpu_values.shape[1]), np.nan, np.float32)
         host_values[self.host_rows], gpu_values[self.gpu_rows] = means.host_values, means.gpu_values
-        return Told(self.hosts, self.gpus, self.of_host, host_values, gpu_values)
+        return SliceMeans(self.hosts, self.gpus, self.of_host, host_values, gpu_values)
 
 
 def bare_host_count(means: MetricMeans) -> int:

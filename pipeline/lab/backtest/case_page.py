@@ -21,12 +21,12 @@ from tocsin.pipeline.lab.backtest.markup import (
 )
 from tocsin.pipeline.lab.backtest.plots import (
     STYLE,
-    Mark,
+    PlotMark,
+    PlotSpan,
     Scene,
-    Span,
     plot,
 )
-from tocsin.pipeline.lab.backtest.trial import Told, Trial, fault_name
+from tocsin.pipeline.lab.backtest.trial import Trial, TrialAnswer, fault_name
 from tocsin.pipeline.recording.import_warnings import notes_of
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.schemas.records import NS_PER_SECOND
@@ -73,8 +73,8 @@ def _scene(recording: Recording, trial: Trial) -> Scene:
         Points.of(recording),
         culprits,
         frozenset(others) | (culprits & named.keys()),
-        tuple(Span(fault_name(fault), fault["onset_ns"], fault["end_ns"]) for fault in faults),
-        tuple(Mark(f"{name}: {_names(one.suspects)}", one.detected_ns, index) for one, index, name in said),
+        tuple(PlotSpan(fault_name(fault), fault["onset_ns"], fault["end_ns"]) for fault in faults),
+        tuple(PlotMark(f"{name}: {_names(one.suspects)}", one.detected_ns, index) for one, index, name in said),
     )
 
 
@@ -128,7 +128,7 @@ def _at(ts_ns: int, trial: Trial) -> str:
     return text(since((ts_ns - trial.start_ns) / NS_PER_SECOND))
 
 
-def _verdicts(told: Told, trial: Trial) -> Iterator[tuple[str, ...]]:
+def _verdicts(told: TrialAnswer, trial: Trial) -> Iterator[tuple[str, ...]]:
     for one in told.accusations[:_ROW_COUNT]:
         yield (
             text(told.name),

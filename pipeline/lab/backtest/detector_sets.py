@@ -17,7 +17,7 @@ from tocsin.pipeline.lab.backtest.entropy_runner import EntropyRunner
 from tocsin.pipeline.lab.backtest.minder_runner import MinderRunner, published
 from tocsin.pipeline.lab.backtest.plain_runner import PlainRunner
 from tocsin.pipeline.lab.backtest.runner import Runner
-from tocsin.pipeline.lab.backtest.single_detector import LoneRunner
+from tocsin.pipeline.lab.backtest.single_detector import SingleDetectorRunner
 from tocsin.schemas.errors import ConfigError
 
 OURS: Final = "ours"
@@ -69,7 +69,7 @@ def runner_of(name: str, models: Mapping[str, bytes]) -> Runner:
     if name in (OURS, *ENGINE_DETECTORS):
         own = {detector: models[detector] for detector in ENGINE_DETECTORS if detector in models}
         announced_from(own, 0)
-        return EngineRunner(own) if name == OURS else LoneRunner(name, own)
+        return EngineRunner(own) if name == OURS else SingleDetectorRunner(name, own)
     if name in MINDER_SETS:
         if MINDER not in models:
             raise ConfigError("--model", None, f"{MINDER}=FILE or {MINDER}=VERSION: {name} needs a model, none ships")

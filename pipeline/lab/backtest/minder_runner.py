@@ -11,7 +11,7 @@ import numpy as np
 from tocsin.models.minder import MinderConfig, MinderModel, Samples, Variant, detect
 from tocsin.models.minder_calls import Call
 from tocsin.pipeline.detect.baselines.minder_ticks import Ticks
-from tocsin.pipeline.lab.backtest.runner import Answer, Opinion
+from tocsin.pipeline.lab.backtest.runner import Opinion, RunnerAccusation
 from tocsin.pipeline.lab.backtest.series import series_of
 from tocsin.pipeline.recording.judged_range import has_no_length
 from tocsin.pipeline.recording.tables import Recording
@@ -40,7 +40,7 @@ class MinderRunner:
         own = "mahalanobis" if self.config.variant == "mahalanobis" else own
         return own if self.config.continuity_seconds else f"{own}-no-continuity"
 
-    def run(self, recording: Recording) -> list[Answer]:
+    def run(self, recording: Recording) -> list[RunnerAccusation]:
         """What the calls over this recording say, one answer a call at most.
 
         A recording without the metrics, with fewer than three machines (or so few that the threshold cannot
@@ -53,7 +53,7 @@ class MinderRunner:
         calls = list(self.calls(recording))
         return Opinion.of(self._answers(calls), None if calls and _compared(calls) else _reason(recording, calls))
 
-    def _answers(self, calls: Iterable[Call]) -> list[Answer]:
+    def _answers(self, calls: Iterable[Call]) -> list[RunnerAccusation]:
         delay_ns = round(self.processing_seconds * NS_PER_SECOND)
         answers = []
         for call in calls:
@@ -62,7 +62,7 @@ class MinderRunner:
                 score = alert.mean_sigmas / alert.threshold_sigmas if alert.threshold_sigmas > 0 else 1.0
                 onset_ns = call.time_of(alert.onset_index)
                 host = call.hosts[alert.row]
-                answers.append(Answer(host, alert.metric, onset_ns, call.at_ns + delay_ns, max(1.0, score)))
+                answers.append(RunnerAccusation(host, alert.metric, onset_ns, call.at_ns + delay_ns, max(1.0, score)))
         return answers
 
     def calls(self, recording: Recording) -> Iterator[Call]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tocsin.pipeline.lab.backtest.detector_sets import runner_of
-from tocsin.pipeline.lab.parallel import Mapper, Told, for_each
+from tocsin.pipeline.lab.parallel import Executor, Progress, for_each
 from tocsin.pipeline.recording.ops import read_with_ops
 from tocsin.pipeline.recording.score import FolderScore, Score, add_up, machine_days_of, score_lines
 from tocsin.pipeline.recording.tables import Recording
@@ -19,7 +19,7 @@ Models = Mapping[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Heat:
+class Run:
     """One recording and who judges it; crosses to a worker process.
 
     Attributes:
@@ -38,26 +38,26 @@ _TABLE_OF = {"peers": "host_metrics", "steps": "steps"}
 
 
 def run_heats(
-    folders: Sequence[Path], detectors: str, models: Sequence[Models], mapper: Mapper, told: Told | None = None
+    folders: Sequence[Path], detectors: str, models: Sequence[Models], mapper: Executor, told: Progress | None = None
 ) -> list[list[FolderScore]]:
     """Judge recordings that have a truth: for each recording a score for each of the models.
 
     Raises:
         RecordingError: one cannot be read, has no truth, or cannot be judged with these models.
     """
-    heats = [Heat(folder, detectors, tuple(models)) for folder in folders]
+    heats = [Run(folder, detectors, tuple(models)) for folder in folders]
     return list(for_each(mapper, judge_one, heats, told))
 
 
 def scores_of(
-    folders: Sequence[Path], detectors: str, models: Sequence[Models], mapper: Mapper, told: Told | None = None
+    folders: Sequence[Path], detectors: str, models: Sequence[Models], mapper: Executor, told: Progress | None = None
 ) -> list[Score]:
     """The same, all recordings together: a score for each of the models."""
     by_folder = run_heats(folders, detectors, models, mapper, told)
     return [add_up([scores[index] for scores in by_folder])[0] for index in range(len(models))]
 
 
-def judge_one(heat: Heat) -> list[FolderScore] | str:
+def judge_one(heat: Run) -> list[FolderScore] | str:
     """Judge one recording with each of the models; a text says why it cannot be."""
     try:
         recording = read_with_ops(heat.folder)
@@ -71,7 +71,7 @@ def judge_one(heat: Heat) -> list[FolderScore] | str:
     return [replace(score_lines(lines, faults, days), false_lines=()) for lines in said]
 
 
-def _said(heat: Heat, recording: Recording) -> list[tuple[Mapping[str, Any], ...]]:
+def _said(heat: Run, recording: Recording) -> list[tuple[Mapping[str, Any], ...]]:
     """What each of the models says; models that differ in nothing that this recording holds are asked once."""
     known: dict[tuple[tuple[str, bytes], ...], tuple[Mapping[str, Any], ...]] = {}
     said = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tocsin.pipeline.lab.backtest.runner import Answer, Opinion
+from tocsin.pipeline.lab.backtest.runner import Opinion, RunnerAccusation
 from tocsin.pipeline.lab.simulation.baseline import BaselineConfig, accusations, comparable_count
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.schemas.reasons import Reason
@@ -36,4 +36,4 @@ class PlainRunner:
         if (manifest.end_ns - manifest.start_ns) / NS_PER_SECOND < least:
             return Opinion((), Reason.SPAN_TOO_SHORT)
         found = accusations(recording, config)
-        return Opinion.of([Answer(one.host, "", one.detected_ns, one.detected_ns, 1.0) for one in found])
+        return Opinion.of([RunnerAccusation(one.host, "", one.detected_ns, one.detected_ns, 1.0) for one in found])

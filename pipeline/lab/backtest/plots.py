@@ -52,7 +52,7 @@ STYLE = """
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class PlotSpan:
     """A true fault on the time axis.
 
     Attributes:
@@ -67,7 +67,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class PlotMark:
     """A verdict on the time axis.
 
     Attributes:
@@ -101,8 +101,8 @@ class Scene:
     points: Points
     culprits: frozenset[str]
     named: frozenset[str]
-    spans: tuple[Span, ...]
-    marks: tuple[Mark, ...]
+    spans: tuple[PlotSpan, ...]
+    marks: tuple[PlotMark, ...]
 
     def x(self, ts_ns: int) -> int:
         """Where a time lies."""

@@ -11,7 +11,7 @@ from tocsin.schemas.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RunnerAccusation:
     """One accusation.
 
     Attributes:
@@ -42,7 +42,7 @@ class Opinion:
     reason: Reason | None = None
 
     @classmethod
-    def of(cls, answers: Sequence[Answer], reason: Reason | None = None) -> Opinion:
+    def of(cls, answers: Sequence[RunnerAccusation], reason: Reason | None = None) -> Opinion:
         """The opinion of a detector that only accuses; what says something could judge."""
         return cls(tuple(lines_of(answers)), None if answers else reason)
 
@@ -63,7 +63,7 @@ class Runner(Protocol):
         ...
 
 
-def lines_of(answers: Sequence[Answer]) -> list[dict[str, Any]]:
+def lines_of(answers: Sequence[RunnerAccusation]) -> list[dict[str, Any]]:
     """Answers as lines that ``recording.score.score_lines`` takes.
 
     A machine that is named call after call is accused once, at the first time. The kind of fault and

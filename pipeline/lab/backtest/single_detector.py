@@ -23,7 +23,7 @@ _WORDS: Final = {"peers": ("peers", EXITS), "steps": ("steps",)}
 
 
 @dataclass(frozen=True, slots=True)
-class LoneRunner:
+class SingleDetectorRunner:
     """What ``diagnose`` and ``decide`` make of one detector's anomalies.
 
     They still see the rest of the recording (who runs where, announced phases, the pace of the steps: whether a

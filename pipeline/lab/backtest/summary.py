@@ -14,7 +14,7 @@ from tocsin.pipeline.lab.backtest.markup import (
     table,
     text,
 )
-from tocsin.pipeline.lab.backtest.trial import Told, Trial, fault_name
+from tocsin.pipeline.lab.backtest.trial import Trial, TrialAnswer, fault_name
 from tocsin.pipeline.recording.score import Score, add_up, by_kind
 from tocsin.schemas.records import NS_PER_SECOND
 
@@ -22,7 +22,7 @@ _SHOWN_NAMES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class CaseRow:
     """One recording of a backtest.
 
     Attributes:
@@ -82,7 +82,7 @@ def figures_of(trials: Sequence[Trial]) -> list[SetFigures]:
     return found
 
 
-def to_object(cases: Sequence[Case]) -> dict[str, Any]:
+def to_object(cases: Sequence[CaseRow]) -> dict[str, Any]:
     """Everything, for JSON."""
     trials = [case.trial for case in cases if case.trial is not None]
     return {
@@ -92,7 +92,7 @@ def to_object(cases: Sequence[Case]) -> dict[str, Any]:
     }
 
 
-def _case_object(case: Case, trial: Trial) -> dict[str, Any]:
+def _case_object(case: CaseRow, trial: Trial) -> dict[str, Any]:
     return {
         "folder": case.folder,
         "page": case.page or None,
@@ -102,7 +102,7 @@ def _case_object(case: Case, trial: Trial) -> dict[str, Any]:
     }
 
 
-def _told_object(told: Told) -> dict[str, Any]:
+def _told_object(told: TrialAnswer) -> dict[str, Any]:
     accusations = [
         {
             "suspects": list(one.suspects),
@@ -161,7 +161,7 @@ def lined_up(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def headline(cases: Sequence[Case]) -> str:
+def headline(cases: Sequence[CaseRow]) -> str:
     """How many recordings, and what they hold."""
     trials = [case.trial for case in cases if case.trial is not None]
     counts = (
@@ -174,10 +174,10 @@ def headline(cases: Sequence[Case]) -> str:
     return ", ".join(f"{count} {what}" for count, what in counts if count)
 
 
-def by_worst(cases: Iterable[Case]) -> list[Case]:
+def by_worst(cases: Iterable[CaseRow]) -> list[CaseRow]:
     """Where the first set missed or accused wrongly, then where another did, then the others."""
 
-    def key(case: Case) -> tuple[int, str]:
+    def key(case: CaseRow) -> tuple[int, str]:
         if case.trial is None:
             return 3, case.folder
         wrong = [told.missed_count + told.false_count > 0 for told in case.trial.told]
@@ -186,7 +186,7 @@ def by_worst(cases: Iterable[Case]) -> list[Case]:
     return sorted(cases, key=key)
 
 
-def index_page(cases: Sequence[Case]) -> str:
+def index_page(cases: Sequence[CaseRow]) -> str:
     """HTML that lists all cases, what went wrong first."""
     trials = [case.trial for case in cases if case.trial is not None]
     figures = figures_of(trials)
@@ -208,7 +208,7 @@ def index_page(cases: Sequence[Case]) -> str:
     return page("backtest", body)
 
 
-def _row(case: Case, set_count: int) -> tuple[str, ...]:
+def _row(case: CaseRow, set_count: int) -> tuple[str, ...]:
     trial = case.trial
     if trial is None:
         return (text(case.folder), "", "", marked("false", f"unreadable: {case.error}"), *[""] * set_count)
@@ -223,7 +223,7 @@ def _truth(trial: Trial) -> str:
     return ", ".join(map(fault_name, trial.faults)) or "healthy"
 
 
-def _answer(told: Told) -> str:
+def _answer(told: TrialAnswer) -> str:
     """A set's answer in a few words."""
     if told.reason is not None:
         missed = marked("missed", f"missed, not judged: {told.reason.value}")

@@ -15,7 +15,7 @@ from tocsin.pipeline.detect.traces.detector import TraceDetector, TracesConfig
 from tocsin.pipeline.detect.traces.training import second_slices
 from tocsin.pipeline.detect.traces.windows import RoleWindow
 from tocsin.pipeline.job.graph import JobGraph
-from tocsin.pipeline.lab.backtest.runner import Answer, Opinion
+from tocsin.pipeline.lab.backtest.runner import Opinion, RunnerAccusation
 from tocsin.pipeline.recording.judged_range import has_no_length, in_span
 from tocsin.pipeline.recording.ops import TABLE, ranks_of, step_clock, step_windows, vocabulary_of
 from tocsin.pipeline.recording.places import Places
@@ -92,9 +92,9 @@ def _place_ranks(recording: Recording, graph: JobGraph) -> None:
             graph.take((Topology(places.job_at(start_ns), host, start_ns, (RankPlace(rank, host, pp=stage),)),))
 
 
-def _answer(said: Anomaly) -> Answer:
+def _answer(said: Anomaly) -> RunnerAccusation:
     name = said.component.name.removeprefix(LONE_RANK_PREFIX)
-    return Answer(name, said.metric, said.start_ns, said.slice_end_ns, said.score)
+    return RunnerAccusation(name, said.metric, said.start_ns, said.slice_end_ns, said.score)
 
 
 def _reason(recording: Recording, judge: TraceDetector) -> Reason:

@@ -22,7 +22,7 @@ Worth = Literal["hit", "again", "false", "unscored"]
 
 
 @dataclass(frozen=True, slots=True)
-class Accusation:
+class TrialAccusation:
     """One verdict that accuses somebody.
 
     Attributes:
@@ -47,7 +47,7 @@ class Accusation:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TrialAnswer:
     """One set's answer.
 
     Attributes:
@@ -58,7 +58,7 @@ class Told:
     """
 
     name: str
-    accusations: tuple[Accusation, ...]
+    accusations: tuple[TrialAccusation, ...]
     score: FolderScore | None
     reason: Reason | None = None
 
@@ -91,7 +91,7 @@ class Trial:
     end_ns: int
     host_count: int
     faults: tuple[Mapping[str, Any], ...] | None
-    told: tuple[Told, ...]
+    told: tuple[TrialAnswer, ...]
 
 
 def fault_name(fault: Mapping[str, Any]) -> str:
@@ -108,17 +108,17 @@ def judge(recording: Recording, runners: Iterable[Runner]) -> Trial:
     return Trial(manifest.job_id, manifest.start_ns, manifest.end_ns, host_count_of(recording), faults, told)
 
 
-def _told(name: str, opinion: Opinion, faults: Sequence[Mapping[str, Any]] | None, machine_days: float) -> Told:
+def _told(name: str, opinion: Opinion, faults: Sequence[Mapping[str, Any]] | None, machine_days: float) -> TrialAnswer:
     score = None if faults is None else score_lines(opinion.lines, faults, machine_days)
     found = tuple(_accusation(at_ns, last, score) for at_ns, last in accusations_of(opinion.lines))
     small = None if score is None else replace(score, false_lines=())  # they are long, and cross to another process
-    return Told(name, found, small, opinion.reason)
+    return TrialAnswer(name, found, small, opinion.reason)
 
 
-def _accusation(detected_ns: int, last: Mapping[str, Any], score: FolderScore | None) -> Accusation:
+def _accusation(detected_ns: int, last: Mapping[str, Any], score: FolderScore | None) -> TrialAccusation:
     hits = {fault.verdict_id: fault.delay_seconds for fault in score.faults} if score else {}
     own = str(last["id"])
-    return Accusation(
+    return TrialAccusation(
         suspects=tuple(str(suspect["name"]) for suspect in last["suspects"]),
         detected_ns=detected_ns,
         onset_ns=int(last.get("onset_ns", detected_ns)),

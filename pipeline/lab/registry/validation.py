@@ -16,7 +16,7 @@ from tocsin.pipeline.lab.backtest.detector_sets import (
     runner_of,
 )
 from tocsin.pipeline.lab.backtest.model_comparison import run_heats
-from tocsin.pipeline.lab.parallel import Mapper, Told
+from tocsin.pipeline.lab.parallel import Executor, Progress
 from tocsin.pipeline.lab.registry.card import ModelCard
 from tocsin.pipeline.lab.registry.comparison import Comparison, compare
 from tocsin.pipeline.lab.registry.registry import Registry
@@ -27,8 +27,8 @@ def validate(
     registry: Registry,
     cards: tuple[ModelCard | None, ModelCard],
     folders: Sequence[Path],
-    mapper: Mapper,
-    told: Told | None = None,
+    mapper: Executor,
+    told: Progress | None = None,
 ) -> Comparison:
     """Judge recordings with the current model and with a new one, and compare.
 

@@ -14,12 +14,12 @@ from tocsin.pipeline.lab.simulation.plan import (
     Happening,
     Part,
     Plan,
+    PlannedSlowdown,
+    PlannedSlowLink,
     Shift,
-    Slowdown,
-    SlowLink,
     Stall,
 )
-from tocsin.pipeline.lab.simulation.shape import JobShape, compute_level
+from tocsin.pipeline.lab.simulation.shape import SimulatedShape, compute_level
 
 
 def _span(draw: Draw, at: float, low_seconds: float, high_seconds: float) -> Envelope:
@@ -29,7 +29,7 @@ def _span(draw: Draw, at: float, low_seconds: float, high_seconds: float) -> Env
     return Envelope(at, at + length, length / 4, "linear" if shape == "linear" else "sudden")
 
 
-def checkpoint(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
+def checkpoint(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
     """Everybody is idle every some minutes; those that write are busy longer."""
     period, length = draw.log_band(120.0, 900.0), draw.log_band(1.5, 60.0)
     writers: tuple[int, ...] = ()
@@ -43,7 +43,7 @@ def checkpoint(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
     return [Break(first + index * period, "checkpoint", length, writers, longer, announced) for index in range(count)]
 
 
-def upload(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
+def upload(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
     """One host sends checkpoints away in the background: traffic and CPU for minutes, no slower steps."""
     hosts = (draw.index(shape.host_count),)
     period, length = draw.log_band(180.0, 1200.0), draw.log_band(5.0, 60.0)
@@ -58,14 +58,14 @@ def upload(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
     return parts
 
 
-def evaluation(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:  # noqa: ARG001  # an Innocent
+def evaluation(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:  # noqa: ARG001  # an Innocent
     """Everybody computes forward only for a while."""
     announced = draw.chance(0.6)
     length = draw.log_band(8.0, 150.0)
     return [Break(at, "evaluation", length, announced=announced) for at in draw.times(seconds, per_hour=3.0)]
 
 
-def jitter(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
+def jitter(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
     """Hosts or ranks stand still for some seconds, now and then another."""
     parts: list[Part] = []
     per_hour = draw.log_uniform(3.0, 60.0) + 0.05 * shape.host_count
@@ -78,7 +78,7 @@ def jitter(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
     return parts
 
 
-def garbage_collection(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
+def garbage_collection(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
     """Changing ranks pause for parts of a second."""
     pause = draw.log_band(0.1, 0.9)
     return [
@@ -87,7 +87,7 @@ def garbage_collection(draw: Draw, shape: JobShape, seconds: float) -> list[Part
     ]
 
 
-def warm_host(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
+def warm_host(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
     """A host is hotter than its peers and as fast: always, or since some time."""
     parts: list[Part] = []
     for _ in range(1 + shape.host_count // 200):
@@ -99,7 +99,7 @@ def warm_host(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
     return parts
 
 
-def cpu_daemon(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
+def cpu_daemon(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
     """A daemon eats CPU for about ten seconds; training goes on as before."""
     parts: list[Part] = []
     per_hour = draw.log_uniform(3.0, 40.0) + 0.05 * shape.host_count
@@ -109,7 +109,7 @@ def cpu_daemon(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
     return parts
 
 
-def agent_restart(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
+def agent_restart(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
     """Samples of a host are missing for some seconds."""
     parts: list[Part] = []
     for at in draw.times(seconds, per_hour=2.0 + 0.02 * shape.host_count):
@@ -121,7 +121,7 @@ def agent_restart(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
     return parts
 
 
-def shared_storage(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
+def shared_storage(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
     """The storage of all is slow: every rank waits for data."""
     parts: list[Part] = []
     for at in draw.times(seconds, per_hour=2.0):
@@ -133,7 +133,7 @@ def shared_storage(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
     return parts
 
 
-def congestion(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
+def congestion(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
     """The network of one minipod is congested: all its hosts see it."""
     parts: list[Part] = []
     for at in draw.times(seconds, per_hour=2.0):
@@ -148,11 +148,11 @@ def congestion(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
                 Shift(metric, (host,), env, add_value=packets * draw.log_uniform(0.4, 2.5))
                 for host in hosts or range(shape.host_count)
             ]
-        parts.append(SlowLink(draw.log_band(1.1, 2.5), env))
+        parts.append(PlannedSlowLink(draw.log_band(1.1, 2.5), env))
     return parts
 
 
-def packet_burst(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
+def packet_burst(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
     """One host's network counters jump for some seconds."""
     parts: list[Part] = []
     for at in draw.times(seconds, per_hour=draw.log_uniform(4.0, 40.0)):
@@ -164,16 +164,16 @@ def packet_burst(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
     return parts
 
 
-def workload_change(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
+def workload_change(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
     """All ranks change together: longer sequences, another batch size."""
     env = Envelope(draw.uniform(0.2, 0.8) * seconds)
     every = tuple(range(shape.rank_count))
-    parts: list[Part] = [Slowdown(every, draw.log_band(1.05, 1.8), env)]
+    parts: list[Part] = [PlannedSlowdown(every, draw.log_band(1.05, 1.8), env)]
     parts.append(Shift("gpu_memory_used_bytes", (), env, scale_factor=draw.band(0.8, 1.05)))
     return parts
 
 
-def odd_host(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:  # noqa: ARG001  # an Innocent
+def odd_host(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:  # noqa: ARG001  # an Innocent
     """A host has always been different: more CPU, less power, another firmware."""
     parts: list[Part] = []
     always = Envelope(-1e9)
@@ -186,7 +186,7 @@ def odd_host(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:  # noqa
     return parts
 
 
-def side_job(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
+def side_job(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
     """Something harmless runs on one host for minutes: a little more CPU and memory, no slower steps."""
     parts: list[Part] = []
     for at in draw.times(seconds, per_hour=2.0):
@@ -199,10 +199,10 @@ def side_job(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:
     return parts
 
 
-Innocent = Callable[[Draw, JobShape, float], list[Part]]
+Innocent = Callable[[Draw, SimulatedShape, float], list[Part]]
 
 
-def _of_the_shape(draw: Draw, shape: JobShape, seconds: float) -> list[Part]:  # noqa: ARG001  # an Innocent
+def _of_the_shape(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:  # noqa: ARG001  # an Innocent
     """Nothing to play: ``draw_shape`` made the job so."""
     return []
 
@@ -250,7 +250,7 @@ _SHARES = {
 """In which share of the cases each is there."""
 
 
-def draw_innocents(draw: Draw, shape: JobShape, seconds: float, must: str | None = None) -> Plan:
+def draw_innocents(draw: Draw, shape: SimulatedShape, seconds: float, must: str | None = None) -> Plan:
     """Some of them, ``must`` for certain."""
     parts: list[Part] = []
     names: list[str] = []
@@ -262,7 +262,7 @@ def draw_innocents(draw: Draw, shape: JobShape, seconds: float, must: str | None
     return Plan(tuple(parts), innocents=tuple(names))
 
 
-def _traits(shape: JobShape) -> list[str]:
+def _traits(shape: SimulatedShape) -> list[str]:
     """The disturbances that the job's shape carries."""
     found = {
         "lost_samples": shape.lost_ratio > 0.0,

@@ -28,7 +28,7 @@ from tocsin.pipeline.lab.simulation.rows import (
     groups,
     topology,
 )
-from tocsin.pipeline.lab.simulation.shape import JobShape, draw_shape
+from tocsin.pipeline.lab.simulation.shape import SimulatedShape, draw_shape
 from tocsin.pipeline.lab.simulation.telemetry import Matrices, Telemetry
 from tocsin.pipeline.recording.tables import Columns, Manifest, Recording
 from tocsin.schemas.errors import ConfigError
@@ -61,7 +61,7 @@ class Case:
     seed: int
     half: Half
     kind: str
-    shape: JobShape
+    shape: SimulatedShape
     plan: Plan
     slice_count: int
 
@@ -113,11 +113,11 @@ class Case:
 
         Memory is bounded by the job's size, not by the case's length.
         """
-        return _Run(self).chunks()
+        return _CaseRun(self).chunks()
 
     def parts(self) -> Iterator[CasePart]:
         """The same before rows are made of the metrics: for those who want the means of each slice only."""
-        return _Run(self).parts()
+        return _CaseRun(self).parts()
 
     def recording(self) -> Recording:
         """The whole recording: all chunks, one after the other."""
@@ -146,7 +146,7 @@ class CasePart:
     tables: Mapping[str, Columns]
 
 
-class _Run:
+class _CaseRun:
     """One pass over a case."""
 
     def __init__(self, case: Case) -> None:

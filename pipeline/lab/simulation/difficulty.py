@@ -53,7 +53,7 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class DifficultyTally:
     """What came out.
 
     Attributes:
@@ -109,7 +109,7 @@ def sample(seeds: Iterable[int], hosts: tuple[int, int], half: Half) -> list[Sco
     return [scored(draw_case(seed, hosts, kind, half)) for seed, kind in cases]
 
 
-def tally(cases: Sequence[Scored], threshold: float) -> Tally:
+def tally(cases: Sequence[Scored], threshold: float) -> DifficultyTally:
     """The plain detector's result at one alarm line."""
     config = replace(BaselineConfig(), z_threshold=threshold)
     hits, false, delays = 0, 0, list[float]()
@@ -123,7 +123,7 @@ def tally(cases: Sequence[Scored], threshold: float) -> Tally:
                 false += 1
         hits += hit
     fault_count = sum(bool(case.suspect) for case in cases)
-    return Tally(hits, fault_count, false, tuple(delays), sum(case.machine_days_count for case in cases))
+    return DifficultyTally(hits, fault_count, false, tuple(delays), sum(case.machine_days_count for case in cases))
 
 
 def _hits(one: Accusation, case: Scored) -> bool:

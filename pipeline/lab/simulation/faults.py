@@ -24,11 +24,11 @@ from tocsin.pipeline.lab.simulation.plan import (
     Happening,
     Part,
     Plan,
+    PlannedSlowdown,
+    PlannedSlowLink,
     Shift,
-    Slowdown,
-    SlowLink,
 )
-from tocsin.pipeline.lab.simulation.shape import JobShape
+from tocsin.pipeline.lab.simulation.shape import SimulatedShape
 from tocsin.pipeline.lab.simulation.symptoms import (
     Site,
     envelope,
@@ -49,11 +49,11 @@ def _xid(site: Site, code: int) -> Happening:
     return event(site, "xid", {"code": code, "pci": _PCI})
 
 
-def _slow_kernels(site: Site, dilution: Dilution = "kernel") -> tuple[Slowdown, Envelope]:
+def _slow_kernels(site: Site, dilution: Dilution = "kernel") -> tuple[PlannedSlowdown, Envelope]:
     """One GPU, or all of the host, computes slower."""
     env = envelope(site)
     ranks = (site.rank,) if site.draw.chance(0.5) else site.host_ranks
-    return Slowdown(ranks, slow_factor(site), env, dilution=dilution), env
+    return PlannedSlowdown(ranks, slow_factor(site), env, dilution=dilution), env
 
 
 def ecc_error(site: Site) -> Plan:
@@ -76,7 +76,7 @@ def pcie_downgrade(site: Site) -> Plan:
     draw, env, factor = site.draw, envelope(site), site.draw.log_band(1.3, 4.0)
     surge = draw.log_band(100.0, 50_000.0)
     parts: list[Part] = [
-        SlowLink(factor, env),
+        PlannedSlowLink(factor, env),
         shift(site, "pfc_tx_packets_per_second", env, add=surge),
         shift(site, "pcie_usage_ratio", env, gpu=site.gpu, scale=draw.band(1.1, 2.0)),
         shift(site, "pcie_bytes_per_second", env, gpu=site.gpu, scale=draw.band(0.4, 0.95)),
@@ -94,7 +94,7 @@ def pcie_downgrade(site: Site) -> Plan:
     return fault(site, "fail_slow", "pcie_downgrade", parts)
 
 
-def _same_leaf(shape: JobShape, host: int, other: int) -> bool:
+def _same_leaf(shape: SimulatedShape, host: int, other: int) -> bool:
     return host != other and bool(shape.leaf_of_host[host] == shape.leaf_of_host[other])
 
 
@@ -105,7 +105,7 @@ def nic_dropout(site: Site) -> Plan:
     told = seldom_told(site, 0.5, event(site, "ib_port", port))
     if draw.chance(0.4):
         env, factor = envelope(site), draw.log_band(1.15, 3.0)
-        parts: list[Part] = [SlowLink(factor, env), *told]
+        parts: list[Part] = [PlannedSlowLink(factor, env), *told]
         parts.append(shift(site, "rdma_bytes_per_second", env, scale=draw.band(0.4, 0.9)))
         parts += symptoms(site, {"pfc": 0.7, "cpu": 0.3, "throughput": 0.3}, env)
         return fault(site, "fail_slow", "nic_dropout", parts)
@@ -149,7 +149,7 @@ def aoc_error(site: Site) -> Plan:
     if draw.chance(0.4):
         period = draw.log_band(10.0, 60.0)
         env = Envelope(site.onset_seconds, site.end_seconds, period, "flicker", draw.band(0.4, 0.9))
-    parts: list[Part] = [SlowLink(factor, env)]
+    parts: list[Part] = [PlannedSlowLink(factor, env)]
     parts += symptoms(site, {"pfc": 0.75, "throughput": 0.5, "cpu": 0.15}, env, at_least_one=True)
     port = {"port": f"mlx5_{site.gpu}/1", "state": "active", "rate_gbps": 400, "link_downed": 1 + draw.index(3)}
     parts += seldom_told(site, 0.3, event(site, "ib_port", port, severity="warning"))
@@ -216,7 +216,7 @@ def power_cap(site: Site) -> Plan:
     power = level(site, "gpu_power_watts") * factor ** draw.uniform(-1.4, -0.8)
     cap = Shift("gpu_power_watts", (site.host_index,), env, gpu=gpu, high=power)
     parts: list[Part] = [
-        Slowdown(ranks, factor, env, dilution="clock"),
+        PlannedSlowdown(ranks, factor, env, dilution="clock"),
         cap,
         shift(site, "gpu_sm_clock_hertz", env, gpu=gpu, scale=factor**-1.0),
     ]
@@ -232,7 +232,7 @@ def thermal_throttle(site: Site) -> Plan:
     one = draw.chance(0.35)
     gpu, ranks = (site.gpu, (site.rank,)) if one else (-1, site.host_ranks)
     parts: list[Part] = [
-        Slowdown(ranks, factor, env, dilution="clock"),
+        PlannedSlowdown(ranks, factor, env, dilution="clock"),
         shift(site, "gpu_sm_clock_hertz", env, gpu=gpu, scale=factor**-1.0),
         shift(site, "gpu_power_watts", env, gpu=gpu, scale=factor ** -draw.uniform(0.3, 1.2)),
         shift(site, "gpu_temperature_celsius", env, gpu=gpu, add=draw.band(8.0, 32.0)),
@@ -247,7 +247,7 @@ def cpu_contention(site: Site) -> Plan:
     draw, env = site.draw, envelope(site)
     phases = ("data", "compute") if draw.chance(0.6) else ("data", "compute", "optimizer")
     parts: list[Part] = [
-        Slowdown(site.host_ranks, slow_factor(site), env, phases, "starved"),
+        PlannedSlowdown(site.host_ranks, slow_factor(site), env, phases, "starved"),
         shift(site, "cpu_util_ratio", env, add=draw.band(0.08, 0.7)),
     ]
     parts += symptoms(site, {"memory": 0.3, "disk": 0.1}, env)
@@ -315,7 +315,7 @@ SHARES: dict[str, float] = {kind: math.sqrt(_MINDER_SHARES.get(kind, 4.0)) for k
 """How often each kind is drawn: the root of Minder's shares, so that the rare ones are seen."""
 
 
-def draw_fault(draw: Draw, shape: JobShape, kind: str, case_seconds: float) -> Plan:
+def draw_fault(draw: Draw, shape: SimulatedShape, kind: str, case_seconds: float) -> Plan:
     """One fault of this kind somewhere in the job."""
     onset = draw.uniform(max(min(180.0, 0.4 * case_seconds), 0.25 * case_seconds), 0.6 * case_seconds)
     lasts = draw.chance(0.75)

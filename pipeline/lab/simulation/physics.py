@@ -32,12 +32,12 @@ from tocsin.pipeline.lab.simulation.plan import (
     DataWait,
     Happening,
     Plan,
-    Slowdown,
-    SlowLink,
+    PlannedSlowdown,
+    PlannedSlowLink,
     Stall,
     Stop,
 )
-from tocsin.pipeline.lab.simulation.shape import JobShape
+from tocsin.pipeline.lab.simulation.shape import SimulatedShape
 
 Floats = NDArray[np.float64]
 
@@ -66,7 +66,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class StepRows:
+class SimulatedSteps:
     """The records of one finished step, by rank.
 
     Attributes:
@@ -86,7 +86,7 @@ class StepRows:
     grad_norm: Floats
 
 
-def stretch_of(slow: Slowdown, start_seconds: float, work_seconds: float) -> float:
+def stretch_of(slow: PlannedSlowdown, start_seconds: float, work_seconds: float) -> float:
     """How many times as long a step takes that begins at this time.
 
     The work is done at the pace of its moment: what lies before the onset takes as long as ever, and a step that ends
@@ -114,14 +114,14 @@ class Timeline:
         seed: of this part.
     """
 
-    def __init__(self, shape: JobShape, plan: Plan, seed: np.random.SeedSequence) -> None:
+    def __init__(self, shape: SimulatedShape, plan: Plan, seed: np.random.SeedSequence) -> None:
         self._shape, self._pace = shape, shape.pace
         self._rng = np.random.Generator(np.random.SFC64(seed))
         self.now_seconds = -2.0 - 2.0 * shape.tick_seconds - float(self._rng.random()) * shape.pace.step_seconds
         self._step = int(self._rng.integers(1, 100_000))
         self._first_step = self._step if self._rng.random() < 0.5 else -(10**9)
-        self._slowdowns: list[Slowdown] = plan.of(Slowdown)
-        self._links: list[SlowLink] = plan.of(SlowLink)
+        self._slowdowns: list[PlannedSlowdown] = plan.of(PlannedSlowdown)
+        self._links: list[PlannedSlowLink] = plan.of(PlannedSlowLink)
         self._data_waits: list[DataWait] = plan.of(DataWait)
         self._stalls: list[Stall] = sorted(plan.of(Stall), key=lambda part: part.at_seconds)
         self._breaks: list[Break] = sorted(plan.of(Break), key=lambda part: part.at_seconds)
@@ -134,10 +134,10 @@ class Timeline:
         self.happenings: list[Happening] = []
         self.ended = False
 
-    def advance(self, until_seconds: float) -> tuple[list[Span], list[StepRows]]:
+    def advance(self, until_seconds: float) -> tuple[list[Span], list[SimulatedSteps]]:
         """Play on; the spans and steps that begin before this time."""
         spans: list[Span] = []
-        rows: list[StepRows] = []
+        rows: list[SimulatedSteps] = []
         while self.now_seconds < until_seconds and not self.ended:
             if self._breaks and self._breaks[0].at_seconds <= self.now_seconds:
                 spans.append(self._break(self._breaks.pop(0)))
@@ -150,7 +150,7 @@ class Timeline:
 
     # -- one step ------------------------------------------------------------------
 
-    def _one_step(self) -> tuple[Span, StepRows | None]:
+    def _one_step(self) -> tuple[Span, SimulatedSteps | None]:
         start, ranks = self.now_seconds, self._shape.rank_count
         stall, data, compute, optimizer = self._own_seconds(start)
         own = stall + data + compute
@@ -179,7 +179,7 @@ class Timeline:
         communication = total - own - optimizer
         phases = np.stack([data + stall, forward, compute - forward, optimizer, communication])
         loss, grad_norm = self._numbers(start, total)
-        return Span(bounds, STEP_CODES, busy), StepRows(self._step, start + total, total, phases, loss, grad_norm)
+        return Span(bounds, STEP_CODES, busy), SimulatedSteps(self._step, start + total, total, phases, loss, grad_norm)
 
     def _own_seconds(self, start: float) -> tuple[Floats, Floats, Floats, Floats]:
         """Stall, data, compute and optimizer time of each rank in the step that starts now."""
@@ -204,14 +204,14 @@ class Timeline:
         return self._stalled(start, expected), data, compute, optimizer
 
     @staticmethod
-    def _strength(part: DataWait | SlowLink, start: float, expected: float) -> float:
+    def _strength(part: DataWait | PlannedSlowLink, start: float, expected: float) -> float:
         """Mean strength over a step: one that begins within it counts for its share."""
         if not part.envelope.touches(start, start + expected):
             return 0.0
         return float(part.envelope.at(start + expected * _PROBES).mean())
 
     @staticmethod
-    def _stretch(slow: Slowdown, factor: float, phases: tuple[Floats, Floats, Floats]) -> None:
+    def _stretch(slow: PlannedSlowdown, factor: float, phases: tuple[Floats, Floats, Floats]) -> None:
         index = np.array(slow.ranks)
         for name, values in zip(("data", "compute", "optimizer"), phases, strict=True):
             if name in slow.phases:

@@ -64,7 +64,7 @@ Dilution = Literal["clock", "kernel", "starved"]
 
 
 @dataclass(frozen=True, slots=True)
-class Slowdown:
+class PlannedSlowdown:
     """Ranks need more time for some of their own phases.
 
     Attributes:
@@ -83,7 +83,7 @@ class Slowdown:
 
 
 @dataclass(frozen=True, slots=True)
-class SlowLink:
+class PlannedSlowLink:
     """All transfers take longer because one part of the network is slow.
 
     Attributes:
@@ -252,7 +252,7 @@ class Happening:
     payload: Mapping[str, Any] = field(default_factory=dict)
 
 
-Part = Slowdown | SlowLink | DataWait | Stall | Break | Stop | Shift | Gap | Corruption | Happening
+Part = PlannedSlowdown | PlannedSlowLink | DataWait | Stall | Break | Stop | Shift | Gap | Corruption | Happening
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.pipeline.lab.simulation.levels import HOST_METRICS
-from tocsin.pipeline.lab.simulation.physics import StepRows
+from tocsin.pipeline.lab.simulation.physics import SimulatedSteps
 from tocsin.pipeline.lab.simulation.plan import Happening
-from tocsin.pipeline.lab.simulation.shape import JobShape
+from tocsin.pipeline.lab.simulation.shape import SimulatedShape
 from tocsin.pipeline.lab.simulation.telemetry import Matrices
 from tocsin.pipeline.recording.tables import Columns, Text
 from tocsin.schemas.metrics import GPU_METRICS
@@ -34,7 +34,7 @@ _WANTED = {
 }
 
 
-def topology(shape: JobShape) -> Columns:
+def topology(shape: SimulatedShape) -> Columns:
     """Where each rank is."""
     ranks = np.arange(shape.rank_count)
     host = ranks // shape.gpus_per_host_count
@@ -53,7 +53,7 @@ def topology(shape: JobShape) -> Columns:
     }
 
 
-def groups(shape: JobShape) -> Columns:
+def groups(shape: SimulatedShape) -> Columns:
     """Who communicates with whom."""
     grid = np.arange(shape.rank_count).reshape(shape.pp, shape.dp, shape.tp)
     tables = {
@@ -80,7 +80,7 @@ class MetricRows:
         shape: the job.
     """
 
-    def __init__(self, shape: JobShape) -> None:
+    def __init__(self, shape: SimulatedShape) -> None:
         self._shape = shape
         self._order = np.argsort(shape.sample_phase_seconds, kind="stable")
         phase_ns = np.round(shape.sample_phase_seconds[self._order] * 1e9).astype(np.int64)
@@ -123,15 +123,15 @@ class StepTable:
         shape: the job.
     """
 
-    def __init__(self, shape: JobShape) -> None:
+    def __init__(self, shape: SimulatedShape) -> None:
         self._shape = shape
         every = shape.gpus_per_host_count // shape.step_ranks_count
         self._ranks = np.arange(0, shape.rank_count, every)
         offset = shape.clock_offset_seconds[self._ranks // shape.gpus_per_host_count]
         self._offset_ns = np.round(offset * 1e9).astype(np.int64)
-        self._waiting: list[tuple[NDArray[np.int64], StepRows]] = []
+        self._waiting: list[tuple[NDArray[np.int64], SimulatedSteps]] = []
 
-    def add(self, steps: Iterable[StepRows]) -> None:
+    def add(self, steps: Iterable[SimulatedSteps]) -> None:
         """Take finished steps."""
         if self._shape.step_detail == "none":
             return
@@ -142,7 +142,7 @@ class StepTable:
 
     def take(self, from_ns: int, until_ns: int) -> Columns:
         """The rows stamped in the span; earlier ones are dropped."""
-        parts: list[tuple[NDArray[np.int64], NDArray[np.bool_], StepRows]] = []
+        parts: list[tuple[NDArray[np.int64], NDArray[np.bool_], SimulatedSteps]] = []
         remain = []
         for stamps, row in self._waiting:
             due = (stamps < until_ns) & (stamps >= from_ns)
@@ -153,7 +153,7 @@ class StepTable:
         self._waiting = remain
         return self._columns(parts)
 
-    def _columns(self, parts: Sequence[tuple[NDArray[np.int64], NDArray[np.bool_], StepRows]]) -> Columns:
+    def _columns(self, parts: Sequence[tuple[NDArray[np.int64], NDArray[np.bool_], SimulatedSteps]]) -> Columns:
         wanted = _WANTED[self._shape.step_detail]
         ts = np.concatenate([np.empty(0, np.int64), *(stamps[due] for stamps, due, _ in parts)])
         rank = np.concatenate([np.empty(0, np.int32), *(self._ranks[due].astype(np.int32) for _, due, _ in parts)])
@@ -169,7 +169,7 @@ class StepTable:
             columns[name] = np.concatenate([np.empty(0, np.float64), *values])[order]
         return columns
 
-    def _values(self, row: StepRows, name: str) -> NDArray[np.float64]:
+    def _values(self, row: SimulatedSteps, name: str) -> NDArray[np.float64]:
         if name == "duration_seconds":
             return np.full(len(self._ranks), row.duration_seconds)
         if name == "loss":
@@ -187,7 +187,7 @@ class EventTable:
         happenings: known from the beginning.
     """
 
-    def __init__(self, shape: JobShape, happenings: Iterable[Happening]) -> None:
+    def __init__(self, shape: SimulatedShape, happenings: Iterable[Happening]) -> None:
         self._shape = shape
         self._waiting: list[tuple[int, Happening]] = []
         self.add(happenings)

@@ -52,7 +52,7 @@ class Noise:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class StepProfile:
     """How a step goes when all is well.
 
     Attributes:
@@ -83,7 +83,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class JobShape:
+class SimulatedShape:
     """One job.
 
     Attributes:
@@ -126,7 +126,7 @@ class JobShape:
     tp: int
     leaf_of_host: NDArray[np.int64]
     minipod_of_host: NDArray[np.int64]
-    pace: Pace
+    pace: StepProfile
     rank_load: Floats
     stage_load: Floats
     levels: Levels
@@ -182,7 +182,7 @@ class JobShape:
         return tuple(range(first, first + self.gpus_per_host_count))
 
 
-def draw_shape(draw: Draw, host_count: int, must: str | None = None) -> JobShape:
+def draw_shape(draw: Draw, host_count: int, must: str | None = None) -> SimulatedShape:
     """One job of this many hosts; ``must``: a fault kind or disturbance that it has to be able to show."""
     gpus, tp, pp, has_topology = _layout(draw, host_count, must)
     dp = host_count * gpus // (tp * pp)
@@ -191,7 +191,7 @@ def draw_shape(draw: Draw, host_count: int, must: str | None = None) -> JobShape
     phase, offset = _clocks(draw, host_count, tick, wrong=must == "clock_offset")
     noise, gpu_bias, host_bias = _scatter(draw, host_count, gpus)
     slice_ns = round(max(5.0, 5.0 * tick) * NS_PER_SECOND)
-    return JobShape(
+    return SimulatedShape(
         job_id=f"sim-{draw.index(10**6):06d}",
         start_ns=(1_700_000_000 + draw.index(10**8)) * NS_PER_SECOND // slice_ns * slice_ns,
         host_names=_host_names(draw, host_count),
@@ -267,14 +267,14 @@ def _stage_factors(draw: Draw, pp: int, metrics: Sequence[Metric]) -> Singles:
     return factors
 
 
-def _pace(draw: Draw, rank_count: int, *, skewed: bool) -> Pace:
+def _pace(draw: Draw, rank_count: int, *, skewed: bool) -> StepProfile:
     step = draw.log_uniform(0.5, 30.0)
     transfer = draw.uniform(0.02, 0.3)
     data = draw.log_uniform(0.002, 0.08)
     optimizer = draw.uniform(0.01, 0.06)
     # The step lasts as long as its slowest rank: many ranks with the same scatter make all of them wait.
     calm = min(1.0, 4.0 / np.log2(max(rank_count, 2)))
-    return Pace(
+    return StepProfile(
         step_seconds=step,
         data_ratio=data,
         compute_ratio=1.0 - transfer - data - optimizer,
@@ -356,7 +356,7 @@ def _host_names(draw: Draw, host_count: int) -> tuple[str, ...]:
     return tuple(f"{prefix}{number:04d}" for number in numbers.tolist())
 
 
-def compute_level(shape: JobShape, metric: str) -> float:
+def compute_level(shape: SimulatedShape, metric: str) -> float:
     """The level of a metric while the job computes, averaged over the stages."""
     if metric in GPU_INDEX:
         index = GPU_INDEX[metric]

@@ -18,7 +18,7 @@ from tocsin.pipeline.lab.simulation.plan import (
     StopManner,
     Truth,
 )
-from tocsin.pipeline.lab.simulation.shape import JobShape, compute_level
+from tocsin.pipeline.lab.simulation.shape import SimulatedShape, compute_level
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Site:
     """
 
     draw: Draw
-    shape: JobShape
+    shape: SimulatedShape
     host_index: int
     gpu: int
     onset_seconds: float

@@ -27,11 +27,11 @@ from tocsin.pipeline.lab.simulation.plan import (
     Envelope,
     Gap,
     Plan,
+    PlannedSlowdown,
+    PlannedSlowLink,
     Shift,
-    Slowdown,
-    SlowLink,
 )
-from tocsin.pipeline.lab.simulation.shape import JobShape
+from tocsin.pipeline.lab.simulation.shape import SimulatedShape
 from tocsin.schemas.metrics import GPU_METRICS
 
 Floats = NDArray[np.float64]
@@ -93,12 +93,12 @@ class Telemetry:
         seed: of this part.
     """
 
-    def __init__(self, shape: JobShape, plan: Plan, seed: np.random.SeedSequence) -> None:
+    def __init__(self, shape: SimulatedShape, plan: Plan, seed: np.random.SeedSequence) -> None:
         self._shape = shape
         self._rng = np.random.Generator(np.random.SFC64(seed))
         self._shifts: list[Shift] = plan.of(Shift)
-        self._slowdowns: list[Slowdown] = [part for part in plan.of(Slowdown) if "compute" in part.phases]
-        self._links: list[SlowLink] = plan.of(SlowLink)
+        self._slowdowns: list[PlannedSlowdown] = [part for part in plan.of(PlannedSlowdown) if "compute" in part.phases]
+        self._links: list[PlannedSlowLink] = plan.of(PlannedSlowLink)
         self._gaps: list[Gap] = plan.of(Gap)
         ranks, hosts = shape.rank_count, shape.host_count
         self._gpu_noise = np.zeros((len(GPU_METRICS), ranks), np.float32)

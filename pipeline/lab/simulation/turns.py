@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tocsin.models.metric_means import MetricMeans
 from tocsin.pipeline.core.frame_blocks import FrameBlock, MetricSlice
-from tocsin.pipeline.core.slices import Turn, canonical_records
+from tocsin.pipeline.core.slices import SliceBundle, canonical_records
 from tocsin.pipeline.lab.simulation.case import Case, CasePart
 from tocsin.pipeline.lab.simulation.levels import GPU_INDEX, HOST_INDEX
 from tocsin.pipeline.recording.frames import metric_table_of
@@ -29,7 +29,7 @@ _Name = TypeVar("_Name")
 _MS = NS_PER_SECOND // 1000
 
 
-def turns_of(case: Case, attempt: int = 0) -> Iterator[Turn]:
+def turns_of(case: Case, attempt: int = 0) -> Iterator[SliceBundle]:
     """Play a case second by second, for ``JobPipeline.on_turn``.
 
     Args:
@@ -57,7 +57,7 @@ def turns_of(case: Case, attempt: int = 0) -> Iterator[Turn]:
             if began:
                 fast_end_ns = second_ns + NS_PER_SECOND
                 fast = Slice(blocks.job, second_ns, fast_end_ns, canonical_records(records))
-                yield Turn(blocks.job, fast_end_ns, fast, () if metrics is None else (metrics,))
+                yield SliceBundle(blocks.job, fast_end_ns, fast, () if metrics is None else (metrics,))
 
 
 class _Blocks:

@@ -17,14 +17,14 @@ import numpy as np
 from tocsin.models.bilstm_file import encode_bilstm
 from tocsin.models.bilstm_ocnn import OcnnModel
 from tocsin.models.op_features import FAMILIES, OTHER, PHASES, Vocabulary
-from tocsin.models.training.bilstm_ocnn_training import NormalData, OcnnTraining, Turn, train
+from tocsin.models.training.bilstm_ocnn_training import AlternationRound, NormalData, OcnnTraining, train
 from tocsin.pipeline.detect.traces.detector import BILSTM
 from tocsin.pipeline.detect.traces.training import Singles, role_windows, sequences_in
 from tocsin.pipeline.detect.traces.windows import WindowConfig
 from tocsin.pipeline.lab.backtest.model_comparison import scores_of
 from tocsin.pipeline.lab.backtest.trace_runner import op_windows, slices_of
-from tocsin.pipeline.lab.parallel import Mapper, Told, for_each
-from tocsin.pipeline.lab.training.budget import Choice, Tried, choose
+from tocsin.pipeline.lab.parallel import Executor, Progress, for_each
+from tocsin.pipeline.lab.training.budget import BudgetTrial, Choice, choose
 from tocsin.pipeline.lab.training.numbers import check_labelled, check_tables
 from tocsin.pipeline.lab.training.recordings import TrainingSet
 from tocsin.pipeline.recording.ops import read_with_ops
@@ -85,10 +85,10 @@ class Cutting:
 def fit_bilstm(
     data: TrainingSet,
     budget_per_machine_day: float,
-    mapper: Mapper,
+    mapper: Executor,
     *,
     config: OcnnTraining | None = None,
-    told: Told | None = None,
+    told: Progress | None = None,
 ) -> FittedNetworks:
     """Train the networks on all recordings, fit the alarm line on those with a truth.
 
@@ -113,7 +113,7 @@ def fit_bilstm(
     candidates = [_with_line(networks, factor) for factor in LINE_FACTORS]
     models = [{BILSTM: encode_bilstm(one)} for one in candidates]
     scores = scores_of(data.labelled, BILSTM, models, mapper, told)
-    tried = [Tried(factor, score) for factor, score in zip(LINE_FACTORS, scores, strict=True)]
+    tried = [BudgetTrial(factor, score) for factor, score in zip(LINE_FACTORS, scores, strict=True)]
     best = choose(tried, budget_per_machine_day)
     chosen: Networks = candidates[LINE_FACTORS.index(best.thing)]
     return FittedNetworks(Choice(chosen, best.score, best.reason, best.budget_per_machine_day), best.thing, notes)
@@ -161,7 +161,7 @@ def _vocabularies(found: Sequence[Mapping[str, tuple[str, ...]]]) -> dict[str, t
 
 
 def _trained(
-    cuts: Sequence[Cut], words: Mapping[str, tuple[str, ...]], config: OcnnTraining, told: Told | None
+    cuts: Sequence[Cut], words: Mapping[str, tuple[str, ...]], config: OcnnTraining, told: Progress | None
 ) -> tuple[Networks, tuple[str, ...]]:
     """A network for each family that there is enough of."""
     networks: dict[str, OcnnModel] = {}
@@ -205,7 +205,7 @@ def _split(parts: Sequence[tuple[Singles, int]], seed: int) -> NormalData | None
 
 
 def _not_collapsed(
-    family: str, normal: NormalData, vocabulary: Vocabulary, config: OcnnTraining, told: Told | None
+    family: str, normal: NormalData, vocabulary: Vocabulary, config: OcnnTraining, told: Progress | None
 ) -> OcnnModel:
     """The first network that learned something; quiet jobs teach few ways to differ, and it collapses easily."""
     reason, text = "", ""
@@ -219,9 +219,9 @@ def _not_collapsed(
 
 
 def _network(
-    family: str, normal: NormalData, vocabulary: Vocabulary, config: OcnnTraining, told: Told | None
+    family: str, normal: NormalData, vocabulary: Vocabulary, config: OcnnTraining, told: Progress | None
 ) -> OcnnModel:
-    def on_turn(turn: Turn) -> None:
+    def on_turn(turn: AlternationRound) -> None:
         if told is not None:
             told(f"network of {family}", turn.index + 1, config.turn_count)
 

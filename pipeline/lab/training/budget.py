@@ -43,7 +43,7 @@ _ORDER = (BudgetReason.BUDGET_EXCEEDED, BudgetReason.COUNT_WITHIN_BUDGET, Budget
 
 
 @dataclass(frozen=True, slots=True)
-class Tried(Generic[ThingT]):
+class BudgetTrial(Generic[ThingT]):
     """One threshold (or set of numbers), and what it does on the recordings.
 
     Attributes:
@@ -128,7 +128,7 @@ def standing(score: Score, budget_per_machine_day: float) -> BudgetReason:
     return BudgetReason.BUDGET_EXCEEDED
 
 
-def choose(tried: Sequence[Tried[ThingT]], budget_per_machine_day: float) -> Choice[ThingT]:
+def choose(tried: Sequence[BudgetTrial[ThingT]], budget_per_machine_day: float) -> Choice[ThingT]:
     """Choose the best F1 among those that are provably within the budget; else among those whose count is.
 
     Where nothing is within the budget: the fewest false accusations. Of equally good ones the first.

@@ -8,8 +8,8 @@ from tocsin.models.entropy import EntropyConfig
 from tocsin.models.entropy_file import encode_entropy
 from tocsin.pipeline.detect.traces.detector import ENTROPY
 from tocsin.pipeline.lab.backtest.model_comparison import scores_of
-from tocsin.pipeline.lab.parallel import Mapper, Told
-from tocsin.pipeline.lab.training.budget import Choice, Tried, choose
+from tocsin.pipeline.lab.parallel import Executor, Progress
+from tocsin.pipeline.lab.training.budget import BudgetTrial, Choice, choose
 from tocsin.pipeline.lab.training.numbers import check_all_labelled, check_tables
 from tocsin.pipeline.lab.training.recordings import TrainingSet
 
@@ -19,7 +19,7 @@ LINES = (OWN.max_sigmas, 3.0, 5.3, 7.1, 9.5, 12.6)
 
 
 def fit_entropy(
-    data: TrainingSet, budget_per_machine_day: float, mapper: Mapper, told: Told | None = None
+    data: TrainingSet, budget_per_machine_day: float, mapper: Executor, told: Progress | None = None
 ) -> Choice[EntropyConfig]:
     """Fit the line.
 
@@ -37,4 +37,6 @@ def fit_entropy(
     configs = [replace(OWN, max_sigmas=line) for line in LINES]
     models = [{ENTROPY: encode_entropy(config)} for config in configs]
     scores = scores_of(data.folders, ENTROPY, models, mapper, told)
-    return choose([Tried(config, score) for config, score in zip(configs, scores, strict=True)], budget_per_machine_day)
+    return choose(
+        [BudgetTrial(config, score) for config, score in zip(configs, scores, strict=True)], budget_per_machine_day
+    )

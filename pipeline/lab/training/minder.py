@@ -12,10 +12,10 @@ from tocsin.models.minder import PRIORITY, MinderConfig, MinderModel, Variant
 from tocsin.models.minder_file import decode_minder, encode_minder
 from tocsin.models.training.lstm_vae_training import VaeTrainingConfig
 from tocsin.pipeline.lab.backtest.minder_runner import published
-from tocsin.pipeline.lab.parallel import Mapper, Told, for_each
-from tocsin.pipeline.lab.training.budget import Choice, Tried, choose
+from tocsin.pipeline.lab.parallel import Executor, Progress, for_each
+from tocsin.pipeline.lab.training.budget import BudgetTrial, Choice, choose
 from tocsin.pipeline.lab.training.minder_training import (
-    Lesson,
+    TrainingRecording,
     judge,
     lesson_of,
     plain_thresholds,
@@ -49,10 +49,10 @@ class Fitted:
 def fit_minder(
     data: TrainingSet,
     budget_per_machine_day: float,
-    mapper: Mapper,
+    mapper: Executor,
     *,
     config: VaeTrainingConfig | None = None,
-    told: Told | None = None,
+    told: Progress | None = None,
 ) -> Fitted:
     """Train the LSTM-VAEs on all recordings, order the metrics, fit the thresholds on those with a truth.
 
@@ -80,7 +80,7 @@ def fit_minder(
     return Fitted(model, choices["vae"], choices)
 
 
-def _has_whole_windows(lessons: Sequence[Lesson]) -> bool:
+def _has_whole_windows(lessons: Sequence[TrainingRecording]) -> bool:
     """Whether the one model of all metrics can be trained: some machine has samples of all of them at once."""
     seen = [np.isfinite(lesson.series.values) for lesson in lessons]
     there = [row for row in range(len(PRIORITY)) if any(known[:, row].any() for known in seen)]
@@ -88,7 +88,7 @@ def _has_whole_windows(lessons: Sequence[Lesson]) -> bool:
 
 
 def _chosen(
-    tried: Sequence[Tried[MinderConfig]], budget_per_machine_day: float, *, has_faults: bool
+    tried: Sequence[BudgetTrial[MinderConfig]], budget_per_machine_day: float, *, has_faults: bool
 ) -> Choice[MinderConfig]:
     """The highest of equally good thresholds; without a fault to find, the lowest that keeps the budget."""
     return choose(tried if has_faults else tried[::-1], budget_per_machine_day)
@@ -98,16 +98,18 @@ def try_on(
     folders: Sequence[Path],
     model: MinderModel,
     configs: Sequence[MinderConfig],
-    mapper: Mapper,
-    told: Told | None = None,
-) -> list[Tried[MinderConfig]]:
+    mapper: Executor,
+    told: Progress | None = None,
+) -> list[BudgetTrial[MinderConfig]]:
     """What procedures of one variant do on recordings that have a truth."""
-    scans = [Scan(folder, encode_minder(model), tuple(configs)) for folder in folders]
+    scans = [ScanRequest(folder, encode_minder(model), tuple(configs)) for folder in folders]
     by_folder = list(for_each(mapper, scan_one, scans, told, f"thresholds, {configs[0].variant}"))
-    return [Tried(config, add_up([scores[index] for scores in by_folder])[0]) for index, config in enumerate(configs)]
+    return [
+        BudgetTrial(config, add_up([scores[index] for scores in by_folder])[0]) for index, config in enumerate(configs)
+    ]
 
 
-def lesson_at(folder: Path) -> list[Lesson] | str:
+def lesson_at(folder: Path) -> list[TrainingRecording] | str:
     """Read a recording as far as training looks at it, [] where it has no samples; a text says why it cannot be."""
     try:
         lesson = lesson_of(read_recording(folder))
@@ -117,7 +119,7 @@ def lesson_at(folder: Path) -> list[Lesson] | str:
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class ScanRequest:
     """One recording to be scanned with one variant; crosses to a worker process.
 
     Attributes:
@@ -131,7 +133,7 @@ class Scan:
     configs: tuple[MinderConfig, ...]
 
 
-def scan_one(scan: Scan) -> list[FolderScore] | str:
+def scan_one(scan: ScanRequest) -> list[FolderScore] | str:
     """What each procedure does on one recording; a text says why it cannot be told."""
     try:
         recording = read_recording(scan.folder)

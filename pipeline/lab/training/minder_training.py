@@ -22,9 +22,9 @@ from tocsin.models.training.lstm_vae_training import VaeTrainingConfig, learned_
 from tocsin.models.training.priority_tree import max_z_features, metric_priority
 from tocsin.pipeline.detect.baselines.minder_ticks import Ticks
 from tocsin.pipeline.lab.backtest.minder_runner import pulls
-from tocsin.pipeline.lab.backtest.runner import Answer, lines_of
+from tocsin.pipeline.lab.backtest.runner import RunnerAccusation, lines_of
 from tocsin.pipeline.lab.backtest.series import series_of
-from tocsin.pipeline.lab.training.budget import Choice, Tried, choose
+from tocsin.pipeline.lab.training.budget import BudgetTrial, Choice, choose
 from tocsin.pipeline.recording.score import FolderScore, add_up, score_lines
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.schemas.errors import ConfigError
@@ -49,7 +49,7 @@ CallScans = list[tuple[int, list[tuple[NDArray[np.intp], Scan]]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class TrainingRecording:
     """One recording, as far as training looks at it.
 
     Attributes:
@@ -69,17 +69,17 @@ class Lesson:
         return float(hosts * ticks * self.series.tick_ns / NS_PER_SECOND / _DAY_SECONDS)
 
 
-def lesson_of(recording: Recording, metrics: Sequence[str] = PRIORITY) -> Lesson | None:
+def lesson_of(recording: Recording, metrics: Sequence[str] = PRIORITY) -> TrainingRecording | None:
     """Reduce a recording; None: it has no samples."""
     series = series_of(recording, metrics)
     if series is None:
         return None
     truth = recording.truth
-    return Lesson(series, () if truth is None else truth["faults"], truth is not None)
+    return TrainingRecording(series, () if truth is None else truth["faults"], truth is not None)
 
 
 def train_minder(
-    lessons: Sequence[Lesson],
+    lessons: Sequence[TrainingRecording],
     config: VaeTrainingConfig | None = None,
     progress: Progress | None = None,
     *,
@@ -125,7 +125,7 @@ def _told(progress: Progress | None, name: str) -> Callable[[int, int], None] | 
     return None if progress is None else lambda done, steps: progress(name, done, steps)
 
 
-def labelled_windows(lessons: Sequence[Lesson]) -> tuple[FloatArray, NDArray[np.bool_]]:
+def labelled_windows(lessons: Sequence[TrainingRecording]) -> tuple[FloatArray, NDArray[np.bool_]]:
     """Features for the tree, and whether a fault was on in the window; windows half in a fault are left out."""
     features, labels = [np.zeros((0, len(PRIORITY)), np.float32)], [np.zeros(0, bool)]
     for lesson in lessons:
@@ -162,7 +162,7 @@ def ceiling_thresholds(config: MinderConfig) -> list[MinderConfig]:
 
 
 def fit_thresholds(
-    lessons: Sequence[Lesson], model: MinderModel, config: MinderConfig
+    lessons: Sequence[TrainingRecording], model: MinderModel, config: MinderConfig
 ) -> tuple[Choice[MinderConfig], Choice[MinderConfig]]:
     """Choose the thresholds with the best F1; of equally good ones the highest: it accuses less.
 
@@ -182,8 +182,11 @@ def fit_thresholds(
 
 
 def try_configs(
-    lessons: Sequence[Lesson], scanned: Sequence[CallScans], model: MinderModel, configs: Sequence[MinderConfig]
-) -> list[Tried[MinderConfig]]:
+    lessons: Sequence[TrainingRecording],
+    scanned: Sequence[CallScans],
+    model: MinderModel,
+    configs: Sequence[MinderConfig],
+) -> list[BudgetTrial[MinderConfig]]:
     """What procedures that differ in thresholds and continuity do on lessons.
 
     Args:
@@ -195,17 +198,17 @@ def try_configs(
     found = []
     for config in configs:
         both = zip(lessons, scanned, strict=True)
-        found.append(Tried(config, add_up([judge(lesson, scans, model, config) for lesson, scans in both])[0]))
+        found.append(BudgetTrial(config, add_up([judge(lesson, scans, model, config) for lesson, scans in both])[0]))
     return found
 
 
-def judge(lesson: Lesson, scans: CallScans, model: MinderModel, config: MinderConfig) -> FolderScore:
+def judge(lesson: TrainingRecording, scans: CallScans, model: MinderModel, config: MinderConfig) -> FolderScore:
     """What a procedure does on one lesson with a truth."""
     answers = answers_of(lesson, scans, model, config)
     return score_lines(lines_of(answers), lesson.faults, lesson.machine_days)
 
 
-def scans_of(lesson: Lesson, model: MinderModel, config: MinderConfig) -> CallScans:
+def scans_of(lesson: TrainingRecording, model: MinderModel, config: MinderConfig) -> CallScans:
     """The dear part of all calls on a recording, once for any number of thresholds."""
     found: CallScans = []
     for part, at_ns in pulls(lesson.series, config):
@@ -215,7 +218,9 @@ def scans_of(lesson: Lesson, model: MinderModel, config: MinderConfig) -> CallSc
     return found
 
 
-def answers_of(lesson: Lesson, scans: CallScans, model: MinderModel, config: MinderConfig) -> list[Answer]:
+def answers_of(
+    lesson: TrainingRecording, scans: CallScans, model: MinderModel, config: MinderConfig
+) -> list[RunnerAccusation]:
     """What the calls answer with this threshold and continuity: machines and times as ``MinderRunner`` gives them."""
     tick_seconds = lesson.series.tick_ns / NS_PER_SECOND
     answers = []
@@ -224,6 +229,6 @@ def answers_of(lesson: Lesson, scans: CallScans, model: MinderModel, config: Min
             candidates = scan.candidates(config.threshold(model, scan.machine_count))
             run = first_run(candidates, tick_seconds, config.continuity_seconds)
             if run is not None:
-                answers.append(Answer(lesson.series.hosts[int(rows[run.row])], "", at_ns, at_ns, 1.0))
+                answers.append(RunnerAccusation(lesson.series.hosts[int(rows[run.row])], "", at_ns, at_ns, 1.0))
                 break
     return answers

@@ -19,9 +19,9 @@ from tocsin.pipeline.detect.steps.detector import StepsConfig
 from tocsin.pipeline.lab.backtest.detector_sets import OURS
 from tocsin.pipeline.lab.backtest.model_comparison import scores_of
 from tocsin.pipeline.lab.backtest.trace_runner import READS
-from tocsin.pipeline.lab.parallel import Mapper, Told
+from tocsin.pipeline.lab.parallel import Executor, Progress
 from tocsin.pipeline.lab.training.recordings import TrainingSet
-from tocsin.pipeline.lab.training.search import Coordinate, Found, search
+from tocsin.pipeline.lab.training.search import Coordinate, SearchResult, search
 from tocsin.pipeline.recording.score import Score
 from tocsin.schemas.errors import RecordingError
 
@@ -56,11 +56,11 @@ def fit_numbers(
     data: TrainingSet,
     detector: str,
     budget_per_machine_day: float,
-    mapper: Mapper,
+    mapper: Executor,
     *,
     seed: int = 0,
-    told: Told | None = None,
-) -> Found:
+    told: Progress | None = None,
+) -> SearchResult:
     """Fit the numbers of ``peers`` or ``steps``.
 
     Args:

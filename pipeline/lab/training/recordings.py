@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tocsin.pipeline.lab.parallel import Mapper
+from tocsin.pipeline.lab.parallel import Executor
 from tocsin.pipeline.lab.registry import fingerprint_of
 from tocsin.pipeline.recording.import_warnings import notes_of
 from tocsin.pipeline.recording.ops import read_with_ops
@@ -24,7 +24,7 @@ _MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class RecordingSummary:
     """One recording, before anything is learned of it.
 
     Attributes:
@@ -55,7 +55,7 @@ class TrainingSet:
         source: what was named: paths, or a range of Kafka.
     """
 
-    members: tuple[Looked, ...]
+    members: tuple[RecordingSummary, ...]
     source: tuple[str, ...]
 
     @property
@@ -89,14 +89,14 @@ class TrainingSet:
         }
 
 
-def look_at(folder: Path) -> Looked:
+def look_at(folder: Path) -> RecordingSummary:
     """Read one recording and say what it holds; one that cannot be used says why."""
     try:
         recording = read_with_ops(folder)
         if recording.manifest.end_ns == recording.manifest.start_ns:
             text = f"{recording.manifest.end_ns}: the same as start_ns, there is nothing to learn from"
             raise RecordingError(_MANIFEST, text, column="end_ns")
-        return Looked(
+        return RecordingSummary(
             folder,
             machine_days_of(recording),
             None if recording.truth is None else len(recording.truth["faults"]),
@@ -105,10 +105,10 @@ def look_at(folder: Path) -> Looked:
             notes_of(recording),
         )
     except (TocsinError, OSError) as error:
-        return Looked(folder, error=str(error))
+        return RecordingSummary(folder, error=str(error))
 
 
-def look_at_all(paths: Sequence[Path], mapper: Mapper, source: Sequence[str] = ()) -> TrainingSet:
+def look_at_all(paths: Sequence[Path], mapper: Executor, source: Sequence[str] = ()) -> TrainingSet:
     """Look at all recordings that paths name.
 
     Raises:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tocsin.models.documents import Numbers
-from tocsin.pipeline.lab.parallel import Told
+from tocsin.pipeline.lab.parallel import Progress
 from tocsin.pipeline.lab.training.budget import (
+    BudgetTrial,
     Choice,
-    Tried,
     choose,
     standing,
 )
@@ -54,7 +54,7 @@ Evaluate = Callable[[Sequence[Numbers]], Sequence[Score]]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """Where the search ended.
 
     Attributes:
@@ -85,8 +85,8 @@ def search(
     *,
     seed: int = 0,
     max_passes: int = 2,
-    told: Told | None = None,
-) -> Found:
+    told: Progress | None = None,
+) -> SearchResult:
     """Search.
 
     Args:
@@ -116,7 +116,7 @@ def search(
     score = known.scores[at]
     choice = Choice(numbers_at(coordinates, at), score, standing(score, budget_per_machine_day), budget_per_machine_day)
     changed = {one.path: (one.own, value) for one, value in zip(coordinates, at, strict=True) if value != one.own}
-    return Found(choice, own.score, changed, len(known.scores))
+    return SearchResult(choice, own.score, changed, len(known.scores))
 
 
 class _Known:
@@ -126,12 +126,12 @@ class _Known:
         self._coordinates, self._evaluate = coordinates, evaluate
         self.scores: dict[Point, Score] = {}
 
-    def tried(self, points: Sequence[Point]) -> list[Tried[Point]]:
+    def tried(self, points: Sequence[Point]) -> list[BudgetTrial[Point]]:
         new = [point for point in dict.fromkeys(points) if point not in self.scores]
         if new:
             found = self._evaluate([numbers_at(self._coordinates, point) for point in new])
             self.scores.update(zip(new, found, strict=True))
-        return [Tried(point, self.scores[point]) for point in points]
+        return [BudgetTrial(point, self.scores[point]) for point in points]
 
 
 def _values(coordinate: Coordinate) -> tuple[float, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tocsin.pipeline.lab.parallel import Mapper, Told, for_each
+from tocsin.pipeline.lab.parallel import Executor, Progress, for_each
 from tocsin.pipeline.lab.simulation.case import HEALTHY, Case, draw_case
 from tocsin.pipeline.lab.simulation.draw import Half
 from tocsin.pipeline.recording.tables import Recording
@@ -27,7 +27,7 @@ DEFAULT_COUNT, DEFAULT_HOSTS = 40, (4, 32)
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class CaseRequest:
     """One case to write; crosses to a worker process.
 
     Attributes:
@@ -65,7 +65,7 @@ def metrics_only(case: Case) -> Recording:
 
 
 def write_defaults(
-    folder: Path, seed: int, mapper: Mapper, count: int = DEFAULT_COUNT, told: Told | None = None
+    folder: Path, seed: int, mapper: Executor, count: int = DEFAULT_COUNT, told: Progress | None = None
 ) -> list[Path]:
     """Write the recordings of the default models.
 
@@ -79,13 +79,13 @@ def write_defaults(
     first_seed = FIRST_SEEDS["fit"] + 1_000_000_000 * seed
     cases = long_cases(count, "fit", DEFAULT_HOSTS, first_seed)
     orders = [
-        Order(folder / f"case-{index:04d}", case.seed, case.kind == HEALTHY, "fit", DEFAULT_HOSTS)
+        CaseRequest(folder / f"case-{index:04d}", case.seed, case.kind == HEALTHY, "fit", DEFAULT_HOSTS)
         for index, case in enumerate(cases)
     ]
     return list(for_each(mapper, write_one, orders, told, "simulating"))
 
 
-def write_one(order: Order) -> Path:
+def write_one(order: CaseRequest) -> Path:
     """Write one of them."""
     kind = HEALTHY if order.is_healthy else None
     case = draw_case(order.seed, order.hosts, kind, order.half, duration_seconds=CASE_SECONDS)

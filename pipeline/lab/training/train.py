@@ -14,7 +14,7 @@ from tocsin.models.entropy_file import FORMAT_NAME as ENTROPY_FORMAT
 from tocsin.models.entropy_file import encode_entropy
 from tocsin.pipeline.lab.backtest.detector_sets import ENGINE_DETECTORS, OURS
 from tocsin.pipeline.lab.backtest.model_comparison import scores_of
-from tocsin.pipeline.lab.parallel import Mapper, Told
+from tocsin.pipeline.lab.parallel import Executor, Progress
 from tocsin.pipeline.lab.registry import ModelCard, code_version
 from tocsin.pipeline.lab.training.budget import BudgetReason, Choice, check_budget
 from tocsin.pipeline.lab.training.entropy import fit_entropy
@@ -73,10 +73,10 @@ def train(
     data: TrainingSet,
     config: TrainingConfig,
     trained_at: str,
-    mapper: Mapper,
+    mapper: Executor,
     *,
     validation: TrainingSet | None = None,
-    told: Told | None = None,
+    told: Progress | None = None,
 ) -> Trained:
     """Train a detector's model.
 
@@ -134,13 +134,13 @@ def _card(
     )
 
 
-def judged(detector: str, payload: bytes, data: TrainingSet, mapper: Mapper, told: Told | None = None) -> Score:
+def judged(detector: str, payload: bytes, data: TrainingSet, mapper: Executor, told: Progress | None = None) -> Score:
     """What a model does on recordings that have a truth."""
     detectors = OURS if detector in ENGINE_DETECTORS else detector
     return scores_of(data.folders, detectors, [{detector: payload}], mapper, told)[0]
 
 
-def _numbers(data: TrainingSet, config: TrainingConfig, mapper: Mapper, told: Told | None) -> _Model:
+def _numbers(data: TrainingSet, config: TrainingConfig, mapper: Executor, told: Progress | None) -> _Model:
     found = fit_numbers(data, config.detector, config.budget_per_machine_day, mapper, seed=config.seed, told=told)
     numbers: Numbers = found.choice.thing
     payload = write_numbers(numbers)
@@ -153,14 +153,14 @@ def _numbers(data: TrainingSet, config: TrainingConfig, mapper: Mapper, told: To
     return _Model(payload, f"{config.detector}/1", found.choice, {k: dict(v) for k, v in numbers.items()}, lines)
 
 
-def _entropy(data: TrainingSet, config: TrainingConfig, mapper: Mapper, told: Told | None) -> _Model:
+def _entropy(data: TrainingSet, config: TrainingConfig, mapper: Executor, told: Progress | None) -> _Model:
     choice = fit_entropy(data, config.budget_per_machine_day, mapper, told)
     line = choice.thing.max_sigmas
     lines = [f"max_sigmas = {line:g}; F1 {_f1(choice.score)}"]
     return _Model(encode_entropy(choice.thing), ENTROPY_FORMAT, choice, {"max_sigmas": line}, lines)
 
 
-def _bilstm(data: TrainingSet, config: TrainingConfig, mapper: Mapper, told: Told | None) -> _Model:
+def _bilstm(data: TrainingSet, config: TrainingConfig, mapper: Executor, told: Progress | None) -> _Model:
     from tocsin.models.training.bilstm_ocnn_training import OcnnTraining
     from tocsin.pipeline.lab.training.bilstm import fit_bilstm
 
@@ -179,7 +179,7 @@ def _bilstm(data: TrainingSet, config: TrainingConfig, mapper: Mapper, told: Tol
     return _Model(encode_bilstm(networks), BILSTM_FORMAT, fitted.choice, thresholds, lines)
 
 
-def _minder(data: TrainingSet, config: TrainingConfig, mapper: Mapper, told: Told | None) -> _Model:
+def _minder(data: TrainingSet, config: TrainingConfig, mapper: Executor, told: Progress | None) -> _Model:
     from tocsin.models.minder_file import encode_minder
     from tocsin.models.training.lstm_vae_training import VaeTrainingConfig
     from tocsin.pipeline.lab.training.minder import fit_minder

@@ -10,7 +10,7 @@ from tocsin.models.flows import find_backlogged
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.common import common_component, few_hosts
 from tocsin.pipeline.rca.finding import Finding
-from tocsin.pipeline.rca.job_progress import Pace
+from tocsin.pipeline.rca.job_progress import JobProgress
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, CollectiveRecord
 from tocsin.schemas.verdicts import Component, ComponentKind, Evidence, FaultKind, Suspect
@@ -95,7 +95,7 @@ class BacklogTracker:
         cell[0] += row.end_ns - row.start_ns
         cell[1] += 1
 
-    def find(self, now_ns: int, pace: Pace) -> Finding | None:
+    def find(self, now_ns: int, pace: JobProgress) -> Finding | None:
         """At whose senders the chunks of a job lie that became slower with it; None: at nobody's, or it did not."""
         if not self._bins:
             return None
@@ -114,7 +114,7 @@ class BacklogTracker:
         self._told_ns = onset_ns
         return self._finding(late, means, onset_ns, now_ns)
 
-    def _is_slower(self, onset_ns: int, now_ns: int, pace: Pace) -> bool:
+    def _is_slower(self, onset_ns: int, now_ns: int, pace: JobProgress) -> bool:
         """Whether the job became slower with it: by its pace, or by what its operations take."""
         slowdown = pace.slowdown_since(onset_ns - self._rules.before_ns, now_ns)
         if slowdown is not None and slowdown.is_certain:

@@ -17,7 +17,7 @@ from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.evidence.flight_recorder import DumpFolder, analyse_dumps
 from tocsin.pipeline.rca.evidence.waits import WaitTracker
 from tocsin.pipeline.rca.finding import Finding
-from tocsin.pipeline.rca.hang_report import HangStory
+from tocsin.pipeline.rca.hang_report import HangReport
 from tocsin.schemas.errors import ConfigError, SchemaError
 from tocsin.schemas.formats.flight_recorder import (
     FlightDump,
@@ -71,7 +71,7 @@ class DumpTracker:
         """Hold no dump."""
         self._config = config
         self._graph = graph
-        self._story = HangStory(graph, DETECTOR, mute_after_seconds)
+        self._story = HangReport(graph, DETECTOR, mute_after_seconds)
         self._answers: dict[int, _Answer] = {}
         self._newest_ns = 0
         self._left = False

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tocsin.models.hang import GroupInfo, HangFinding, HangInput, OpState, RankState, analyse
+from tocsin.models.hang import GroupInfo, HangFinding, HangInput, OpState, RankWait, analyse
 from tocsin.models.hang_waits import unheard_ranks
 from tocsin.pipeline.rca.evidence.missing_dumps import without_the_uncollected
 from tocsin.schemas.errors import ConfigError, FieldError, SchemaError
@@ -293,7 +293,7 @@ class _Names:
             groups[name] = GroupInfo(name, self.kind(name), members, inferred=True)
         return tuple(groups.values())
 
-    def state_of(self, rank: int, dump: FlightDump) -> RankState:
+    def state_of(self, rank: int, dump: FlightDump) -> RankWait:
         """What one dump says of its rank."""
         pending = [self._op(rank, entry) for entry in dump.entries if not entry.is_done]
         done = [entry for entry in dump.entries if entry.is_done]
@@ -308,7 +308,7 @@ class _Names:
                 first.setdefault(op.comm_id, op.seq)
         # A communicator keeps its order: before its first unfinished collective all are finished.
         completed |= {comm_id: seq - 1 for comm_id, seq in first.items()}
-        return RankState(
+        return RankWait(
             rank=rank,
             pending=tuple(pending),
             completed=completed,

@@ -14,10 +14,10 @@ from typing import Any
 
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.common import (
-    can_be_twins,
     common_component,
     few_hosts,
     is_whole,
+    may_fail_together,
 )
 from tocsin.pipeline.rca.evidence.contradicted import went_on
 from tocsin.pipeline.rca.evidence.hardware_facts import (
@@ -31,7 +31,7 @@ from tocsin.pipeline.rca.evidence.hardware_facts import (
     slows,
 )
 from tocsin.pipeline.rca.finding import Finding
-from tocsin.pipeline.rca.job_progress import Pace
+from tocsin.pipeline.rca.job_progress import JobProgress
 from tocsin.schemas.events import IB_PORT
 from tocsin.schemas.hardware import HardwareMeaning, cause_of_event
 from tocsin.schemas.reasons import Reason
@@ -155,7 +155,7 @@ class HardwareTracker:
             text = f"the link of {part or 'a port'} came back {count} times: its cable"
         return HardwareMeaning("aoc_error", "fail_slow", accuses=True, text=text) if text else meaning, kept
 
-    def find(self, graph: JobGraph, now_ns: int, pace: Pace) -> tuple[list[Finding], list[Reason]]:
+    def find(self, graph: JobGraph, now_ns: int, pace: JobProgress) -> tuple[list[Finding], list[Reason]]:
         """Who says of itself that it broke, as far as the job suffers from it."""
         accusing = [
             fact
@@ -177,7 +177,7 @@ class HardwareTracker:
             if fact.cause == first.cause and abs(fact.ts_ns - first.ts_ns) <= self.config.together_ns
         }
         switch = first.cause in _LINK_CAUSES
-        one_cause = is_whole(graph, same) if switch else slows(first) and can_be_twins(graph, same)
+        one_cause = is_whole(graph, same) if switch else slows(first) and may_fail_together(graph, same)
         if len(same) > few_hosts(graph, self.config.max_host_ratio) and not one_cause:
             return [], [Reason.AMBIGUOUS]
         found, reasons = self._judge(graph, now_ns, first, pace)
@@ -186,7 +186,7 @@ class HardwareTracker:
         return [self._with_twin(graph, finding) for finding in found], reasons
 
     @staticmethod
-    def _believed(graph: JobGraph, accusing: Sequence[HardwareFact], pace: Pace) -> list[HardwareFact]:
+    def _believed(graph: JobGraph, accusing: Sequence[HardwareFact], pace: JobProgress) -> list[HardwareFact]:
         """Those after which the job did not go on as ever; what a host tells again and again is as old as the first."""
         first_ns: dict[str, int] = {}
         for fact in accusing:
@@ -195,7 +195,7 @@ class HardwareTracker:
         return [fact for fact in accusing if fact.host not in belied]
 
     def _judge(
-        self, graph: JobGraph, now_ns: int, fact: HardwareFact, pace: Pace
+        self, graph: JobGraph, now_ns: int, fact: HardwareFact, pace: JobProgress
     ) -> tuple[list[Finding], list[Reason]]:
         slowdown = pace.slowdown_since(fact.ts_ns, now_ns)
         if 0 < pace.standing_since_ns < fact.ts_ns - self.config.stall_after_ns:
@@ -220,7 +220,7 @@ class HardwareTracker:
         degraded = replace(self._finding(fact, FaultKind.DEGRADED, tentative=False), is_harmless=harmless)
         return [degraded], [Reason.NO_IMPACT]
 
-    def _flaps_hurt(self, fact: HardwareFact, now_ns: int, pace: Pace) -> bool:
+    def _flaps_hurt(self, fact: HardwareFact, now_ns: int, pace: JobProgress) -> bool:
         """Whether a port that comes and goes costs its job much, though most steps are as ever: some are long."""
         is_much = fact.lost_ns >= self.config.flap_share_ratio * (now_ns - fact.flaps_since_ns)
         if not fact.lost_ns or not is_much:
@@ -258,7 +258,7 @@ class HardwareTracker:
         }
         own_ns = first_ns.get(finding.suspects[0].component.name, finding.onset_ns)
         near = {host for host, ts_ns in first_ns.items() if abs(ts_ns - own_ns) <= self.config.open_ns}
-        return _naming(finding, near) if can_be_twins(graph, near - graph.spare_hosts()) else finding
+        return _naming(finding, near) if may_fail_together(graph, near - graph.spare_hosts()) else finding
 
     def beside_steps(
         self, findings: Sequence[Finding], broken: Sequence[Finding], *, steps_will_tell: bool
@@ -309,7 +309,7 @@ class HardwareTracker:
             if slows(fact) and begin_ns <= fact.ts_ns <= end_ns and host not in graph.spare_hosts()
         ]
         hosts = {fact.host for fact in near}
-        alone = len(hosts) == 1 or can_be_twins(graph, hosts)
+        alone = len(hosts) == 1 or may_fail_together(graph, hosts)
         if finding.suspects or not alone or len({fact.cause for fact in near}) != 1:
             return finding
         told = replace(

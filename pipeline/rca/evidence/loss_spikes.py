@@ -19,7 +19,7 @@ from tocsin.pipeline.core.arrays import map_from, map_state
 from tocsin.pipeline.detect.traces.memory import past_from, past_state
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.common import names_of, suspects_of
-from tocsin.pipeline.rca.evidence.spikes import Jump, JumpConfig, Jumps
+from tocsin.pipeline.rca.evidence.spikes import JumpConfig, Jumps, Spike
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, StepRecord
@@ -69,7 +69,7 @@ class _Step:
 
 
 @dataclass(slots=True)
-class LossTracker:
+class LossSpikes:
     """Losses and gradient norms of one job's last steps, and which jumped alone.
 
     Attributes:
@@ -155,7 +155,7 @@ class LossTracker:
         if len(hosts) == 1:
             host_count = len({self.graph.host_of(rank) for rank in ranks.tolist()})
             if host_count >= self.config.least_host_count:
-                jump = Jump(number, step.first_ns, hosts.pop(), tuple(high), float(losses.max()), middle, host_count)
+                jump = Spike(number, step.first_ns, hosts.pop(), tuple(high), float(losses.max()), middle, host_count)
                 self.losses.add(jump)
 
     def _judge_norms(self, number: int, first_ns: int, ranks: IntArray, norms: FloatArray) -> None:
@@ -167,7 +167,7 @@ class LossTracker:
             top = max(far, key=lambda one: (one.norm, -one.rank))
             told = (top.norm, top.usual_norm, min(one.role_count for one in far), self.own.step_count, top.before_ratio)
             jumped = () if host is None else tuple(one.rank for one in far)
-            self.norms.add(Jump(number, first_ns, host, jumped, *told))
+            self.norms.add(Spike(number, first_ns, host, jumped, *told))
 
     def _roles(self, ranks: IntArray) -> IntArray:
         """Ranks of one stage that hold the same part of its layers have one number."""
@@ -177,7 +177,7 @@ class LossTracker:
         roles: IntArray = stages * (parts.max(initial=0) + 2) + parts
         return roles
 
-    def _finding(self, jumps: Sequence[Jump], reason: Reason) -> Finding:
+    def _finding(self, jumps: Sequence[Spike], reason: Reason) -> Finding:
         first, last = jumps[0], jumps[-1]
         ranks = sorted({rank for jump in jumps for rank in jump.ranks})
         steps = ", ".join(str(jump.step) for jump in jumps[-3:])

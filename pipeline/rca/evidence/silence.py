@@ -19,7 +19,7 @@ from tocsin.pipeline.rca.common import (
 )
 from tocsin.pipeline.rca.evidence.stop import ended_by_order
 from tocsin.pipeline.rca.finding import Finding
-from tocsin.pipeline.rca.job_progress import Pace
+from tocsin.pipeline.rca.job_progress import JobProgress
 from tocsin.schemas.job_key import is_lone
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
@@ -84,9 +84,9 @@ def silent_hosts(graph: JobGraph, now_ns: int, config: SilenceConfig) -> list[st
     return sorted(
         host
         for host, facts in graph.hosts.items()
-        if facts.beat_ns
+        if facts.report_interval_ns
         and now_ns - max(facts.last_seen_ns, facts.unheard_until_ns)
-        >= config.missed_count * facts.beat_ns + config.silent_after_ns
+        >= config.missed_count * facts.report_interval_ns + config.silent_after_ns
         and host not in graph.moved_ns
         and not monitoring_ended(graph, host)
     )
@@ -95,7 +95,7 @@ def silent_hosts(graph: JobGraph, now_ns: int, config: SilenceConfig) -> list[st
 def find_silence(
     graph: JobGraph,
     now_ns: int,
-    pace: Pace,
+    pace: JobProgress,
     config: SilenceConfig,
     silent: Sequence[str],
     emptied: Collection[str] = (),
@@ -119,7 +119,10 @@ def find_silence(
     speaking = {
         host
         for host, facts in graph.hosts.items()
-        if host not in mute and host not in graph.moved_ns and facts.beat_ns and not monitoring_ended(graph, host)
+        if host not in mute
+        and host not in graph.moved_ns
+        and facts.report_interval_ns
+        and not monitoring_ended(graph, host)
     }
     if not speaking:
         if any(monitoring_ended(graph, host) for host in graph.hosts):
@@ -176,13 +179,13 @@ def _spares(
     return Reason.MONITORING_LOST if is_ended else None
 
 
-def _peers_may_pause(facts: HostFacts, progress_ns: int, now_ns: int, pace: Pace, config: SilenceConfig) -> bool:
+def _peers_may_pause(facts: HostFacts, progress_ns: int, now_ns: int, pace: JobProgress, config: SilenceConfig) -> bool:
     """Whether the peers worked on for a window without the host, and stand no longer than a checkpoint takes."""
-    worked_on = progress_ns - facts.last_seen_ns > config.worked_on_factor * facts.beat_ns
+    worked_on = progress_ns - facts.last_seen_ns > config.worked_on_factor * facts.report_interval_ns
     return worked_on and not pace.median_step_ns and now_ns - progress_ns < config.long_silence_ns
 
 
-def _ended_before(graph: JobGraph, pace: Pace, seen_ns: Mapping[str, int], since_ns: int) -> set[str]:
+def _ended_before(graph: JobGraph, pace: JobProgress, seen_ns: Mapping[str, int], since_ns: int) -> set[str]:
     """Hosts that lived when their processes were ended with all others', and fell silent later: they are replaced.
 
     Args:
@@ -197,7 +200,7 @@ def _ended_before(graph: JobGraph, pace: Pace, seen_ns: Mapping[str, int], since
     return found
 
 
-def _excuse(graph: JobGraph, now_ns: int, pace: Pace, progress_ns: int, config: SilenceConfig) -> Reason | None:
+def _excuse(graph: JobGraph, now_ns: int, pace: JobProgress, progress_ns: int, config: SilenceConfig) -> Reason | None:
     """Why the silence of a host says nothing of its job; None: the others stand."""
     stalled_ns = max(config.stalled_after_ns, 3 * pace.median_step_ns)
     if graph.max_step >= 0 and not pace.median_step_ns:  # nobody knows yet how long a step takes
@@ -210,7 +213,7 @@ def _excuse(graph: JobGraph, now_ns: int, pace: Pace, progress_ns: int, config: 
 
 
 def _progress_of(
-    graph: JobGraph, speaking: set[str], pace: Pace, config: SilenceConfig
+    graph: JobGraph, speaking: set[str], pace: JobProgress, config: SilenceConfig
 ) -> tuple[int, int, int] | Reason:
     """When the speaking hosts last made progress, and how long before and after that who stopped them fell silent.
 
@@ -228,8 +231,8 @@ def _progress_of(
     standing_ns = pace.standing_since_ns
     if not standing_ns:
         return Reason.MONITORING_LOST
-    beat_ns = max(facts.beat_ns for facts in graph.hosts.values())
-    margin_ns = config.same_time_ns + config.missed_count * beat_ns
+    report_interval_ns = max(facts.report_interval_ns for facts in graph.hosts.values())
+    margin_ns = config.same_time_ns + config.missed_count * report_interval_ns
     return standing_ns, margin_ns, margin_ns
 
 
@@ -243,7 +246,7 @@ def _unreachable(graph: JobGraph, guilty: list[str], progress_ns: int, now_ns: i
         Evidence(
             "silence",
             "host_silence",
-            (now_ns - graph.hosts[host].last_seen_ns) / (2 * graph.hosts[host].beat_ns + NS_PER_SECOND),
+            (now_ns - graph.hosts[host].last_seen_ns) / (2 * graph.hosts[host].report_interval_ns + NS_PER_SECOND),
             graph.hosts[host].last_seen_ns,
             now_ns,
             f"{host} has said nothing for {(now_ns - graph.hosts[host].last_seen_ns) / 1e9:.0f} s",

@@ -34,7 +34,7 @@ class JumpConfig:
     kept_count: int = 256
 
 
-class Jump(NamedTuple):
+class Spike(NamedTuple):
     """One number of one step.
 
     Attributes:
@@ -71,16 +71,16 @@ class Jumps:
     """
 
     config: JumpConfig
-    past: list[Jump] = field(default_factory=list)
+    past: list[Spike] = field(default_factory=list)
     before_ratio: float = 0.0
 
-    def add(self, jump: Jump) -> None:
+    def add(self, jump: Spike) -> None:
         """Remember one more."""
         if not self.past:
             self.before_ratio = jump.before_ratio
         self.past = [*self.past, jump][-self.config.kept_count :]
 
-    def found(self, now_ns: int) -> Sequence[Jump]:
+    def found(self, now_ns: int) -> Sequence[Spike]:
         """All jumps, where one machine has them again and again; none, where nobody can say."""
         self.past = [jump for jump in self.past if now_ns - jump.ts_ns <= self.config.forget_ns]
         if not self.past or now_ns - self.past[-1].ts_ns > self.config.lasting_ns:
@@ -109,5 +109,5 @@ class Jumps:
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Take back what ``to_state`` gave."""
-        self.past = [Jump(step, ts_ns, host, tuple(ranks), *rest) for step, ts_ns, host, ranks, *rest in state["past"]]
+        self.past = [Spike(step, ts_ns, host, tuple(ranks), *rest) for step, ts_ns, host, ranks, *rest in state["past"]]
         self.before_ratio = state["before_ratio"]

@@ -23,13 +23,13 @@ from tocsin.models.hang import (
     HangFinding,
     HangInput,
     OpState,
-    RankState,
+    RankWait,
     analyse,
 )
 from tocsin.models.hang_waits import ROOTED_NAMES, base_name
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.finding import Finding
-from tocsin.pipeline.rca.hang_report import HangStory, is_direct
+from tocsin.pipeline.rca.hang_report import HangReport, is_direct
 from tocsin.schemas import events
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, CollectiveRecord, StepRecord
@@ -70,7 +70,7 @@ class WaitConfig:
 
 
 @dataclass(slots=True)
-class _Place:
+class _WaitPlace:
     """Where a rank stands: its unfinished operations and the last finished ones."""
 
     pending: list[dict[str, Any]] = field(default_factory=list)
@@ -86,8 +86,8 @@ class WaitTracker:
         """Know nobody's place."""
         self._config = config
         self._graph = graph
-        self._story = HangStory(graph, DETECTOR, config.mute_after_seconds)
-        self._places: dict[int, _Place] = {}
+        self._story = HangReport(graph, DETECTOR, config.mute_after_seconds)
+        self._places: dict[int, _WaitPlace] = {}
         self._longest_wait_ns = 0
         self._done_span_ns = [0, 0]
         """First and last end of a collective."""
@@ -104,7 +104,7 @@ class WaitTracker:
         for row in rows:
             place = self._places.get(row.rank)
             if place is None:
-                place = self._places[row.rank] = _Place()
+                place = self._places[row.rank] = _WaitPlace()
             if row.record == "state":
                 op = OpState(
                     row.comm_id,
@@ -124,7 +124,7 @@ class WaitTracker:
         for rank, pending in fresh.items():
             self._places[rank].pending = sorted(pending, key=lambda op: (op["start_ns"], op["comm_id"], op["seq"]))
 
-    def _finish(self, place: _Place, row: CollectiveRecord) -> None:
+    def _finish(self, place: _WaitPlace, row: CollectiveRecord) -> None:
         if row.peer >= 0:
             return
         if row.end_ns:
@@ -337,9 +337,9 @@ class WaitTracker:
         hosts = {rank: known.host for rank, known in graph.ranks.items()}
         return HangInput(groups, states, quiet, facts, graph.world_size, host_of=hosts)
 
-    def _state(self, rank: int) -> RankState:
-        place = self._places.get(rank, _Place())
-        return RankState(
+    def _state(self, rank: int) -> RankWait:
+        place = self._places.get(rank, _WaitPlace())
+        return RankWait(
             rank,
             tuple(OpState(**op) for op in place.pending),
             {comm_id: done[0] for comm_id, done in place.done.items()},
@@ -378,7 +378,7 @@ def _key_of(op: Mapping[str, Any]) -> tuple[str, int, str]:
     return op["comm_id"], op["seq"], op["op_name"]
 
 
-def _places_state(places: Mapping[int, _Place]) -> dict[str, Any]:
+def _places_state(places: Mapping[int, _WaitPlace]) -> dict[str, Any]:
     """Ranks, when each was heard of, its finished operations one behind the other, and who waits in which."""
     ranks = sorted(places)
     found = [places[rank] for rank in ranks]
@@ -393,14 +393,14 @@ def _places_state(places: Mapping[int, _Place]) -> dict[str, Any]:
     }
 
 
-def _places_from(state: Mapping[str, Any]) -> dict[int, _Place]:
+def _places_from(state: Mapping[str, Any]) -> dict[int, _WaitPlace]:
     """Take back what ``_places_state`` gave."""
     done = zip(state["done_comm_ids"], *(column.tolist() for column in state["done"]), strict=True)
     places = {}
     columns = (state[name].tolist() for name in ("ranks", "pending_ns", "done_counts"))
     for rank, pending_ns, count in zip(*columns, strict=True):
         own = {comm_id: [seq, end_ns] for comm_id, seq, end_ns in itertools.islice(done, count)}
-        places[rank] = _Place([], pending_ns, own)
+        places[rank] = _WaitPlace([], pending_ns, own)
     for rank, pending in state["pending"]:
         places[rank].pending = pending
     return places

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from tocsin.pipeline.detect.peers.anomalies import JAM_METRICS
 from tocsin.pipeline.job.graph import JobGraph
-from tocsin.pipeline.rca.common import can_be_twins, common_component
-from tocsin.pipeline.rca.job_progress import Pace
+from tocsin.pipeline.rca.common import common_component, may_fail_together
+from tocsin.pipeline.rca.job_progress import JobProgress
 from tocsin.pipeline.rca.rules.deviations import (
     MachineRules,
     begin_ns,
@@ -42,7 +42,7 @@ def find_twins(
     now_ns: int,
     anomalies: Sequence[Anomaly],
     seen: Sequence[Anomaly],
-    pace: Pace,
+    pace: JobProgress,
     rules: MachineRules,
 ) -> list[Anomaly]:
     """The two that one kind of limit holds since the same moment, or that both take so much longer; [] = none.
@@ -71,7 +71,7 @@ def _by_name(anomalies: Sequence[Anomaly]) -> list[Anomaly]:
 
 
 def _are_twins(graph: JobGraph, anomalies: Sequence[Anomaly], begins: Sequence[int], rules: MachineRules) -> bool:
-    if not can_be_twins(graph, [anomaly.component.name for anomaly in anomalies]):
+    if not may_fail_together(graph, [anomaly.component.name for anomaly in anomalies]):
         return False
     near_ns = max(rules.first_by_ns, window_ns(graph, anomalies))
     firsts = [anomaly.start_ns for anomaly in anomalies]  # one of them may have paused since
@@ -79,7 +79,7 @@ def _are_twins(graph: JobGraph, anomalies: Sequence[Anomaly], begins: Sequence[i
 
 
 def _slow_by_own_time(
-    graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules
+    graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: JobProgress, rules: MachineRules
 ) -> list[Anomaly]:
     """Those that differ in the same way, and whose own time in the steps explains most of what the job lost.
 

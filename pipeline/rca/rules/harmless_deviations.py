@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tocsin.models.pace import Slowdown, overdue_seconds
 from tocsin.pipeline.job.graph import JobGraph
-from tocsin.pipeline.rca.job_progress import Pace
+from tocsin.pipeline.rca.job_progress import JobProgress
 from tocsin.pipeline.rca.rules.deviations import MachineRules, begin_ns, differs_now
 from tocsin.pipeline.rca.rules.impact import is_cleared_by_steps
 from tocsin.pipeline.rca.rules.self_time import computes_longer
@@ -21,7 +21,7 @@ _SEEN_WITHIN_NS = 30 * NS_PER_SECOND
 
 
 @dataclass(slots=True)
-class Cleared:
+class HarmlessDeviations:
     """Deviations that were seen not to hurt: they are not why the job is slower later.
 
     Attributes:
@@ -30,7 +30,7 @@ class Cleared:
 
     since_ns: dict[str, int] = field(default_factory=dict)
 
-    def judge(self, anomalies: Sequence[Anomaly], now_ns: int, pace: Pace, rules: MachineRules) -> list[Anomaly]:
+    def judge(self, anomalies: Sequence[Anomaly], now_ns: int, pace: JobProgress, rules: MachineRules) -> list[Anomaly]:
         """The anomalies that may still be why; the others are remembered until they end."""
         begins = {anomaly.component.name: begin_ns(anomaly) for anomaly in anomalies}
         self.since_ns = {
@@ -57,7 +57,7 @@ class Cleared:
         chosen: Sequence[Anomaly],
         reason: Reason | None,
         now_ns: int,
-        pace: Pace,
+        pace: JobProgress,
     ) -> None:
         """Remember what ``why_not`` said of the chosen ones: what the others show may still be why."""
         if reason is Reason.OTHER_WORK:
@@ -65,7 +65,7 @@ class Cleared:
         elif reason in (Reason.SLOWER_LATER, Reason.WORKS_HARDER):
             self.since_ns.update({anomaly.component.name: begin_ns(anomaly) for anomaly in chosen})
 
-    def hear_steps(self, chosen: Sequence[Anomaly], slowdown: Slowdown | None, pace: Pace) -> bool:
+    def hear_steps(self, chosen: Sequence[Anomaly], slowdown: Slowdown | None, pace: JobProgress) -> bool:
         """Whether steps measured that these are not why the job is slower: remembered as long as they differ so."""
         if not is_cleared_by_steps(chosen, slowdown, pace):
             return False
@@ -78,7 +78,7 @@ class Cleared:
             if anomaly.component.name in hosts:
                 self.since_ns[anomaly.component.name] = begin_ns(anomaly)
 
-    def _forgive(self, graph: JobGraph, anomalies: Sequence[Anomaly], now_ns: int, pace: Pace) -> None:
+    def _forgive(self, graph: JobGraph, anomalies: Sequence[Anomaly], now_ns: int, pace: JobProgress) -> None:
         """Remember what began as the job went over to other work: it is not why the steps stopped, or seem to be slow.
 
         Whoever still differs a minute later in a job that trains again, and slower than before, is forgiven no more.
@@ -96,7 +96,7 @@ def _is_harmless(slowdown: Slowdown) -> bool:
     return slowdown.is_gone and slowdown.is_known and not slowdown.is_likely
 
 
-def _trains_again(slowdown: Slowdown, pace: Pace, rules: MachineRules) -> bool:
+def _trains_again(slowdown: Slowdown, pace: JobProgress, rules: MachineRules) -> bool:
     """Whether the job makes steps, slower ones: not the first ones after a pause, as all machines come back."""
     enough = not pace.median_step_ns or slowdown.step_count >= rules.cleared_step_count
     return enough and slowdown.is_certain and slowdown.ratio != float("inf")

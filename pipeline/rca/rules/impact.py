@@ -9,7 +9,7 @@ from typing import Any
 from tocsin.models.pace import Slowdown
 from tocsin.pipeline.detect.peers.anomalies import JAM_METRICS
 from tocsin.pipeline.job.graph import JobGraph
-from tocsin.pipeline.rca.job_progress import Pace
+from tocsin.pipeline.rca.job_progress import JobProgress
 from tocsin.pipeline.rca.rules.deviations import (
     SILENT_FAMILIES,
     MachineRules,
@@ -60,11 +60,11 @@ _ALL_THE_TIME_RATIO = 0.8
 """Two bursts of a daemon in forty seconds are three of four windows."""
 
 
-def hurts_job(  # what is known of it
+def has_impact(  # what is known of it
     graph: JobGraph,
     chosen: Sequence[Anomaly],
     slowdown: Slowdown | None,
-    pace: Pace,
+    pace: JobProgress,
     lasted_ns: int,
     rules: MachineRules,
 ) -> bool:
@@ -87,7 +87,7 @@ def hurts_job(  # what is known of it
     return (slowdown.is_certain or (steady and slowdown.is_likely)) and _explains(chosen, slowdown, pace)
 
 
-def is_cleared_by_steps(chosen: Sequence[Anomaly], slowdown: Slowdown | None, pace: Pace) -> bool:
+def is_cleared_by_steps(chosen: Sequence[Anomaly], slowdown: Slowdown | None, pace: JobProgress) -> bool:
     """Whether these hosts' own time, measured in steps enough, shows that they are not why.
 
     It does where another program's CPU is all that speaks for it, or where all ranks compute longer, whatever differs.
@@ -101,7 +101,7 @@ def is_cleared_by_steps(chosen: Sequence[Anomaly], slowdown: Slowdown | None, pa
     return measured and not _explains(chosen, slowdown, pace)
 
 
-def _is_of_few_steps(chosen: Sequence[Anomaly], slowdown: Slowdown, pace: Pace) -> bool:
+def _is_of_few_steps(chosen: Sequence[Anomaly], slowdown: Slowdown, pace: JobProgress) -> bool:
     """Whether so few steps say that the job is slower that one late one does, and no rank's own time says more."""
     return 0 < slowdown.step_count < _FEWEST_STEPS and own_excess_of(chosen, pace) is None
 
@@ -142,7 +142,7 @@ def _is_over(chosen: Sequence[Anomaly]) -> bool:
     )
 
 
-def one_stall_ns(graph: JobGraph, chosen: Sequence[Anomaly], pace: Pace) -> int:
+def one_stall_ns(graph: JobGraph, chosen: Sequence[Anomaly], pace: JobProgress) -> int:
     """How long one hiccup of theirs may show: in two windows, without step records to tell that it was one step."""
     return (1 if pace.median_step_ns else 2) * window_ns(graph, chosen)
 
@@ -160,7 +160,7 @@ def is_loud(chosen: Sequence[Anomaly]) -> bool:
     return any(families(anomaly) - SILENT_FAMILIES for anomaly in chosen)
 
 
-def lasts(chosen: Sequence[Anomaly], lasted_ns: int, graph: JobGraph, pace: Pace, rules: MachineRules) -> bool:
+def lasts(chosen: Sequence[Anomaly], lasted_ns: int, graph: JobGraph, pace: JobProgress, rules: MachineRules) -> bool:
     """Whether it has gone on for longer than a daemon runs, which may lie on both sides of a window's end.
 
     Where no rank's own time shows that it matters, for twice as long, and all the time: a daemon comes again.
@@ -172,7 +172,7 @@ def lasts(chosen: Sequence[Anomaly], lasted_ns: int, graph: JobGraph, pace: Pace
     return all_the_time and lasted_ns >= cpu_lasting_ns and lasted_ns > 2 * window_ns(graph, chosen)
 
 
-def is_undecided(slowdown: Slowdown | None, pace: Pace) -> bool:
+def is_undecided(slowdown: Slowdown | None, pace: JobProgress) -> bool:
     """Whether nobody can say if the job is slower: no step records, and the work per second varies too much."""
     return slowdown is not None and not pace.median_step_ns and not slowdown.is_certain and not slowdown.is_gone
 
@@ -213,7 +213,7 @@ def _is_far_down(metric: Mapping[str, Any]) -> bool:
     return is_down and float(metric.get("sigmas", 0.0)) >= _DOWN_SIGMAS
 
 
-def _explains(chosen: Sequence[Anomaly], slowdown: Slowdown, pace: Pace) -> bool:
+def _explains(chosen: Sequence[Anomaly], slowdown: Slowdown, pace: JobProgress) -> bool:
     """Whether what these hosts show can be why the steps are slower: their own time, or a link of theirs.
 
     A link makes others wait in their communication: it is not why all of them compute longer.

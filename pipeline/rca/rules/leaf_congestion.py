@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tocsin.models.pace import Slowdown
 from tocsin.pipeline.detect.peers.leaf_congestion import SWITCHES
 from tocsin.pipeline.rca.finding import Finding
-from tocsin.pipeline.rca.job_progress import Pace
+from tocsin.pipeline.rca.job_progress import JobProgress
 from tocsin.pipeline.rca.pace_evidence import pace_evidence
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
@@ -37,7 +37,7 @@ class SwitchRules:
     least_ratio: float = 0.05
 
 
-def find_switch(now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, rules: SwitchRules) -> Finding | None:
+def find_switch(now_ns: int, anomalies: Sequence[Anomaly], pace: JobProgress, rules: SwitchRules) -> Finding | None:
     """The one switch that is jammed in a job that is slower since then; None: there is none, or are several."""
     told = [anomaly for anomaly in anomalies if anomaly.detector == SWITCHES]
     if len(told) != 1:
@@ -72,7 +72,7 @@ def _finding(jam: Anomaly, slowdown: Slowdown, rules: SwitchRules) -> Finding:
         tuple(Suspect(Component(ComponentKind.HOST, host)) for host in hosts),
         jam.start_ns,
         0.8,
-        Reason.SWITCH_JAMMED,
+        Reason.PFC_CONGESTED,
         (
             Evidence(
                 jam.detector,

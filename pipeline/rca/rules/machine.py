@@ -16,7 +16,7 @@ from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.common import common_component
 from tocsin.pipeline.rca.evidence.hardware import VAGUE_CAUSES
 from tocsin.pipeline.rca.finding import Finding
-from tocsin.pipeline.rca.job_progress import Pace
+from tocsin.pipeline.rca.job_progress import JobProgress
 from tocsin.pipeline.rca.pace_evidence import pace_evidence
 from tocsin.pipeline.rca.patterns import cause_of_metrics
 from tocsin.pipeline.rca.rules.concurrent_failures import find_twins
@@ -37,9 +37,9 @@ from tocsin.pipeline.rca.rules.deviations import (
     single_out,
     telling_of,
 )
-from tocsin.pipeline.rca.rules.harmless_deviations import Cleared
+from tocsin.pipeline.rca.rules.harmless_deviations import HarmlessDeviations
 from tocsin.pipeline.rca.rules.impact import (
-    hurts_job,
+    has_impact,
     is_loud,
     is_overwhelming,
     is_steady,
@@ -69,7 +69,12 @@ _FADED_SCORE = 0.5
 
 
 def find_machine(  # what is known, and what is remembered
-    graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules, cleared: Cleared
+    graph: JobGraph,
+    now_ns: int,
+    anomalies: Sequence[Anomaly],
+    pace: JobProgress,
+    rules: MachineRules,
+    cleared: HarmlessDeviations,
 ) -> tuple[list[Finding], list[Reason]]:
     """Explain the peer anomalies that hold now; reasons where one is not worth a verdict."""
     if pace.standing_since_ns:
@@ -83,7 +88,7 @@ def find_machine(  # what is known, and what is remembered
     return _find_working(graph, now_ns, anomalies, pace, rules, cleared)
 
 
-def _beside_end(anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules) -> list[Anomaly]:
+def _beside_end(anomalies: Sequence[Anomaly], pace: JobProgress, rules: MachineRules) -> list[Anomaly]:
     """What tells of machines that stand.
 
     Where all processes ended as they came to, nobody waited: who fell first was ended first, and who differed since did
@@ -104,7 +109,12 @@ def _fell_with_others(anomaly: Anomaly) -> bool:
 
 
 def _find_working(  # as above
-    graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules, cleared: Cleared
+    graph: JobGraph,
+    now_ns: int,
+    anomalies: Sequence[Anomaly],
+    pace: JobProgress,
+    rules: MachineRules,
+    cleared: HarmlessDeviations,
 ) -> tuple[list[Finding], list[Reason]]:
     """Who differs in a job that works."""
     loud = telling_of(anomalies, rules)
@@ -149,7 +159,7 @@ def _find_working(  # as above
         bool(open_ones)
         and reason is None
         and lasted_ns > max(one_stall_ns(graph, chosen, pace), one_step_ns(graph, chosen, slowdown))
-        and hurts_job(graph, chosen, slowdown, pace, lasted_ns, rules)
+        and has_impact(graph, chosen, slowdown, pace, lasted_ns, rules)
     )
     if not hurts and not is_loud(chosen):
         return [], [Reason.NO_IMPACT]
@@ -174,7 +184,7 @@ def _find_working(  # as above
     return [finding, *holding], []
 
 
-def _may_be_healthy(graph: JobGraph, chosen: Sequence[Anomaly], pace: Pace) -> bool:
+def _may_be_healthy(graph: JobGraph, chosen: Sequence[Anomaly], pace: JobProgress) -> bool:
     """Whether what these show may be something beside them: their switch's, or a log agent's that takes a CPU.
 
     Of a CPU alone, where nobody knows whether their own steps are longer.
@@ -183,7 +193,7 @@ def _may_be_healthy(graph: JobGraph, chosen: Sequence[Anomaly], pace: Pace) -> b
     return may_be_switch(graph, chosen) or (only_cpu(chosen) and not measured)
 
 
-def _more_work(graph: JobGraph, chosen: Sequence[Anomaly], pace: Pace) -> Reason | None:
+def _more_work(graph: JobGraph, chosen: Sequence[Anomaly], pace: JobProgress) -> Reason | None:
     """Why what these show is that they have more to do, and no fault; None: it may be one."""
     if may_have_more_work(graph, chosen):
         return Reason.TOO_FEW_PEERS
@@ -191,7 +201,7 @@ def _more_work(graph: JobGraph, chosen: Sequence[Anomaly], pace: Pace) -> Reason
 
 
 def _pause_ns(
-    graph: JobGraph, slowdown: Slowdown | None, now_ns: int, pace: Pace, rules: MachineRules
+    graph: JobGraph, slowdown: Slowdown | None, now_ns: int, pace: JobProgress, rules: MachineRules
 ) -> tuple[int, int]:
     """For how long no step has ended, and how long one may take who writes a checkpoint and did not say so; 0: none."""
     if slowdown is None or slowdown.ratio != float("inf"):

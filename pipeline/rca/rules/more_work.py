@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tocsin.pipeline.job.graph import JobGraph
-from tocsin.pipeline.rca.job_progress import Pace
+from tocsin.pipeline.rca.job_progress import JobProgress
 from tocsin.pipeline.rca.rules.deviations import may_work_harder, works_harder
 from tocsin.pipeline.rca.rules.timing import window_ns
 from tocsin.schemas.records import NS_PER_SECOND
@@ -13,7 +13,7 @@ _WINDOW_NS = 5 * NS_PER_SECOND
 """A metric slice, where nobody says how often samples come."""
 
 
-def shows_more_work(graph: JobGraph, anomaly: Anomaly, pace: Pace) -> bool:
+def shows_more_work(graph: JobGraph, anomaly: Anomaly, pace: JobProgress) -> bool:
     """Whether a machine works harder, as windows show it that see whole steps; and power is not spent for nothing."""
     host = anomaly.component.name
     sees_steps = pace.median_step_ns <= max(_WINDOW_NS, window_ns(graph, [anomaly]))

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tocsin.models.pace import Slowdown
-from tocsin.pipeline.rca.job_progress import Pace
+from tocsin.pipeline.rca.job_progress import JobProgress
 from tocsin.pipeline.rca.rules.deviations import (
     SILENT_FAMILIES,
     MachineRules,
@@ -29,13 +29,13 @@ _WORKLESS_FAMILIES = frozenset({"memory", "disk", "tcp"})
 """Less of these is no sign of more work. More of them may be: longer sequences, another shard."""
 
 
-def computes_longer(anomaly: Anomaly, slowdown: Slowdown, pace: Pace) -> bool:
+def computes_longer(anomaly: Anomaly, slowdown: Slowdown, pace: JobProgress) -> bool:
     """Whether a host's ranks compute longer since it differs: that others had time to wait makes it no less slow."""
     grown_seconds = pace.grown_excess_seconds(anomaly.component.name, begin_ns(anomaly))
     return grown_seconds > 0.0 and grown_seconds >= _LEAST_RATIO * slowdown.before_seconds
 
 
-def silent_but_slow(anomalies: Sequence[Anomaly], now_ns: int, pace: Pace, rules: MachineRules) -> list[Anomaly]:
+def silent_but_slow(anomalies: Sequence[Anomaly], now_ns: int, pace: JobProgress, rules: MachineRules) -> list[Anomaly]:
     """The one host that differs only in what healthy ones differ in, too, and whose own time explains longer steps.
 
     Not where it may have more to do instead, which makes it use more of everything: what it shows is low, or its tensor
@@ -53,7 +53,7 @@ def silent_but_slow(anomalies: Sequence[Anomaly], now_ns: int, pace: Pace, rules
     ]
 
 
-def _is_no_more_work(anomaly: Anomaly, pace: Pace) -> bool:
+def _is_no_more_work(anomaly: Anomaly, pace: JobProgress) -> bool:
     told = told_by(anomaly)
     if not all(family_of(metric) in SILENT_FAMILIES for metric in told):
         return False
@@ -64,7 +64,7 @@ def _is_less(metric: Mapping[str, Any]) -> bool:
     return metric["direction"] == "low" and family_of(metric) in _WORKLESS_FAMILIES
 
 
-def _explains_steps(anomaly: Anomaly, now_ns: int, pace: Pace, rules: MachineRules) -> bool:
+def _explains_steps(anomaly: Anomaly, now_ns: int, pace: JobProgress, rules: MachineRules) -> bool:
     slowdown = pace.slowdown_since(begin_ns(anomaly) - rules.before_onset_ns, now_ns)
     if slowdown is None or not slowdown.is_certain or slowdown.is_of_work or slowdown.ratio == float("inf"):
         return False
@@ -73,7 +73,7 @@ def _explains_steps(anomaly: Anomaly, now_ns: int, pace: Pace, rules: MachineRul
     return computes_longer(anomaly, slowdown, pace) and grown_seconds >= _MOST_SHARE_RATIO * growth_seconds
 
 
-def own_evidence(anomaly: Anomaly, pace: Pace) -> tuple[Evidence, ...]:
+def own_evidence(anomaly: Anomaly, pace: JobProgress) -> tuple[Evidence, ...]:
     """That a host's ranks compute longer than before, where they do."""
     host, onset_ns = anomaly.component.name, begin_ns(anomaly)
     grown_seconds = pace.grown_excess_seconds(host, onset_ns)

@@ -17,7 +17,7 @@ from tocsin.pipeline.rca.common import (
     suspects_of,
 )
 from tocsin.pipeline.rca.finding import Finding
-from tocsin.pipeline.rca.job_progress import Pace
+from tocsin.pipeline.rca.job_progress import JobProgress
 from tocsin.pipeline.rca.rules.deviations import (
     SHOWN_METRICS,
     SILENT_FAMILIES,
@@ -62,7 +62,7 @@ class SlowRules:
 
 
 def find_slow_findings(
-    graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, rules: SlowRules
+    graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: JobProgress, rules: SlowRules
 ) -> tuple[list[Finding], list[Reason]]:
     """Explain the step anomalies of one slice; reasons where one is not worth a verdict."""
     hosts = [a for a in anomalies if a.component.kind is ComponentKind.HOST and a.metric == "own_seconds"]
@@ -163,7 +163,7 @@ def _rotating(graph: JobGraph, anomaly: Anomaly) -> Finding:
 
 
 @dataclass(slots=True)
-class Exonerated:
+class WorkloadSkew:
     """Hosts that are slow because they have more to do: as long as they are so, and however that shows later.
 
     Attributes:
@@ -185,7 +185,7 @@ class Exonerated:
         now_ns: int,
         steps: Sequence[Anomaly],
         peers: Sequence[Anomaly],
-        pace: Pace,
+        pace: JobProgress,
         broken: Collection[str] = (),
     ) -> tuple[list[Finding], list[Anomaly]]:
         """What is nobody's fault of the step anomalies, and those that are left: all of who reports a broken part."""
@@ -215,7 +215,7 @@ class Exonerated:
         found = [_more_work(graph, one, self.reasons[one.component.name], harder, pace) for one in freed]
         return found, [anomaly for anomaly in steps if anomaly not in freed]
 
-    def _take_back(self, slow: Sequence[Anomaly], now_ns: int, pace: Pace) -> None:
+    def _take_back(self, slow: Sequence[Anomaly], now_ns: int, pace: JobProgress) -> None:
         """Who seemed to have made nothing slower by the first steps, and has by those that followed."""
         for anomaly in slow:
             host = anomaly.component.name
@@ -256,7 +256,7 @@ def _waits_for_data(slow: Anomaly) -> bool:
     return slow.detail.get("phase") == "data" and slow.detail["phase_share_ratio"] >= _DATA_SHARE_RATIO
 
 
-def _more_load(slow: Anomaly, now_ns: int, pace: Pace) -> bool:
+def _more_load(slow: Anomaly, now_ns: int, pace: JobProgress) -> bool:
     """Whether a host that became slow draws more power than expected since, by too little to be an alarm by itself."""
     return now_ns - slow.start_ns <= _LOAD_WITHIN_NS and pace.more_work(slow.component.name) is not None
 
@@ -266,7 +266,7 @@ _SLOWER_SHARE_RATIO = 0.25
 it; where another one had been as slow before they did not grow."""
 
 
-def _made_slower(slow: Anomaly, others: Sequence[Anomaly], now_ns: int, pace: Pace) -> bool | None:
+def _made_slower(slow: Anomaly, others: Sequence[Anomaly], now_ns: int, pace: JobProgress) -> bool | None:
     """Whether the job's steps are longer since a host became the slowest: else another one was, until then.
 
     It is asked once, as soon as steps tell (None: not yet): later another one may have recovered.
@@ -276,7 +276,7 @@ def _made_slower(slow: Anomaly, others: Sequence[Anomaly], now_ns: int, pace: Pa
     return _grew(slow, now_ns, pace)
 
 
-def _grew(slow: Anomaly, now_ns: int, pace: Pace) -> bool | None:
+def _grew(slow: Anomaly, now_ns: int, pace: JobProgress) -> bool | None:
     """Whether steps grew since by a share of what a host's ranks take longer; None: too few tell."""
     growth_seconds = pace.most_growth_seconds(slow.start_ns, now_ns)
     if growth_seconds is None:
@@ -284,7 +284,9 @@ def _grew(slow: Anomaly, now_ns: int, pace: Pace) -> bool | None:
     return growth_seconds >= _SLOWER_SHARE_RATIO * float(slow.detail["excess_seconds"])
 
 
-def _more_work(graph: JobGraph, slow: Anomaly, reason: Reason, harder: Mapping[str, Anomaly], pace: Pace) -> Finding:
+def _more_work(
+    graph: JobGraph, slow: Anomaly, reason: Reason, harder: Mapping[str, Anomaly], pace: JobProgress
+) -> Finding:
     detail = slow.detail
     why = (
         "it does more work a second than they: it has more to do"

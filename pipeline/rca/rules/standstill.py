@@ -8,7 +8,7 @@ from typing import Any
 
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.finding import Finding
-from tocsin.pipeline.rca.job_progress import Pace
+from tocsin.pipeline.rca.job_progress import JobProgress
 from tocsin.pipeline.rca.patterns import cause_of_metrics
 from tocsin.pipeline.rca.rules.deviations import (
     FAMILIES,
@@ -45,7 +45,7 @@ _PFC = "pfc_tx_packets_per_second"
 _BUSY_FAMILIES = frozenset({"cpu", "memory", "congestion", "link"})
 
 
-def still_standing(pace: Pace, now_ns: int) -> Finding:
+def still_standing(pace: JobProgress, now_ns: int) -> Finding:
     """The machines stand: whoever was named for it stays named."""
     since_ns = pace.standing_since_ns
     text = f"the machines do no work for {(now_ns - since_ns) / 1e9:.0f} s"
@@ -54,7 +54,7 @@ def still_standing(pace: Pace, now_ns: int) -> Finding:
     return Finding(FaultKind.HANG, "unknown", (), since_ns, 0.5, reason, (evidence,), only_holds=True)
 
 
-def told_as_unexplained(graph: JobGraph, now_ns: int, pace: Pace, rules: MachineRules) -> bool:
+def told_as_unexplained(graph: JobGraph, now_ns: int, pace: JobProgress, rules: MachineRules) -> bool:
     """Whether a standstill is told though nothing shows why: it is longer than pauses are, and the processes live.
 
     Where GPU memory is free the job is over, where GPUs draw power as ever they work; not measured, nobody can tell.
@@ -83,7 +83,7 @@ def elsewhere(anomalies: Sequence[Anomaly]) -> set[str]:
     return far if len(far) == 1 else set()
 
 
-def since_standing(anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules) -> list[Anomaly]:
+def since_standing(anomalies: Sequence[Anomaly], pace: JobProgress, rules: MachineRules) -> list[Anomaly]:
     """One anomaly per host of what differs since the standstill began: what begins later is not why it began."""
     since_ns = pace.standing_since_ns
     standing: list[Anomaly] = []
@@ -196,7 +196,7 @@ def _is_cut_off(metric: Mapping[str, Any]) -> bool:
     return known and float(value or 0.0) < _CUT_OFF_RATIO * float(expected or 0.0)
 
 
-def steps_go_on(graph: JobGraph, pace: Pace) -> bool:
+def steps_go_on(graph: JobGraph, pace: JobProgress) -> bool:
     """Whether the machines only seem to stand: steps of three times the length leave a third of the work a second."""
     since_ns = pace.standing_since_ns
     return bool(pace.median_step_ns) and graph.progress_ns > since_ns + _STEPS_AFTER_COUNT * pace.median_step_ns
@@ -286,7 +286,7 @@ def _is_low(metric: Mapping[str, Any], rules: MachineRules, sigmas: float, ratio
 
 
 def find_stopped_alone(
-    graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules
+    graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: JobProgress, rules: MachineRules
 ) -> tuple[list[Finding], list[Reason]]:
     """The machines stand, and one of them is not where the others are."""
     since_ns = pace.standing_since_ns

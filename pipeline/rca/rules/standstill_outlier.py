@@ -8,7 +8,7 @@ from typing import Any
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.evidence.stop import gave_up_waiting_ns
 from tocsin.pipeline.rca.finding import Finding
-from tocsin.pipeline.rca.job_progress import Pace
+from tocsin.pipeline.rca.job_progress import JobProgress
 from tocsin.pipeline.rca.rules.deviations import (
     SHOWN_METRICS,
     MachineRules,
@@ -26,7 +26,12 @@ ODD = "odd"
 
 
 def find_odd(
-    graph: JobGraph, now_ns: int, odd: Sequence[Anomaly], anomalies: Sequence[Anomaly], pace: Pace, rules: MachineRules
+    graph: JobGraph,
+    now_ns: int,
+    odd: Sequence[Anomaly],
+    anomalies: Sequence[Anomaly],
+    pace: JobProgress,
+    rules: MachineRules,
 ) -> Finding | None:
     """The only machine that differs in a job that has stood for longer than its pauses; None: there is none.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from tocsin.models.pace import Slowdown
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.finding import Finding
-from tocsin.pipeline.rca.job_progress import Pace
+from tocsin.pipeline.rca.job_progress import JobProgress
 from tocsin.pipeline.rca.rules.deviations import other_program
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
@@ -30,7 +30,7 @@ OWN_SHARE_RATIO = 0.3
 """From this share of the steps' growth on, a machine's own time explains it."""
 
 
-def own_excess_of(chosen: Sequence[Anomaly], pace: Pace) -> float | None:
+def own_excess_of(chosen: Sequence[Anomaly], pace: JobProgress) -> float | None:
     """How much longer than its peers the slowest of these computes in a step, in seconds; None: not measured."""
     excesses = [pace.own_excess_seconds(anomaly.component.name) for anomaly in chosen]
     return max((excess for excess in excesses if excess is not None), default=None)
@@ -45,7 +45,7 @@ def window_ns(graph: JobGraph, chosen: Sequence[Anomaly]) -> int:
 
 
 def why_not(
-    graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, slowdown: Slowdown | None, pace: Pace
+    graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, slowdown: Slowdown | None, pace: JobProgress
 ) -> Reason | None:
     """Why these cannot be the cause of that slowdown; None: they can, or there is none."""
     if slowdown is None or not slowdown.is_certain:
@@ -64,7 +64,7 @@ def why_not(
     return Reason.SLOWER_LATER if later else None
 
 
-def began_with_other_work(graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, pace: Pace) -> bool:
+def began_with_other_work(graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, pace: JobProgress) -> bool:
     """Whether no steps tell the pace, and these differ since the job went over to other work, or later."""
     since_ns = pace.other_work_since_ns
     if pace.median_step_ns or not since_ns:
@@ -72,7 +72,9 @@ def began_with_other_work(graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: 
     return onset_ns >= since_ns - _LATE_NS - 2 * window_ns(graph, chosen)
 
 
-def _came_later(graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, slowdown: Slowdown, pace: Pace) -> bool:
+def _came_later(
+    graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, slowdown: Slowdown, pace: JobProgress
+) -> bool:
     """Whether the job was as fast as ever when these had differed for a while: they are not why it is slow now."""
     late_ns = _late_ns(graph, [anomaly.component.name for anomaly in chosen], pace)
     if max(anomaly.end_ns for anomaly in chosen) - onset_ns < 3 * late_ns:
@@ -81,7 +83,9 @@ def _came_later(graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, slowd
     return early is not None and early.is_known and early.ratio < _EARLY_SHARE_RATIO * min(1.0, slowdown.ratio)
 
 
-def _came_before(graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, slowdown: Slowdown, pace: Pace) -> bool:
+def _came_before(
+    graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, slowdown: Slowdown, pace: JobProgress
+) -> bool:
     """Whether the job was about as slow as now for a while when these began to differ."""
     hosts = [anomaly.component.name for anomaly in chosen]
     late_ns = _late_ns(graph, hosts, pace)
@@ -102,7 +106,9 @@ def _is_as_slow(before: Slowdown | None, slowdown: Slowdown) -> bool:
     return before.step_count not in (1, 2) and before.ratio >= _BEFORE_SHARE_RATIO * slowdown.ratio
 
 
-def began_later(graph: JobGraph, slow: Sequence[Finding], machine: Sequence[Finding], pace: Pace) -> list[Finding]:
+def began_later(
+    graph: JobGraph, slow: Sequence[Finding], machine: Sequence[Finding], pace: JobProgress
+) -> list[Finding]:
     """What the metrics name, less whoever began to differ when the job had been slower for a while: that is not why.
 
     Of a hundred machines one or the other always differs for half a minute in a job with long steps.
@@ -119,11 +125,11 @@ def began_later(graph: JobGraph, slow: Sequence[Finding], machine: Sequence[Find
     return found
 
 
-def _late_ns(graph: JobGraph, hosts: Sequence[str], pace: Pace) -> int:
+def _late_ns(graph: JobGraph, hosts: Sequence[str], pace: JobProgress) -> int:
     """How much later than what makes the job slower, or earlier than that, something is that has not to do with it."""
     return max(_LATE_NS, round(_LATE_STEP_COUNT * pace.median_step_ns), 2 * longest_window_ns(graph, hosts))
 
 
 def longest_window_ns(graph: JobGraph, hosts: Iterable[str]) -> int:
     """The longest metric window of these, 0: they send none."""
-    return max((graph.hosts[host].beat_ns for host in hosts if host in graph.hosts), default=0)
+    return max((graph.hosts[host].report_interval_ns for host in hosts if host in graph.hosts), default=0)

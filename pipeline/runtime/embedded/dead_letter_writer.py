@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tocsin.pipeline.runtime.embedded.dead_letters import KINDS, Letter, LetterFile
+from tocsin.pipeline.runtime.embedded.dead_letters import KINDS, DeadLetter, DeadLetterLog
 from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread
 from tocsin.schemas.trouble_log import TroubleLog
 
@@ -20,7 +20,7 @@ _MAX_SOURCES: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True)
-class LetterLimits:
+class DeadLetterLimits:
     """Bounds of what is kept.
 
     Attributes:
@@ -54,7 +54,7 @@ class _Bucket:
         return True
 
 
-class LetterDesk:
+class DeadLetterWriter:
     """Takes letters at once and writes them in a thread of its own.
 
     What is dropped (too many of one host, or the disk too slow) is counted in ``dropped`` by kind and why, and a line
@@ -62,7 +62,7 @@ class LetterDesk:
     """
 
     def __init__(
-        self, folder: Path | None, limits: LetterLimits | None = None, clock: Callable[[], float] = time.monotonic
+        self, folder: Path | None, limits: DeadLetterLimits | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Start nothing yet.
 
@@ -71,10 +71,10 @@ class LetterDesk:
             limits: bounds.
             clock: seconds that only grow.
         """
-        self._limits = limits or LetterLimits()
+        self._limits = limits or DeadLetterLimits()
         self._clock = clock
-        self._files = {kind: LetterFile(folder, kind) for kind in KINDS if folder is not None}
-        self._waiting: deque[tuple[str, Letter]] = deque()
+        self._files = {kind: DeadLetterLog(folder, kind) for kind in KINDS if folder is not None}
+        self._waiting: deque[tuple[str, DeadLetter]] = deque()
         self._waiting_bytes = 0
         self._changed = threading.Condition()
         self._closing = False
@@ -95,7 +95,7 @@ class LetterDesk:
             self._changed.notify()
         self.thread.join(5.0)
 
-    def put(self, kind: str, letter: Letter) -> None:
+    def put(self, kind: str, letter: DeadLetter) -> None:
         """Take a letter; returns at once, whatever the disk does."""
         if kind not in self._files:
             return

@@ -25,7 +25,7 @@ MAX_DATA_BYTES: Final = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DeadLetter:
     """A record that could not be used.
 
     Attributes:
@@ -43,7 +43,7 @@ class Letter:
     data: bytes
 
 
-class LetterFile:
+class DeadLetterLog:
     """Appends letters to ``NAME.jsonl``; before it exceeds ``max_bytes`` it becomes ``NAME.old.jsonl``.
 
     The files are their owner's only: a record may hold the last lines of a program's log.
@@ -64,7 +64,7 @@ class LetterFile:
         self._lock = threading.Lock()
         self.counts: Counter[str] = Counter()
 
-    def write(self, letter: Letter) -> None:
+    def write(self, letter: DeadLetter) -> None:
         """Append one letter.
 
         Raises:
@@ -72,7 +72,7 @@ class LetterFile:
         """
         self.write_all([letter])
 
-    def write_all(self, letters: Iterable[Letter]) -> None:
+    def write_all(self, letters: Iterable[DeadLetter]) -> None:
         """Append letters: the file is opened once for as many as fit into it.
 
         Raises:
@@ -91,7 +91,7 @@ class LetterFile:
                         room -= len(lines[0])
                         file.write(lines.popleft())
 
-    def _line_of(self, letter: Letter) -> bytes:
+    def _line_of(self, letter: DeadLetter) -> bytes:
         self.counts[letter.reason] += 1
         line: dict[str, object] = {
             "received_ns": letter.received_ns,

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, replace
 from tocsin.pipeline.core.frame_blocks import FrameBlock
 from tocsin.pipeline.core.slices import (
     SliceBuffer,
+    SliceBundle,
     SliceConfig,
     Taken,
-    Turn,
 )
 from tocsin.pipeline.detect.align import AlignedHealth
-from tocsin.pipeline.job.speakers import Refused
+from tocsin.pipeline.job.speakers import RefusedSpeech
 from tocsin.pipeline.runtime.embedded.clock_watch import HostTimes
 from tocsin.pipeline.runtime.embedded.engine_ledger import EngineLedger, NoLedger
 from tocsin.pipeline.runtime.embedded.engine_parts import finished_of, parts_by_job, snapshot_of
@@ -32,7 +32,7 @@ from tocsin.pipeline.runtime.embedded.observers import Onlookers, count_late
 from tocsin.pipeline.runtime.history import HistoryConfig
 from tocsin.pipeline.runtime.job_failure import JobFailure, failure_of
 from tocsin.pipeline.runtime.job_pipeline import JobConfig, JobPipeline
-from tocsin.pipeline.runtime.model_schedule import KEEP_NS, ModelBook
+from tocsin.pipeline.runtime.model_schedule import KEEP_NS, ModelSchedule
 from tocsin.schemas.errors import ClockAheadError, ModelRefusedError
 from tocsin.schemas.reasons import ModelRefusal, Reason, StateLoss
 from tocsin.schemas.records import JobKey, ModelAnnouncement, Record, Tick
@@ -79,7 +79,7 @@ class EngineOutput:
     anomalies: tuple[Anomaly, ...]
     turn_count: int
     failures: tuple[JobFailure, ...] = ()
-    refused: tuple[tuple[JobKey, Refused], ...] = ()
+    refused: tuple[tuple[JobKey, RefusedSpeech], ...] = ()
 
 
 class EmbeddedEngine(EngineQueries):
@@ -89,7 +89,7 @@ class EmbeddedEngine(EngineQueries):
         self,
         config: EngineConfig,
         on_job: Callable[[JobKey], None] | None = None,
-        models: ModelBook | None = None,
+        models: ModelSchedule | None = None,
     ) -> None:
         """Start without jobs.
 
@@ -100,7 +100,7 @@ class EmbeddedEngine(EngineQueries):
         """
         self._config = config
         self._has_own_models = models is None
-        self.models = ModelBook() if models is None else models
+        self.models = ModelSchedule() if models is None else models
         self._buffer = SliceBuffer(config.slices)
         self._pipelines: dict[JobKey, JobPipeline] = {}
         self._attempts: dict[tuple[str, str], list[JobKey]] = {}
@@ -113,7 +113,7 @@ class EmbeddedEngine(EngineQueries):
         """The last jobs whose operators raised."""
         self.counters: Counter[str] = Counter()
         self._onlookers = Onlookers(config.history, self.counters)
-        self.taps: list[Callable[[Turn], None]] = []
+        self.taps: list[Callable[[SliceBundle], None]] = []
         """Called with each turn after the operators, without what was refused: recorders."""
         self.host_times = HostTimes()
         self.late_by_host: Counter[tuple[JobKey, str]] = Counter()
@@ -209,9 +209,9 @@ class EmbeddedEngine(EngineQueries):
             health: list[tuple[JobKey, AlignedHealth]] = []
             anomalies: list[Anomaly] = []
             failures: list[JobFailure] = []
-            refused: list[tuple[JobKey, Refused]] = []
+            refused: list[tuple[JobKey, RefusedSpeech]] = []
 
-            def fail(job: JobKey, end_ns: int, error: Exception, turn: Turn | None = None) -> None:
+            def fail(job: JobKey, end_ns: int, error: Exception, turn: SliceBundle | None = None) -> None:
                 failures.append(failure_of(job, end_ns, error, turn))
                 verdicts.extend(self._begin_job_anew(job, end_ns))
 
@@ -246,7 +246,7 @@ class EmbeddedEngine(EngineQueries):
             said = tuple(verdicts), tuple(health), tuple(anomalies)
             return EngineOutput(*said, len(turns), tuple(failures), tuple(refused))
 
-    def _count(self, turns: Sequence[Turn], verdicts: Sequence[Verdict], failures: Sequence[JobFailure]) -> None:
+    def _count(self, turns: Sequence[SliceBundle], verdicts: Sequence[Verdict], failures: Sequence[JobFailure]) -> None:
         for verdict in verdicts:
             self.verdicts_by_reason[verdict.state.value, verdict.reason] += 1
         self.counters["turns"] += len(turns)
@@ -339,7 +339,7 @@ class EmbeddedEngine(EngineQueries):
             self.ledger.forgot(job)
             self.counters["jobs_forgotten"] += 1
 
-    def untap(self, tap: Callable[[Turn], None]) -> None:
+    def untap(self, tap: Callable[[SliceBundle], None]) -> None:
         """Call a tap no more; when this returns it is not being called either."""
         with self._lock:
             self.taps.remove(tap)

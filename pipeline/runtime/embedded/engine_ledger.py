@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
-from tocsin.pipeline.core.slices import Turn
+from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.schemas.records import JobKey, Record
 
 
@@ -32,7 +32,7 @@ class EngineLedger(Protocol):
         """Nobody listened to these hosts until then."""
         ...
 
-    def judging(self, turn: Turn) -> tuple[Turn, bool]:
+    def judging(self, turn: SliceBundle) -> tuple[SliceBundle, bool]:
         """A turn is about to be judged: how it is to be, and whether the job must begin anew before."""
         ...
 
@@ -59,7 +59,7 @@ class NoLedger:
     def excused(self, hosts: Collection[str], until_ns: int) -> None:
         """Keep nothing."""
 
-    def judging(self, turn: Turn) -> tuple[Turn, bool]:
+    def judging(self, turn: SliceBundle) -> tuple[SliceBundle, bool]:
         """As it is."""
         return turn, False
 

@@ -11,7 +11,7 @@ from tocsin.pipeline.runtime.embedded.engine_status import expected_hosts, statu
 from tocsin.pipeline.runtime.embedded.observers import Onlookers
 from tocsin.pipeline.runtime.history import JobHistory
 from tocsin.pipeline.runtime.job_pipeline import JobPipeline
-from tocsin.pipeline.runtime.model_schedule import ModelBook
+from tocsin.pipeline.runtime.model_schedule import ModelSchedule
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import IDLE_JOB_ID, JobKey
 from tocsin.schemas.verdicts import FaultKind, VerdictState
@@ -26,7 +26,7 @@ class EngineQueries:
         late_by_host: late records by job and host.
     """
 
-    models: ModelBook
+    models: ModelSchedule
     counters: Counter[str]
     late_by_host: Counter[tuple[JobKey, str]]
     _buffer: SliceBuffer

@@ -75,5 +75,5 @@ def expected_hosts(pipelines: Iterable[JobPipeline], since_ns: int) -> frozenset
         for pipeline in pipelines
         if not pipeline.graph.ended()
         for host, facts in pipeline.graph.hosts.items()
-        if facts.last_seen_ns >= since_ns and facts.beat_ns
+        if facts.last_seen_ns >= since_ns and facts.report_interval_ns
     )

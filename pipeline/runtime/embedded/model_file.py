@@ -11,7 +11,7 @@ import logging
 import os
 from pathlib import Path
 
-from tocsin.pipeline.runtime.model_schedule import ModelBook
+from tocsin.pipeline.runtime.model_schedule import ModelSchedule
 from tocsin.schemas.errors import EngineError, SchemaError
 from tocsin.schemas.private_files import make_private_folder, write_private
 
@@ -19,10 +19,10 @@ _LOG = logging.getLogger("tocsin.models")
 FILE_NAME = "announced-models.json"
 
 
-class ModelShelf:
+class ModelFile:
     """One file, written anew whenever the book has changed."""
 
-    def __init__(self, file: Path, book: ModelBook) -> None:
+    def __init__(self, file: Path, book: ModelSchedule) -> None:
         """Put what the file holds into the book.
 
         Raises:

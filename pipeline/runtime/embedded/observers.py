@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from tocsin.pipeline.core.slices import Turn
+from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.detect.align import AlignedHealth
 from tocsin.pipeline.runtime.history import HistoryConfig, JobHistory
 from tocsin.schemas.records import JobKey, StepBatch
@@ -51,7 +51,9 @@ class Onlookers:
         for job in [job for job in self._histories if job not in known]:
             del self._histories[job]
 
-    def on_turn(self, turn: Turn, health: Sequence[AlignedHealth], taps: Sequence[Callable[[Turn], None]] = ()) -> None:
+    def on_turn(
+        self, turn: SliceBundle, health: Sequence[AlignedHealth], taps: Sequence[Callable[[SliceBundle], None]] = ()
+    ) -> None:
         """Keep the turn's numbers, and call the taps."""
         try:
             history = self._histories.get(turn.job)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tocsin.pipeline.runtime.embedded.engine import OPERATOR_FAILED, EmbeddedEngine
-from tocsin.pipeline.runtime.embedded.persistence.journal import Entry, JournalConfig, Kind
+from tocsin.pipeline.runtime.embedded.persistence.journal import JournalConfig, JournalEntry, JournalKind
 from tocsin.pipeline.runtime.embedded.persistence.ledger import Ledger, OnIsolated
 from tocsin.pipeline.runtime.embedded.persistence.snapshots import Generation
 from tocsin.pipeline.runtime.embedded.persistence.state_folder import StateFolder
@@ -208,18 +208,18 @@ class Recovery:
         self.counters["damaged_entries"] += tally.damaged_count
         self.counters["torn_bytes"] += tally.torn_bytes
 
-    def _repeat(self, entry: Entry, repeat: Repeat) -> None:
-        if entry.kind is Kind.TICK:
+    def _repeat(self, entry: JournalEntry, repeat: Repeat) -> None:
+        if entry.kind is JournalKind.TICK:
             repeat.tick(entry.tick_ns)
             self.counters["replayed_ticks"] += 1
             return
-        if entry.kind is Kind.ANEW:
+        if entry.kind is JournalKind.ANEW:
             repeat.begin_anew(entry.tick_ns, Reason(entry.reason))
             return
-        if entry.kind is Kind.FORGET:
+        if entry.kind is JournalKind.FORGET:
             self._engine.forget_job(entry.job)
             return
-        if entry.kind is Kind.EXCUSE:
+        if entry.kind is JournalKind.EXCUSE:
             until_ns, hosts = entry.excuse
             self._engine.excuse(hosts, until_ns)
             return

@@ -24,12 +24,12 @@ from tocsin.pipeline.runtime.embedded.control_socket import (
     Message,
     sql_handler,
 )
-from tocsin.pipeline.runtime.embedded.dead_letter_writer import LetterDesk
-from tocsin.pipeline.runtime.embedded.dead_letters import DEAD_LETTERS, Letter
+from tocsin.pipeline.runtime.embedded.dead_letter_writer import DeadLetterWriter
+from tocsin.pipeline.runtime.embedded.dead_letters import DEAD_LETTERS, DeadLetter
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig, EngineOutput
 from tocsin.pipeline.runtime.embedded.listener.listener import AgentServer, ServerConfig
 from tocsin.pipeline.runtime.embedded.listener.readers import incidents_answerer, jobs_answerer
-from tocsin.pipeline.runtime.embedded.model_file import FILE_NAME, ModelShelf
+from tocsin.pipeline.runtime.embedded.model_file import FILE_NAME, ModelFile
 from tocsin.pipeline.runtime.embedded.model_handler import model_handler
 from tocsin.pipeline.runtime.embedded.recovery import Recovery, RecoveryConfig, Repeat
 from tocsin.pipeline.runtime.embedded.service_memory import ServiceMemory
@@ -118,8 +118,8 @@ class EngineService:
         self.time = EngineTime(now_ns, steady_ns)
         self.engine = EmbeddedEngine(config.engine)
         folder = config.model_folder
-        self._shelf = None if folder is None else ModelShelf(folder / FILE_NAME, self.engine.models)
-        self.letters = LetterDesk(config.letter_folder)
+        self._shelf = None if folder is None else ModelFile(folder / FILE_NAME, self.engine.models)
+        self.letters = DeadLetterWriter(config.letter_folder)
         self.writer = writer or StoreWriter(store)
         self.clock = self.time.watch
         proposals = ProposalBook(config.hold, now_ns(), self.engine.changes_of)
@@ -175,7 +175,7 @@ class EngineService:
         reason = StateLoss.JUDGED_AT_TWO_ENDS.value
         self.failures[reason] += 1
         text = f"job {record.job.job_id}: the engine ended twice in a row while it judged it"
-        self.letters.put(DEAD_LETTERS, Letter(self.time.now_ns(), record.host, reason, text, encode(record)))
+        self.letters.put(DEAD_LETTERS, DeadLetter(self.time.now_ns(), record.host, reason, text, encode(record)))
 
     def start(self, *, ticking: bool = True) -> None:
         """Take up what is kept, then listen, write and tick.
@@ -294,7 +294,7 @@ class EngineService:
         for failure in output.failures:
             self._keep_failure(failure, tick_ns)
         for _, entry in output.refused:
-            letter = Letter(tick_ns, entry.host, entry.reason.value, entry.sentence, entry.data)
+            letter = DeadLetter(tick_ns, entry.host, entry.reason.value, entry.sentence, entry.data)
             self.letters.put(DEAD_LETTERS, letter)
         self._scribe.follow_up(output, tick_ns)
         self._ticked_ns = self._steady_ns()
@@ -315,7 +315,7 @@ class EngineService:
         event = {"ts_ns": tick_ns, "name": Reason.OPERATOR_FAILED.value, "job": failure.job.job_id}
         self._events.append({**event, "error": failure.text})
         for data in failure.records or (b"",):
-            letter = Letter(
+            letter = DeadLetter(
                 tick_ns, "", Reason.OPERATOR_FAILED.value, f"job {failure.job.job_id}: {failure.text}", data
             )
             self.letters.put(DEAD_LETTERS, letter)

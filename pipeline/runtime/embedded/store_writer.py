@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from tocsin.pipeline.runtime.embedded.open_verdicts import OpenVerdicts
 from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread
-from tocsin.pipeline.stores.backoff import Patience, PatienceConfig
+from tocsin.pipeline.stores.backoff import Backoff, BackoffConfig
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, Store
 from tocsin.schemas.errors import RowRefusedError, StoreError
 from tocsin.schemas.verdicts import Verdict
@@ -78,7 +78,7 @@ class StoreWriter:
         open_verdicts: OpenVerdicts | None = None,
         *,
         is_prepared: bool = True,
-        config: PatienceConfig | None = None,
+        config: BackoffConfig | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start nothing yet.
@@ -93,7 +93,7 @@ class StoreWriter:
         self._store = store
         self._open_verdicts = open_verdicts
         self._is_prepared = is_prepared
-        self._patience = Patience(_LOG, config, clock)
+        self._patience = Backoff(_LOG, config, clock)
         self._clock = clock
         self._queue: queue.Queue[Write | None] = queue.Queue()
         self._until: float | None = None

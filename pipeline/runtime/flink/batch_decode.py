@@ -77,7 +77,7 @@ def decode_many(records: Sequence[bytes]) -> list[Alike | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class _TableShape:
     """How the bytes of one record lie.
 
     Attributes:
@@ -91,7 +91,7 @@ class _Shape:
     row_count: int
 
 
-def _shape_of(data: bytes, row_count: int) -> _Shape:
+def _shape_of(data: bytes, row_count: int) -> _TableShape:
     cluster, job, host = _LENGTHS.unpack_from(data, _LENGTHS_AT)
     begin = _NAMES + cluster + job
     place, spans = begin + host, {}
@@ -99,7 +99,7 @@ def _shape_of(data: bytes, row_count: int) -> _Shape:
         number, length = _SECTION.unpack_from(data, place)
         place += _SECTION.size + length
         spans[number] = (place - length, place)
-    return _Shape((begin, begin + host), spans, row_count)
+    return _TableShape((begin, begin + host), spans, row_count)
 
 
 def _decode_alike(records: Sequence[bytes]) -> Sequence[Alike | None]:
@@ -115,7 +115,7 @@ def _decode_alike(records: Sequence[bytes]) -> Sequence[Alike | None]:
 
 def _batches(records: Sequence[bytes], first: Batch) -> Sequence[Batch | None]:
     found: list[Batch | None] = [None] * len(records)
-    reader = _Reader(records, _shape_of(records[0], len(first.rows)))
+    reader = _FrameReader(records, _shape_of(records[0], len(first.rows)))
     columns = reader.columns(_COLUMNS[records[0][_KIND]], are_collectives=isinstance(first, CollectiveBatch))
     if columns is None:
         return found
@@ -131,7 +131,7 @@ def _frames(records: Sequence[bytes], first: Frame) -> Sequence[Frame | None]:
     shape = _shape_of(records[0], 0)
     if shape.spans.keys() - {SIGNATURE_SECTION} != {_SHAPE, _UUIDS, _GPU, _HOST}:
         return found
-    reader = _Reader(records, shape)
+    reader = _FrameReader(records, shape)
     first_tick_at = shape.spans[_SHAPE][0] + _FIRST_TICK_AT
     first_ticks_ns = reader.numbers(first_tick_at, first_tick_at + 8, "<i8")[:, 0]
     reader.good &= first_ticks_ns >= 0
@@ -173,10 +173,10 @@ def _host(data: bytes) -> str | None:
         return None
 
 
-class _Reader:
+class _FrameReader:
     """Reads the columns of records of one shape; ``good``: which of them have it, and pass the checks so far."""
 
-    def __init__(self, records: Sequence[bytes], shape: _Shape) -> None:
+    def __init__(self, records: Sequence[bytes], shape: _TableShape) -> None:
         self._table = np.frombuffer(b"".join(records), np.uint8).reshape(len(records), -1)
         self._shape = shape
         self.good = np.ones(len(records), np.bool_)

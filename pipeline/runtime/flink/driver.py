@@ -38,11 +38,11 @@ from tocsin.pipeline.core.slices import Taken
 from tocsin.pipeline.identity.signed import SignatureConfig
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.runtime.flink.batch_decode import decode_many
-from tocsin.pipeline.runtime.flink.identity import Identity
+from tocsin.pipeline.runtime.flink.identity import StreamIdentity
 from tocsin.pipeline.runtime.flink.outputs import Output, canary, verdict_output
 from tocsin.pipeline.runtime.flink.packing import unpack
 from tocsin.pipeline.runtime.flink.reduce import named_by
-from tocsin.pipeline.runtime.model_schedule import ModelBook
+from tocsin.pipeline.runtime.model_schedule import ModelSchedule
 from tocsin.schemas.errors import IdentityError, SchemaError, SnapshotError
 from tocsin.schemas.kafka.topics import DEAD_LETTER, LATE
 from tocsin.schemas.records import METRIC_SLICE_NS, NS_PER_SECOND, ModelAnnouncement, Record, Tick
@@ -140,8 +140,8 @@ class JobDriver:
         config: DriverConfig,
         key: bytes,
         state: DriverState,
-        models: ModelBook | None = None,
-        identity: Identity | None = None,
+        models: ModelSchedule | None = None,
+        identity: StreamIdentity | None = None,
     ) -> None:
         """Take up what the state holds.
 
@@ -160,8 +160,8 @@ class JobDriver:
         self._key = key
         self._named = named_by(key.decode("utf-8", "replace"))
         self._state = state
-        self._models = ModelBook() if models is None else models
-        self._identity = identity or Identity()
+        self._models = ModelSchedule() if models is None else models
+        self._identity = identity or StreamIdentity()
         self._digests: dict[str, bytes] = {}
         """Of the parts that the state holds."""
         self._adds = False

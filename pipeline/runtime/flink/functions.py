@@ -15,13 +15,13 @@ from pyflink.table.udf import FunctionContext, ScalarFunction, udf
 
 from tocsin.pipeline.identity.signed import SignatureConfig, SignedRecords
 from tocsin.pipeline.runtime.flink.driver import DriverConfig, JobDriver
-from tocsin.pipeline.runtime.flink.identity import Identity
+from tocsin.pipeline.runtime.flink.identity import StreamIdentity
 from tocsin.pipeline.runtime.flink.job_metrics import JobMetrics
 from tocsin.pipeline.runtime.flink.outputs import Output
 from tocsin.pipeline.runtime.flink.pieces import join_pieces, pieces_named, pieces_of
 from tocsin.pipeline.runtime.flink.reduce import reduce_and_pack
-from tocsin.pipeline.runtime.gc_settings import GARBAGE_THRESHOLDS
-from tocsin.pipeline.runtime.model_schedule import ModelBook
+from tocsin.pipeline.runtime.gc_settings import GC_THRESHOLDS
+from tocsin.pipeline.runtime.model_schedule import ModelSchedule
 
 BYTES = Types.PRIMITIVE_ARRAY(Types.BYTE())
 OUTPUT_NAMES = ["topic", "k", "v", "h"]
@@ -116,17 +116,17 @@ class DriveJob(KeyedProcessFunction):  # type: ignore[misc]  # pyflink has no ty
         """Keep the settings; a worker opens its own copy."""
         self._config = config
         self._drivers: dict[str, JobDriver] = {}
-        self.identity = Identity()
-        self.models: ModelBook | None = None
+        self.identity = StreamIdentity()
+        self.models: ModelSchedule | None = None
         """What is announced to all jobs; set before the first element."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Begin in a worker: drivers come from the state as their jobs' windows do."""
         # A window brings some hundred thousand objects that live as long as their slice.
         gc.freeze()
-        gc.set_threshold(*GARBAGE_THRESHOLDS)
+        gc.set_threshold(*GC_THRESHOLDS)
         self._drivers = {}
-        self.identity = Identity.of_config(self._config.signatures, time.time_ns())
+        self.identity = StreamIdentity.of_config(self._config.signatures, time.time_ns())
         self._state = FlinkState(runtime_context)
         self.metrics = JobMetrics(runtime_context.get_metrics_group(), lambda: len(self._drivers))
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class StreamIdentity:
     """Who may say what to a driver, and who it is itself.
 
     Attributes:
@@ -29,7 +29,7 @@ class Identity:
     signer: VerdictSigner | None = None
 
     @classmethod
-    def of_config(cls, config: SignatureConfig, now_ns: int) -> Identity:
+    def of_config(cls, config: SignatureConfig, now_ns: int) -> StreamIdentity:
         """Read the files that the settings name; nothing is loaded where they name none.
 
         Raises:

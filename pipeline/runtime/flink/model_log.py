@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tocsin.pipeline.identity.signed import SignedRecords
 from tocsin.pipeline.runtime.flink.outputs import Output
-from tocsin.pipeline.runtime.model_schedule import KEEP_NS, ModelBook
+from tocsin.pipeline.runtime.model_schedule import KEEP_NS, ModelSchedule
 from tocsin.schemas.errors import DecodeError, IdentityError, ModelRefusedError, SchemaError
 from tocsin.schemas.kafka.topics import (
     DEAD_LETTER,
@@ -58,7 +58,7 @@ class ModelLog:
             guard: checks who announces; None: everybody may who can write to the topic.
         """
         self._guard = guard
-        self.book = ModelBook()
+        self.book = ModelSchedule()
         self._keep_ns = KEEP_NS + journal_seconds * NS_PER_SECOND
         self._newest_ns: dict[str, int] = {}
         """Partition -> its newest tick."""

@@ -55,7 +55,7 @@ class TaskTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class FlinkJob:
     """One job of the cluster.
 
     Attributes:
@@ -134,10 +134,10 @@ class FlinkRest:
         counts = (int(data[name]) for name in ("taskmanagers", "slots-total", "slots-available"))
         return Overview(str(data.get("flink-version", "")), *counts)
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[FlinkJob]:
         """Return all jobs, those that are over too, the youngest first."""
         found = [
-            Job(
+            FlinkJob(
                 str(job["jid"]),
                 str(job["name"]),
                 str(job["state"]),

@@ -23,7 +23,7 @@ from tocsin.schemas.errors import ConfigError, ModelRefusedError, TocsinError
 from tocsin.schemas.printable import json_text, readable
 
 if TYPE_CHECKING:
-    from tocsin.pipeline.lab.backtest.summary import Case
+    from tocsin.pipeline.lab.backtest.summary import CaseRow
     from tocsin.pipeline.recording.limits import ReadLimits
 
 RESULT_NAME = "backtest.json"
@@ -174,9 +174,9 @@ def _claim(out: Path) -> None:
         raise ConfigError("--out", str(out), f"a folder that can be written to ({error.strerror})") from error
 
 
-def _folders(paths: Sequence[Path]) -> tuple[list[Path], list[Case]]:
+def _folders(paths: Sequence[Path]) -> tuple[list[Path], list[CaseRow]]:
     """The recordings that paths name, each once; and the paths that name none."""
-    from tocsin.pipeline.lab.backtest.summary import Case
+    from tocsin.pipeline.lab.backtest.summary import CaseRow
     from tocsin.pipeline.recording.under import recordings_under
 
     found: dict[Path, None] = {}
@@ -185,7 +185,7 @@ def _folders(paths: Sequence[Path]) -> tuple[list[Path], list[Case]]:
         try:
             found.update(dict.fromkeys(recordings_under([path])))
         except (TocsinError, OSError) as error:
-            failed.append(Case(str(path), None, str(error)))
+            failed.append(CaseRow(str(path), None, str(error)))
     return list(found), failed
 
 
@@ -196,17 +196,17 @@ def _page(out: Path | None, number: int, folder: Path) -> Path | None:
     return out / f"{_PAGE_PREFIX}{number:04d}-{name}.html"
 
 
-def backtest_one(job: BacktestJob) -> Case:
+def backtest_one(job: BacktestJob) -> CaseRow:
     """Judge one recording and write its page."""
     from tocsin.pipeline.lab.backtest.case_page import case_page
     from tocsin.pipeline.lab.backtest.detector_sets import runner_of
-    from tocsin.pipeline.lab.backtest.summary import Case
+    from tocsin.pipeline.lab.backtest.summary import CaseRow
     from tocsin.pipeline.lab.backtest.trial import judge
     from tocsin.pipeline.recording.limits import DEFAULT_LIMITS
     from tocsin.pipeline.recording.ops import read_with_ops
-    from tocsin.pipeline.runtime.gc_settings import GARBAGE_THRESHOLDS
+    from tocsin.pipeline.runtime.gc_settings import GC_THRESHOLDS
 
-    gc.set_threshold(*GARBAGE_THRESHOLDS)
+    gc.set_threshold(*GC_THRESHOLDS)
     try:
         recording = read_with_ops(job.folder, job.limits or DEFAULT_LIMITS)
         trial = judge(recording, [runner_of(name, job.models) for name in job.sets])
@@ -214,10 +214,10 @@ def backtest_one(job: BacktestJob) -> Case:
             job.page.write_text(case_page(str(job.folder), recording, trial), "utf-8")
     except (TocsinError, OSError) as error:
         return _failed(job, str(error))
-    return Case(str(job.folder), trial, page=job.page.name if job.page is not None else "")
+    return CaseRow(str(job.folder), trial, page=job.page.name if job.page is not None else "")
 
 
-def _judged(jobs: Sequence[BacktestJob], worker_count: int) -> list[Case]:
+def _judged(jobs: Sequence[BacktestJob], worker_count: int) -> list[CaseRow]:
     bar = bar_of("recordings") if sys.stderr.isatty() else None
     work = Work(backtest_one, _failed)
     if min(worker_count, len(jobs)) <= 1:
@@ -225,13 +225,13 @@ def _judged(jobs: Sequence[BacktestJob], worker_count: int) -> list[Case]:
     return side_by_side(jobs, work, worker_count, bar)
 
 
-def _failed(job: BacktestJob, why: str) -> Case:
-    from tocsin.pipeline.lab.backtest.summary import Case
+def _failed(job: BacktestJob, why: str) -> CaseRow:
+    from tocsin.pipeline.lab.backtest.summary import CaseRow
 
-    return Case(str(job.folder), None, why)
+    return CaseRow(str(job.folder), None, why)
 
 
-def _shown(cases: Sequence[Case], args: argparse.Namespace) -> str:
+def _shown(cases: Sequence[CaseRow], args: argparse.Namespace) -> str:
     from tocsin.pipeline.lab.backtest.summary import figures_of, headline, table_lines
 
     figures = figures_of([case.trial for case in cases if case.trial is not None])

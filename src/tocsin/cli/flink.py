@@ -26,7 +26,7 @@ from tocsin.cli.flink_options import (
 from tocsin.cli.interrupts import Interrupts
 from tocsin.cli.kafka import settings_of
 from tocsin.pipeline.runtime.flink.options import JobOptions
-from tocsin.pipeline.runtime.flink.rest import FlinkRest, Job
+from tocsin.pipeline.runtime.flink.rest import FlinkJob, FlinkRest
 from tocsin.schemas.errors import ConfigError, EngineError, TocsinError
 from tocsin.schemas.kafka.settings import KafkaSettings
 from tocsin.schemas.printable import json_text, plain
@@ -123,12 +123,12 @@ def check_topics(settings: KafkaSettings, prefix: str) -> None:
         print(f"tocsin flink: {difference}: '{command} {where}' mends it", file=sys.stderr)
 
 
-def find_job(rest: FlinkRest, name: str) -> Job | None:
+def find_job(rest: FlinkRest, name: str) -> FlinkJob | None:
     """Return the job of this name that is not over, None: there is none."""
     return next((job for job in rest.jobs() if job.name == name and not job.is_over), None)
 
 
-def _need_job(rest: FlinkRest, name: str) -> Job:
+def _need_job(rest: FlinkRest, name: str) -> FlinkJob:
     job = find_job(rest, name)
     if job is None:
         others = [other.name for other in rest.jobs() if not other.is_over]
@@ -137,7 +137,7 @@ def _need_job(rest: FlinkRest, name: str) -> Job:
     return job
 
 
-def _need_running(rest: FlinkRest, name: str) -> Job:
+def _need_running(rest: FlinkRest, name: str) -> FlinkJob:
     job = _need_job(rest, name)
     if job.state != "RUNNING":
         raise EngineError(

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the incidents."""
     wanted = wanted_id(args.show)
     reader = reader_of(args)
-    source: Source = _Database(*database_of(args)) if reader is None else _Remote(reader)
+    source: IncidentSource = _Database(*database_of(args)) if reader is None else _Remote(reader)
     now = datetime.now(UTC)
     if wanted is not None:
         found = [one_of(source.fetch(everything=True, id_prefix=wanted), wanted)]
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     return 0 if source.is_judged() else EXIT_ERROR
 
 
-class Source(Protocol):
+class IncidentSource(Protocol):
     """Where incidents are asked for."""
 
     def fetch(

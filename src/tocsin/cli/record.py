@@ -136,9 +136,9 @@ def _from_kafka(args: argparse.Namespace) -> int:
     until_ns = when_ns("--until", args.until, now_ns) if args.until else None
     if until_ns is not None and until_ns <= since_ns:
         raise ConfigError("--until", args.until, "later than --since")
-    from tocsin.pipeline.kafka.record import Wanted, record
+    from tocsin.pipeline.kafka.record import RecordRequest, record
 
-    wanted = Wanted(job_id, cluster, since_ns, until_ns, not args.drop_late)
+    wanted = RecordRequest(job_id, cluster, since_ns, until_ns, not args.drop_late)
     done = record(settings, args.topic_prefix, args.folder, wanted)
     late = (
         f", {done.late_count} late ones " + ("left out" if args.drop_late else "among them") if done.late_count else ""

@@ -19,7 +19,7 @@ from tocsin.cli.kafka import add_kafka_arguments, settings_of
 from tocsin.cli.limits import add_limit_arguments, read_limits_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
 from tocsin.cli.workers import Work, bar_of, interrupt, side_by_side
-from tocsin.pipeline.runtime.gc_settings import GARBAGE_THRESHOLDS
+from tocsin.pipeline.runtime.gc_settings import GC_THRESHOLDS
 from tocsin.schemas.credentials import Role
 from tocsin.schemas.errors import ConfigError, TocsinError
 from tocsin.schemas.printable import counted, plain
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     set_up_logs(args)
     from tocsin.pipeline.recording.under import recordings_or_paths
 
-    gc.set_threshold(*GARBAGE_THRESHOLDS)
+    gc.set_threshold(*GC_THRESHOLDS)
     signal.signal(signal.SIGTERM, interrupt)  # as Ctrl-C: nothing half written stays
     args.folders = recordings_or_paths(args.folders)
     if args.verdicts is not None and len(args.folders) != 1:
@@ -123,7 +123,7 @@ def _to_kafka(args: argparse.Namespace, *, bar: bool) -> int:
     folder = args.folders[0]
     recording = read_recording(folder, read_limits_of(args))
     job = ReplayJob(folder, folder, args.shuffle, args.speed, bar)
-    pace = Pace(recording.manifest.start_ns, recording.manifest.end_ns, job)
+    pace = PlaybackClock(recording.manifest.start_ns, recording.manifest.end_ns, job)
     config, signer = ReplayConfig(shuffle_seed=args.shuffle), signer_of(args, Role.PLAYER)
     played = play(recording, settings, args.topic_prefix, config, pace.on_second, signer)
     pace.end()
@@ -133,7 +133,7 @@ def _to_kafka(args: argparse.Namespace, *, bar: bool) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ReplayResult:
     """What became of one folder.
 
     Attributes:
@@ -155,7 +155,7 @@ class Result:
     failures: tuple[str, ...] = ()
 
 
-def _report(results: Sequence[Result]) -> int:
+def _report(results: Sequence[ReplayResult]) -> int:
     for result in results:
         for note in result.notes:
             print(plain(f"tocsin replay: {result.folder}: {note}"), file=sys.stderr)
@@ -168,7 +168,7 @@ def _report(results: Sequence[Result]) -> int:
     return 2 if any(result.error or result.failures for result in results) else 0
 
 
-def _how_judged(result: Result) -> str:
+def _how_judged(result: ReplayResult) -> str:
     """What stands behind the number of verdicts: whether anything was judged, and what was not there."""
     absent = ", ".join(result.absent)
     if result.reason:
@@ -176,7 +176,7 @@ def _how_judged(result: Result) -> str:
     return f" (judged without {absent})" if absent else ""
 
 
-def replay_one(job: ReplayJob) -> Result:
+def replay_one(job: ReplayJob) -> ReplayResult:
     """Replay one folder and write its verdicts."""
     from tocsin.pipeline.recording.import_warnings import notes_of
     from tocsin.pipeline.recording.limits import DEFAULT_LIMITS
@@ -187,18 +187,18 @@ def replay_one(job: ReplayJob) -> Result:
     try:
         recording = read_recording(job.folder, job.limits or DEFAULT_LIMITS)
         with _file_for(job.verdicts) as file:
-            pace = Pace(recording.manifest.start_ns, recording.manifest.end_ns, job)
+            pace = PlaybackClock(recording.manifest.start_ns, recording.manifest.end_ns, job)
             config = ReplayConfig(shuffle_seed=job.shuffle_seed)
             replayed = replay_whole(recording, config, pace.on_second, refused)
             pace.end()
             file.write(verdict_lines(replayed.verdicts).encode())
     except (TocsinError, OSError) as error:
-        return Result(job.folder, 0, str(error))
+        return ReplayResult(job.folder, 0, str(error))
     left_out = (f"{count} records are left out: {text}" for text, count in refused.most_common(_SHOWN_REASONS))
     notes = (*notes_of(recording), *left_out)
     absent = tuple(name for name in _INPUTS if name not in recording.tables)
     reason = "" if replayed.reason is None else replayed.reason.value
-    return Result(job.folder, len(replayed.verdicts), "", absent, notes, reason, replayed.failures)
+    return ReplayResult(job.folder, len(replayed.verdicts), "", absent, notes, reason, replayed.failures)
 
 
 @contextlib.contextmanager
@@ -224,11 +224,11 @@ def _file_for(target: Path) -> Iterator[BinaryIO]:
         part.unlink(missing_ok=True)
 
 
-def _not_replayed(job: ReplayJob, why: str) -> Result:
-    return Result(job.folder, 0, why)
+def _not_replayed(job: ReplayJob, why: str) -> ReplayResult:
+    return ReplayResult(job.folder, 0, why)
 
 
-class Pace:
+class PlaybackClock:
     """Keeps to the speed that was asked for, and draws the bar."""
 
     def __init__(self, start_ns: int, end_ns: int, job: ReplayJob) -> None:

@@ -19,7 +19,7 @@ from tocsin.cli.identity import add_gate_arguments, gate_of, local_token, tls_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
 from tocsin.cli.main import EXIT_ERROR
 from tocsin.cli.paths import add_data_argument, control_socket, data_folder, database_folder
-from tocsin.pipeline.runtime.gc_settings import GARBAGE_THRESHOLDS
+from tocsin.pipeline.runtime.gc_settings import GC_THRESHOLDS
 from tocsin.pipeline.stores.clickhouse_address import ClickHouseAddress
 from tocsin.schemas.errors import ConfigError, EngineError, StoreAwayError
 from tocsin.schemas.private_files import make_private_folder
@@ -85,7 +85,7 @@ def _seconds(text: str) -> int:
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or Ctrl-C."""
     set_up_logs(args)
-    gc.set_threshold(*GARBAGE_THRESHOLDS)
+    gc.set_threshold(*GC_THRESHOLDS)
     # chDB and numpy take half a second: only this command pays.
     from tocsin.pipeline.incidents.proposals import HoldRules
     from tocsin.pipeline.recording.live import RecordingManager

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     set_up_logs(args)
     # The drivers take a moment to load: only who needs them pays.
     from tocsin.collectors.metrics_page import MetricsPage
-    from tocsin.pipeline.kafka.verdict_sink import SinkConfig, VerdictSink
+    from tocsin.pipeline.kafka.verdict_sink import VerdictSink, VerdictSinkConfig
     from tocsin.pipeline.kafka.verdicts import KafkaLetters, verdict_source
     from tocsin.pipeline.stores.clickhouse_store import ClickHouseStore
 
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     group = args.group or f"{args.topic_prefix}.sink-clickhouse"
     try:
         with verdict_source(settings, args.topic_prefix, group) as source:
-            sink = VerdictSink(source, store, letters, SinkConfig(check=check))
+            sink = VerdictSink(source, store, letters, VerdictSinkConfig(check=check))
             if args.metrics_listen:
                 page = MetricsPage(args.metrics_listen, lambda: [*sink.families(), *source.families()], sink.health)
                 page.start()

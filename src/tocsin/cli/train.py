@@ -24,7 +24,7 @@ from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.printable import counted, plain
 
 if TYPE_CHECKING:
-    from tocsin.pipeline.lab.parallel import Mapper
+    from tocsin.pipeline.lab.parallel import Executor
     from tocsin.pipeline.lab.training.recordings import TrainingSet
     from tocsin.pipeline.lab.training.train import Trained
 
@@ -97,7 +97,7 @@ def _check(args: argparse.Namespace) -> None:
         args.detector, args.budget_per_machine_day = "minder", float("inf")
 
 
-def _train(args: argparse.Namespace, own: Path, mapper: Mapper, shown: Shown) -> Trained:
+def _train(args: argparse.Namespace, own: Path, mapper: Executor, shown: Shown) -> Trained:
     from tocsin.pipeline.lab.training.recordings import look_at_all
     from tocsin.pipeline.lab.training.train import TrainingConfig, train
 
@@ -140,7 +140,7 @@ def _notes(data: TrainingSet, shown: Shown) -> None:
 
 def _from_kafka(args: argparse.Namespace, folder: Path) -> Path:
     """Record the range, as ``tocsin record --from-kafka`` does."""
-    from tocsin.pipeline.kafka.record import Wanted, record
+    from tocsin.pipeline.kafka.record import RecordRequest, record
     from tocsin.pipeline.recording.manifest import read_truth
 
     settings, now_ns = settings_of(args), time.time_ns()
@@ -151,7 +151,7 @@ def _from_kafka(args: argparse.Namespace, folder: Path) -> Path:
     until_ns = when_ns("--until", args.until, now_ns) if args.until else None
     if until_ns is not None and until_ns <= since_ns:
         raise ConfigError("--until", args.until, "later than --since")
-    record(settings, args.topic_prefix, folder, Wanted(job_id, cluster, since_ns, until_ns))
+    record(settings, args.topic_prefix, folder, RecordRequest(job_id, cluster, since_ns, until_ns))
     if args.truth is not None:
         try:
             (folder / "truth.json").write_bytes(args.truth.read_bytes())

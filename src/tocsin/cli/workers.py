@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from tocsin.cli.main import EXIT_INTERRUPTED
-from tocsin.pipeline.lab.parallel import Mapper, alone
-from tocsin.pipeline.runtime.gc_settings import GARBAGE_THRESHOLDS
+from tocsin.pipeline.lab.parallel import Executor, serial
+from tocsin.pipeline.runtime.gc_settings import GC_THRESHOLDS
 from tocsin.schemas.errors import EngineError
 
 _BAR_WIDTH = 30
@@ -117,7 +117,7 @@ def _result_of(job: JobT, work: Work[JobT, ResultT], future: Future[ResultT], *,
 
 def _begin_worker(parent_pid: int) -> None:
     """Ctrl-C reaches the whole terminal: the parent ends its workers, and they clean up; without a parent they end."""
-    gc.set_threshold(*GARBAGE_THRESHOLDS)
+    gc.set_threshold(*GC_THRESHOLDS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_INTERRUPTED))
 
@@ -132,14 +132,14 @@ def _begin_worker(parent_pid: int) -> None:
 
 
 @contextlib.contextmanager
-def shared_out(worker_count: int) -> Iterator[Mapper]:
-    """A ``Mapper`` over processes that stay, for work that comes in many rounds; one process: this one.
+def shared_out(worker_count: int) -> Iterator[Executor]:
+    """A ``Executor`` over processes that stay, for work that comes in many rounds; one process: this one.
 
     Raises:
         EngineError: while it is used: one of the processes was killed.
     """
     if worker_count == 1:
-        yield alone
+        yield serial
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(worker_count, context, _begin_worker, (os.getpid(),)) as pool:

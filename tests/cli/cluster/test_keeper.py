@@ -13,7 +13,7 @@ import pytest
 from tocsin.cli.cluster.keeper import JobKeeper
 from tocsin.cli.cluster.submit import Submission
 from tocsin.pipeline.runtime.flink.options import JobOptions
-from tocsin.pipeline.runtime.flink.rest import Checkpoints, Job
+from tocsin.pipeline.runtime.flink.rest import Checkpoints, FlinkJob
 from tocsin.pipeline.runtime.flink.sql import StreamOptions
 from tocsin.schemas.errors import EngineError
 
@@ -25,11 +25,11 @@ class FakeRest:
     """What a JobManager would say."""
 
     url: str = "http://127.0.0.1:1"
-    live: list[Job] = field(default_factory=list)
+    live: list[FlinkJob] = field(default_factory=list)
     restored: str = ""
     shown: str = SHOWN
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[FlinkJob]:
         return list(self.live)
 
     def options(self, job_id: str) -> str:
@@ -42,8 +42,8 @@ class FakeRest:
         return []
 
 
-def job(job_id: str, state: str = "RUNNING") -> Job:
-    return Job(job_id, "tocsin", state, 1.0, 4, 4)
+def job(job_id: str, state: str = "RUNNING") -> FlinkJob:
+    return FlinkJob(job_id, "tocsin", state, 1.0, 4, 4)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from tests.collectors.peer import datagram
 from tocsin.collectors.agent.core import AgentCore, CoreConfig, Surroundings
 from tocsin.collectors.agent.job_state import HostPlace
 from tocsin.collectors.clock import FakeClock, SteadyClock
-from tocsin.collectors.owners import Life, Sender, Sight
+from tocsin.collectors.owners import Life, LocalSender, Sight
 from tocsin.schemas.records import (
     Event,
     JobKey,
@@ -59,7 +59,7 @@ class Bench:
         now, _ = self.clock.read()
         self.core = AgentCore(CoreConfig(HostPlace("h"), "c", pass_on_spread=False), self.watcher, now)
         self.records: list[Record] = []
-        self.sender = Sender(77, USER)
+        self.sender = LocalSender(77, USER)
 
     @property
     def ts(self) -> int:
@@ -72,7 +72,7 @@ class Bench:
     @contextmanager
     def spoken_by(self, pid: int, uid: int = USER) -> Iterator[None]:
         """What hooks say meanwhile comes from this process."""
-        before, self.sender = self.sender, Sender(pid, uid)
+        before, self.sender = self.sender, LocalSender(pid, uid)
         yield
         self.sender = before
 

@@ -14,7 +14,7 @@ from tests.collectors.agent.core_bench import (
 )
 from tests.collectors.peer import datagram
 from tocsin.collectors.api import Reading
-from tocsin.collectors.owners import Sender
+from tocsin.collectors.owners import LocalSender
 from tocsin.schemas.records import (
     CollectiveBatch,
     Event,
@@ -233,7 +233,7 @@ def test_a_broken_hook_cannot_fill_the_memory(bench: Bench) -> None:
     for number in range(100):
         with bench.spoken_by(1000 + number // 8):
             bench.hello(job=("c", f"j{number}", 0))
-    bench.sender = Sender(1000, USER)
+    bench.sender = LocalSender(1000, USER)
     for rank in range(300):
         bench.hook("bye", rank, ("c", "j0", 0))
 

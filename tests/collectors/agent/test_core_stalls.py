@@ -13,7 +13,7 @@ from tests.collectors.agent.core_bench import (
     names,
 )
 from tocsin.collectors.agent.core import Surroundings
-from tocsin.collectors.api import Reading, Sighting
+from tocsin.collectors.api import HostEvent, Reading
 from tocsin.schemas.records import (
     EventSource,
     JobKey,
@@ -126,7 +126,7 @@ def test_a_rank_that_ended_is_no_stall(bench: Bench, how: str) -> None:
     bench.hello()
     bench.trains(10)
     if how == "gone":
-        gone = Sighting("process_gone", EventSource.PROCESS, Severity.ERROR, {"pid": 7}, 0, JobKey(*JOB))
+        gone = HostEvent("process_gone", EventSource.PROCESS, Severity.ERROR, {"pid": 7}, 0, JobKey(*JOB))
         bench.core.on_reading(0, Reading(events=(gone,)), bench.clock.read()[0])
     else:
         keys: dict[str, Any] = {"pid": 7, "code": -9, "signal": 9} if how == "exit" else {}
@@ -138,7 +138,7 @@ def test_a_rank_that_ended_is_no_stall(bench: Bench, how: str) -> None:
 def test_an_exit_before_the_watcher_looked_hides_process_gone(bench: Bench) -> None:
     bench.hello()
     bench.hook("exit", pid=7, code=1)
-    gone = Sighting("process_gone", EventSource.PROCESS, Severity.ERROR, {"pid": 7}, 0, JobKey(*JOB))
+    gone = HostEvent("process_gone", EventSource.PROCESS, Severity.ERROR, {"pid": 7}, 0, JobKey(*JOB))
     bench.core.on_reading(0, Reading(events=(gone,)), bench.clock.read()[0])
     bench.take()
 

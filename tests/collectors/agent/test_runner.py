@@ -7,7 +7,7 @@ import pytest
 
 from tests.collectors.peer import wait_until
 from tocsin.collectors.agent.runner import CollectorRunner, Supervision, checked
-from tocsin.collectors.api import NothingHere, Reading, Sighting
+from tocsin.collectors.api import HostEvent, NothingHere, Reading
 from tocsin.schemas.errors import CollectorError
 from tocsin.schemas.records import EventSource, Severity
 
@@ -100,7 +100,7 @@ def test_ticks_are_the_multiples_of_the_period_each_once() -> None:
 
 def saw(name: Any = "xid", payload: Any = None, **changed: Any) -> Reading:
     keys: dict[str, Any] = {"source": EventSource.PROCESS, "severity": Severity.ERROR, **changed}
-    sighting = Sighting(name=name, payload={} if payload is None else payload, **keys)
+    sighting = HostEvent(name=name, payload={} if payload is None else payload, **keys)
     return Reading(events=(sighting,))
 
 

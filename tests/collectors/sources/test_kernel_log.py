@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tocsin.collectors.agent.runner import checked
-from tocsin.collectors.api import CollectorError, NothingHere, Sighting
+from tocsin.collectors.api import CollectorError, HostEvent, NothingHere
 from tocsin.collectors.sources.kernel_log import REPEAT_NS, KernelLogCollector, KernelLogConfig
 from tocsin.schemas.errors import CollectorError as BaseError
 
@@ -27,7 +27,7 @@ def collector(path: Path, *, from_start: bool = False) -> KernelLogCollector:
     return KernelLogCollector(KernelLogConfig(str(path), from_start=from_start))
 
 
-def look(found: KernelLogCollector, second: float = 0) -> list[Sighting]:
+def look(found: KernelLogCollector, second: float = 0) -> list[HostEvent]:
     return list(checked(found.collect(round(second * SECOND))).events)
 
 

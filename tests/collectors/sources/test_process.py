@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.collectors.api import Sighting
+from tocsin.collectors.api import HostEvent
 from tocsin.collectors.clock import FakeClock, SystemClock
 from tocsin.collectors.sources.process import ProcessWatcher
 from tocsin.collectors.sources.procfs import Roots
@@ -37,9 +37,9 @@ class FakeProcess:
     def leaves(self) -> None:
         (self.folder / "stat").unlink()
 
-    def lives(self, seconds: float, states: str = "") -> list[Sighting]:
+    def lives(self, seconds: float, states: str = "") -> list[HostEvent]:
         """Let time pass, through ``states`` in turn where given; return what was seen."""
-        seen: list[Sighting] = []
+        seen: list[HostEvent] = []
         for index in range(round(seconds / 0.25)):
             if states:
                 self.is_(states[index % len(states)])
@@ -140,7 +140,7 @@ def test_a_real_child_is_stopped_continued_and_killed() -> None:
     watcher = ProcessWatcher(SystemClock())
     watcher.watch(JOB, 0, child.pid)
 
-    def until_seen(seconds: float = 5.0) -> Sighting:
+    def until_seen(seconds: float = 5.0) -> HostEvent:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             events = watcher.collect(time.time_ns()).events

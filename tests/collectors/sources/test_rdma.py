@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.collectors.agent.runner import checked
-from tocsin.collectors.api import NothingHere, Reading, Sighting
+from tocsin.collectors.api import HostEvent, NothingHere, Reading
 from tocsin.collectors.sources.procfs import Roots
 from tocsin.collectors.sources.rates import Rates
 from tocsin.collectors.sources.rdma import RdmaCollector, RdmaConfig
@@ -42,7 +42,7 @@ def five_looks(found: RdmaCollector) -> Reading:
     return Reading(events=tuple(event for reading in readings for event in reading.events))
 
 
-def only(reading: Reading) -> Sighting:
+def only(reading: Reading) -> HostEvent:
     (event,) = reading.events
     return event
 

@@ -19,17 +19,17 @@ from tocsin.schemas.reasons import ModelRefusal
 
 torch = pytest.importorskip("torch", reason="training needs tocsin[train]")
 
-from tocsin.models.training.bilstm_ocnn_training import OcnnNetwork, Turn, nu_quantile, train  # noqa: E402  # torch first
+from tocsin.models.training.bilstm_ocnn_training import AlternationRound, OcnnNetwork, nu_quantile, train  # noqa: E402  # torch first
 
 DATA = normal_data()
 QUICK = replace(TRAINING, turn_count=4, turn_steps=5, encoder_steps=10)
 
 
 @cache
-def trained() -> tuple[OcnnModel, tuple[Turn, ...]]:
+def trained() -> tuple[OcnnModel, tuple[AlternationRound, ...]]:
     """One model for the whole module, and the turns that led to it."""
     torch.set_num_threads(1)
-    turns: list[Turn] = []
+    turns: list[AlternationRound] = []
     return train(DATA, VOCABULARY, TRAINING, turns.append), tuple(turns)
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tocsin.pipeline.core.slices import (
     SliceBuffer,
+    SliceBundle,
     SliceConfig,
     Taken,
-    Turn,
 )
 from tocsin.pipeline.lab.testing import FakeJob, JobShape
 from tocsin.schemas.errors import FieldError, TooManyError
@@ -29,7 +29,7 @@ def _event(offset_seconds: float, rank: int = 0, name: str = "x") -> Event:
     return Event(JOB, f"n{rank}", ts_ns, rank, EventSource.PROCESS, name, Severity.INFO)
 
 
-def _turns(records: list[JobRecord], seconds: int) -> list[Turn]:
+def _turns(records: list[JobRecord], seconds: int) -> list[SliceBundle]:
     buffer = SliceBuffer(SliceConfig())
     for record in records:
         assert buffer.add(record) in (Taken.OK, Taken.DUPLICATE)

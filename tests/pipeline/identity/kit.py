@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tocsin.collectors.transport import sign_in as agents
-from tocsin.pipeline.identity.gate import Gate, GateConfig, SignIn
+from tocsin.pipeline.identity.gate import Gate, GateConfig, PeerSignIn
 from tocsin.pipeline.identity.peers import Peer
 from tocsin.schemas.credential_store import CredentialStore, write_credentials
 from tocsin.schemas.credentials import Credential, Role, new_credential
@@ -48,7 +48,7 @@ def hello_of(host: str) -> dict[str, str]:
     return {"t": "hello", "host": host, "agent_version": "1"}
 
 
-def met(gate: Gate, agent: agents.SignIn, peer: Peer = REMOTE, now_ns: int = NOW) -> SignIn:
+def met(gate: Gate, agent: agents.SignIn, peer: Peer = REMOTE, now_ns: int = NOW) -> PeerSignIn:
     """The engine's side after the hello."""
     engine = gate.meet(peer)
     engine.hello(agent.answer(engine.challenge, now_ns), now_ns)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.pipeline.identity.kit import LOOPBACK, NOW, REMOTE, Fleet, hello_of, met
 from tocsin.collectors.transport import sign_in as agents
-from tocsin.pipeline.identity.gate import Gate, GateConfig, SignIn, local_credential
+from tocsin.pipeline.identity.gate import Gate, GateConfig, PeerSignIn, local_credential
 from tocsin.pipeline.identity.peers import Peer, names_of
 from tocsin.schemas.address import is_loopback
 from tocsin.schemas.credential_store import CredentialStore, write_credentials
@@ -42,7 +42,7 @@ def test_neither_the_secret_nor_a_key_travels(fleet: Fleet) -> None:
     assert fleet.keys["n0"].secret.hex() not in str((engine.challenge, hello))
 
 
-def _refused(gate: Gate, hello: dict[str, object], peer: Peer = REMOTE, engine: SignIn | None = None) -> str:
+def _refused(gate: Gate, hello: dict[str, object], peer: Peer = REMOTE, engine: PeerSignIn | None = None) -> str:
     with pytest.raises(IdentityError) as raised:
         (engine or gate.meet(peer)).hello(hello, NOW)
     return raised.value.reason

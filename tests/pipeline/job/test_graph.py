@@ -73,20 +73,20 @@ class TestBeat:
         graph = JobGraph()
         graph.take([frame("a", tick_ns)])
 
-        assert graph.hosts["a"].beat_ns == metric_slice_ns(tick_ns)
+        assert graph.hosts["a"].report_interval_ns == metric_slice_ns(tick_ns)
 
     def test_a_heartbeat_does_so_too_and_frames_know_better(self) -> None:
         graph = JobGraph()
         graph.take([status("a"), status("b"), frame("b", 5 * NS_PER_SECOND), status("b", T0 + 1)])
 
-        assert graph.hosts["a"].beat_ns == METRIC_SLICE_NS
-        assert graph.hosts["b"].beat_ns == 25 * NS_PER_SECOND
+        assert graph.hosts["a"].report_interval_ns == METRIC_SLICE_NS
+        assert graph.hosts["b"].report_interval_ns == 25 * NS_PER_SECOND
 
     def test_a_host_that_only_speaks_when_something_happens_has_none(self) -> None:
         graph = JobGraph()
         graph.take([Event(JOB, "a", T0, -1, EventSource.KERNEL, "xid", Severity.ERROR, {"code": 79})])
 
-        assert graph.hosts["a"].beat_ns == 0
+        assert graph.hosts["a"].report_interval_ns == 0
 
 
 class TestRoles:

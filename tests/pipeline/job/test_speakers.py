@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tocsin.pipeline.job.rank_holders import SpeakersConfig
-from tocsin.pipeline.job.speakers import Refused, Speakers
+from tocsin.pipeline.job.speakers import RefusedSpeech, Speakers
 from tocsin.schemas.job_key import lone_host
 from tocsin.schemas.reasons import SpeakerRefusal
 from tocsin.schemas.records import (
@@ -75,7 +75,7 @@ def placed(config: SpeakersConfig | None = None) -> Speakers:
     return speakers
 
 
-def reasons(refused: Sequence[Refused]) -> list[tuple[str, int, str]]:
+def reasons(refused: Sequence[RefusedSpeech]) -> list[tuple[str, int, str]]:
     return [(letter.host, letter.rank, letter.reason.value) for letter in refused]
 
 

@@ -18,7 +18,7 @@ from tocsin.cli.cluster.broker import Broker
 from tocsin.cli.main import main
 from tocsin.cli.record import when_ns
 from tocsin.pipeline.kafka.client import Writer, producer
-from tocsin.pipeline.kafka.record import Recorded, Wanted, record
+from tocsin.pipeline.kafka.record import Recorded, RecordRequest, record
 from tocsin.pipeline.kafka.replay import Played, play
 from tocsin.pipeline.kafka.topics import Wish, apply
 from tocsin.pipeline.lab.simulation.case import draw_case
@@ -83,7 +83,7 @@ def test_a_recording_that_went_through_kafka_gives_the_same_verdicts(
 ) -> None:
     played = play(case(), settings, prefix, ReplayConfig(shuffle_seed=5, repeat_count=2))
     manifest = case().manifest
-    told = record(settings, prefix, tmp_path / "out", Wanted(manifest.job_id))
+    told = record(settings, prefix, tmp_path / "out", RecordRequest(manifest.job_id))
     lines = verdict_lines(replay(case(), ReplayConfig()))
 
     assert lines
@@ -116,8 +116,8 @@ def test_ticks_stand_behind_their_second_in_every_partition(
 
 def test_late_records_are_kept_or_left_out_as_one_wishes(settings: KafkaSettings, prefix: str, tmp_path: Path) -> None:
     send(settings, prefix, event(0), event(1), Tick(START_NS + 5 * SECOND_NS), event(2), event(2), event(6))
-    kept = record(settings, prefix, tmp_path / "kept", Wanted("j"))
-    dropped = record(settings, prefix, tmp_path / "dropped", Wanted("j", has_late=False))
+    kept = record(settings, prefix, tmp_path / "kept", RecordRequest("j"))
+    dropped = record(settings, prefix, tmp_path / "dropped", RecordRequest("j", has_late=False))
 
     assert (kept.record_count, kept.late_count) == (dropped.record_count, dropped.late_count) == (3, 1)
     assert times(tmp_path / "kept") == [0, 1, 2, 6]
@@ -132,7 +132,7 @@ def times(folder: Path) -> list[int]:
 
 def test_a_span_of_time_is_recorded(settings: KafkaSettings, prefix: str, tmp_path: Path) -> None:
     send(settings, prefix, *(event(second) for second in range(60)), Tick(START_NS + 70 * SECOND_NS))
-    wanted = Wanted("j", "c", START_NS + 10 * SECOND_NS, START_NS + 20 * SECOND_NS)
+    wanted = RecordRequest("j", "c", START_NS + 10 * SECOND_NS, START_NS + 20 * SECOND_NS)
     record(settings, prefix, tmp_path / "out", wanted)
 
     assert times(tmp_path / "out") == list(range(10, 20))
@@ -144,7 +144,7 @@ def test_frames_that_were_cut_by_metric_group_are_whole_again(
     job = JobKey("c", "j")
     frames = [replace(FRAME, job=job, host=host) for host in ("a", "b")]
     send(settings, prefix, *split_frame(frames[0]), frames[1], *split_frame(frames[1])[:0])
-    told = record(settings, prefix, tmp_path / "out", Wanted("j"))
+    told = record(settings, prefix, tmp_path / "out", RecordRequest("j"))
     table: Any = read_recording(tmp_path / "out").tables["host_metrics"]
     hosts = table["host"].to_list()
     rows = {host: [row for row, name in enumerate(hosts) if name == host] for host in ("a", "b")}
@@ -165,7 +165,7 @@ def test_what_cannot_be_read_is_counted_and_other_jobs_are_let_be(
     client.send(f"{prefix}.events", b"nonsense", headers=[("kind", b"song")], timestamp_ms=stamp_ms)
     client.send(f"{prefix}.frames", b"nonsense", key=b"/", timestamp_ms=stamp_ms)
     client.close()
-    told = record(settings, prefix, tmp_path / "out", Wanted("j"))
+    told = record(settings, prefix, tmp_path / "out", RecordRequest("j"))
 
     assert (told.record_count, told.undecodable.total()) == (1, 1)
     assert told.jobs == {"c/j", "c/other"}
@@ -182,7 +182,7 @@ def test_a_message_without_a_value_and_a_time_of_its_own_are_left_out(
     client.send(f"{prefix}.events", None, **named)
     client.send(f"{prefix}.events", encode(event(30 * 365 * 86_400)), **named)
     client.close()
-    told = record(settings, prefix, tmp_path / "out", Wanted("j"))
+    told = record(settings, prefix, tmp_path / "out", RecordRequest("j"))
 
     assert told.undecodable == {"no value": 1, "its own stamp lies after Kafka's": 1}
     assert times(tmp_path / "out") == [1]
@@ -195,11 +195,11 @@ def test_a_job_that_is_not_there_or_is_there_twice_is_told(
     send(settings, prefix, event(1), *(event(1, other) for other in others))
     shown = f"c/j, c/k/2, c/{'l' * 75}..., c2/j"
     with pytest.raises(EngineError, match=rf"no record of job x in that time; there are records of: {shown}$"):
-        record(settings, prefix, tmp_path / "a", Wanted("x"))
+        record(settings, prefix, tmp_path / "a", RecordRequest("x"))
     with pytest.raises(EngineError, match=r"several clusters have a job j: name one of c/j, c2/j"):
-        record(settings, prefix, tmp_path / "b", Wanted("j"))
+        record(settings, prefix, tmp_path / "b", RecordRequest("j"))
 
-    assert record(settings, prefix, tmp_path / "c", Wanted("j", "c2")).record_count == 1
+    assert record(settings, prefix, tmp_path / "c", RecordRequest("j", "c2")).record_count == 1
 
 
 Refuse = Callable[[str], None]

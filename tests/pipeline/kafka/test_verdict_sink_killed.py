@@ -15,7 +15,7 @@ from tests.pipeline.kafka.kit import (
 )
 from tests.pipeline.stores.samples import ONSET, SECOND, verdict
 from tocsin.pipeline.kafka.consumer_api import DeadLetter
-from tocsin.pipeline.kafka.verdict_sink import SinkConfig, VerdictSink
+from tocsin.pipeline.kafka.verdict_sink import VerdictSink, VerdictSinkConfig
 from tocsin.pipeline.lab.testing.messages import MemoryBox, MemorySource
 from tocsin.pipeline.lab.testing.store import MemoryStore
 from tocsin.schemas.verdicts import ActionKind, Verdict, VerdictState
@@ -85,7 +85,7 @@ def test_killed_at_any_moment_and_restarted_the_tables_are_equal(
         one = _Delegate(store, mortal)
         letters = _Letters(box, mortal)
         try:
-            VerdictSink(source, one, letters, SinkConfig(linger_seconds=0.0)).run(stop)
+            VerdictSink(source, one, letters, VerdictSinkConfig(linger_seconds=0.0)).run(stop)
         except Killed:
             continue
         break

@@ -20,7 +20,7 @@ from tocsin.cli.main import main
 from tocsin.pipeline.lab.testing import JobShape, Scenario
 from tocsin.pipeline.rca.evidence.flight_recorder import analyse_folder
 from tocsin.pipeline.recording.reader import read_recording
-from tocsin.pipeline.recording.recorder import Recorder
+from tocsin.pipeline.recording.recorder import JobRecorder
 from tocsin.pipeline.recording.replay import ReplayConfig, replay, replay_folder, verdict_lines
 from tocsin.pipeline.recording.stream import records_of
 from tocsin.pipeline.recording.writer import write_recording
@@ -327,7 +327,7 @@ class TestFiles:
 def test_dumps_that_reach_a_running_engine_are_recorded_as_answers_and_as_files(tmp_path: Path) -> None:
     scenario = Scenario(JobShape())
     job = scenario.job = BlindJob(scenario.shape)
-    recorder = Recorder(tmp_path / "r", "")
+    recorder = JobRecorder(tmp_path / "r", "")
     scenario.engine.taps.append(recorder.on_turn)
     scenario.at(30).inject(job.freeze, 3, seen=False)
     scenario.at(70).inject(job.dump)

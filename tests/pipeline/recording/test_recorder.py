@@ -20,7 +20,7 @@ from tocsin.pipeline.lab.testing import (
 )
 from tocsin.pipeline.recording.live import RecordingManager
 from tocsin.pipeline.recording.reader import read_recording
-from tocsin.pipeline.recording.recorder import Recorder
+from tocsin.pipeline.recording.recorder import JobRecorder
 from tocsin.pipeline.recording.replay import ReplayConfig, replay, replay_folder, verdict_lines
 from tocsin.pipeline.recording.stream import records_of
 from tocsin.pipeline.recording.tables import Recording
@@ -44,7 +44,7 @@ FAULTS: dict[str, Callable[[FakeJob], None]] = {
 
 def recorded(folder: Path, fault: str, seconds: int = 65, job_id: str = "") -> Scenario:
     scenario = Scenario(JobShape())
-    recorder = Recorder(folder, job_id, {"fault": fault})
+    recorder = JobRecorder(folder, job_id, {"fault": fault})
     scenario.engine.taps.append(recorder.on_turn)
     scenario.at(25).inject(FAULTS[fault], scenario.job)
     scenario.run(seconds)
@@ -78,7 +78,7 @@ def rerecorded(folder: Path, recording: Recording) -> tuple[Path, str]:
 
     config = ReplayConfig()
     engine = EmbeddedEngine(config.engine)
-    recorder = Recorder(folder, "")
+    recorder = JobRecorder(folder, "")
     engine.taps.append(recorder.on_turn)
     lines = verdict_lines(drive(engine, recording, config))
     recorder.close()
@@ -91,7 +91,7 @@ def test_metrics_of_the_users_are_declared_again(tmp_path: Path) -> None:
     own = Metric("disk_latency_seconds", "host", 0.0, 1.0, "high")
     table = MetricTable(FIRST_CUSTOM_TABLE_ID, BUILTIN_TABLE.gpu, (*BUILTIN_TABLE.host, own))
     scenario = Scenario(JobShape())
-    recorder = Recorder(tmp_path / "r", "job")
+    recorder = JobRecorder(tmp_path / "r", "job")
     scenario.engine.taps.append(recorder.on_turn)
     key = scenario.job.job
     scenario.engine.take(encode(TableAnnouncement(key, "n00", START_NS, table)))
@@ -124,7 +124,7 @@ def test_another_job_and_an_idle_host_are_not_recorded(tmp_path: Path) -> None:
 
     scenario = Scenario(JobShape())
     scenario.job = FakeJob(JobShape(), JobKey("test", IDLE_JOB_ID, 0))
-    recorder = Recorder(tmp_path / "idle", "")
+    recorder = JobRecorder(tmp_path / "idle", "")
     scenario.engine.taps.append(recorder.on_turn)
     scenario.run(10)
     assert (recorder.job_id, recorder.turn_count) == ("", 0)
@@ -133,7 +133,7 @@ def test_another_job_and_an_idle_host_are_not_recorded(tmp_path: Path) -> None:
 def test_a_disk_error_ends_the_recording_and_not_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tocsin.pipeline.recording.recorder._FLUSH_ROWS", 1)
     scenario = Scenario(JobShape())
-    recorder = Recorder(tmp_path / "r", "")
+    recorder = JobRecorder(tmp_path / "r", "")
     scenario.engine.taps.append(recorder.on_turn)
     scenario.run(10)
     monkeypatch.setattr("pyarrow.parquet.ParquetWriter.write_table", full_disk)
@@ -154,7 +154,7 @@ def full_disk(*_: object, **__: object) -> None:
 def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("keep")
     with pytest.raises(RecordingError, match="holds something already"):
-        Recorder(tmp_path, "")
+        JobRecorder(tmp_path, "")
 
 
 class Bench:

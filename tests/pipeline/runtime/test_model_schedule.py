@@ -18,7 +18,7 @@ from tocsin.pipeline.detect.steps.detector import StepDetector, StepsConfig
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.recording.replay import ReplayConfig, drive, replay, seconds_with_models
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
-from tocsin.pipeline.runtime.model_schedule import KEEP_NS, ModelBook
+from tocsin.pipeline.runtime.model_schedule import KEEP_NS, ModelSchedule
 from tocsin.schemas.errors import ClockAheadError, ModelRefusedError
 from tocsin.schemas.model_announcement import ModelAnnouncement, withdrawal
 from tocsin.schemas.records import NS_PER_SECOND
@@ -143,7 +143,7 @@ def test_anomalies_name_the_model_that_found_them() -> None:
 def test_the_newest_time_counts_in_whatever_order_they_came() -> None:
     three = [announced(0, 0, 20, version="b"), announced(0, 1, 30, version="c"), announced(0, 2, 20, version="a")]
     for order in permutations(three):
-        book = ModelBook()
+        book = ModelSchedule()
         for one in order:
             assert book.offer(one, 0)
         versions = [
@@ -153,20 +153,20 @@ def test_the_newest_time_counts_in_whatever_order_they_came() -> None:
 
 
 def test_what_was_replaced_long_ago_is_forgotten_and_what_is_in_use_is_not() -> None:
-    book = ModelBook()
+    book = ModelSchedule()
     for second in (10, 20, 4000):
         book.offer(announced(0, second - 10, second, version=str(second)), 0)
     book.forget(4000 * NS_PER_SECOND - KEEP_NS)
 
     assert [one["version"] for one in book.status(0)] == ["20", "4000"]
-    other = ModelBook()
+    other = ModelSchedule()
     other.restore(book.snapshot())
     assert other.status(0) == book.status(0)
-    assert ModelBook().snapshot() == {}
+    assert ModelSchedule().snapshot() == {}
 
 
 def test_a_model_of_the_state_that_this_program_refuses_costs_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
-    book = ModelBook()
+    book = ModelSchedule()
     good, bad = announced(0, 0, 10), announced(0, 0, 20, {"working": {"alarm_sum": -1.0}})
     book.load([encode(good), encode(bad)])
 

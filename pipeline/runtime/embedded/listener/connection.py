@@ -14,7 +14,7 @@ from tocsin.schemas.tls import TlsStream
 if TYPE_CHECKING:
     import socket
 
-    from tocsin.pipeline.identity.gate import SignIn
+    from tocsin.pipeline.identity.gate import PeerSignIn
     from tocsin.pipeline.runtime.embedded.listener.limits import ServerLimits
 
 LENGTH_BYTES = 4
@@ -52,7 +52,7 @@ class Connection:
     unread_seconds: float | None = None
     host: str = ""
     principal: str = ""
-    sign_in: SignIn | None = None
+    sign_in: PeerSignIn | None = None
     inbox: bytearray = field(default_factory=bytearray)
     outbox: bytearray = field(default_factory=bytearray)
     counted_bytes: int = 0

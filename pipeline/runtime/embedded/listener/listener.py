@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from tocsin.pipeline.core.slices import Taken
 from tocsin.pipeline.identity.principal import Principal
-from tocsin.pipeline.runtime.embedded.dead_letters import Letter
+from tocsin.pipeline.runtime.embedded.dead_letters import DeadLetter
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine
 from tocsin.pipeline.runtime.embedded.listener.addresses import (
     keep_alive,
@@ -65,7 +65,7 @@ class AgentServer:
         engine: EmbeddedEngine,
         address: str,
         now_ns: Callable[[], int],
-        on_letter: Callable[[str, Letter], None] = lambda _kind, _letter: None,
+        on_letter: Callable[[str, DeadLetter], None] = lambda _kind, _letter: None,
         config: ServerConfig | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -109,7 +109,7 @@ class AgentServer:
         self.readers = ReaderDesk(self._wake)
         self._troubles = TroubleLog(_LOG)
         self.counters: Counter[str] = Counter()
-        self.dead_letters: deque[Letter] = deque(maxlen=_KEPT_DEAD_LETTERS)
+        self.dead_letters: deque[DeadLetter] = deque(maxlen=_KEPT_DEAD_LETTERS)
         self.thread = SupervisedThread("agents", self._run)
 
     def start(self) -> None:
@@ -346,7 +346,7 @@ class AgentServer:
                 self._intake.check(principal.share_of(record), record, self._clock())
             taken = self._engine.take_record(record, data, now_ns)
             if taken is Taken.LATE:
-                self._on_letter("late", Letter(now_ns, connection.host, "late", "", data))
+                self._on_letter("late", DeadLetter(now_ns, connection.host, "late", "", data))
         except ClockAheadError as error:
             refused = {"index": index, "reason": error.reason, "message": str(error), "ahead_ns": error.ahead_ns}
             connection.say({"t": "refused", **refused})
@@ -385,7 +385,7 @@ class AgentServer:
     def _dead(self, connection: Connection, reason: str, message: str, data: bytes) -> None:
         self.counters[f"dead_letters_{reason}"] += 1
         message = message[:_KEPT_MESSAGE_CHARACTERS]
-        letter = Letter(self._now_ns(), connection.host, reason, message, data)
+        letter = DeadLetter(self._now_ns(), connection.host, reason, message, data)
         self.dead_letters.append(replace(letter, data=data[:_KEPT_DATA_BYTES]))
         self._on_letter("dead-letters", letter)
         self._troubles.warn("dead letter", reason, host=connection.host, reason=reason, detail=message)

@@ -40,7 +40,7 @@ class TurnName:
 
 
 @dataclass(frozen=True, slots=True)
-class Suspect:
+class FatalTurn:
     """A turn in which the process died.
 
     Attributes:
@@ -52,7 +52,7 @@ class Suspect:
     end_count: int
 
 
-class Mark:
+class EpochMark:
     """The mapped file.
 
     Attributes:
@@ -75,7 +75,7 @@ class Mark:
             os.close(fd)
         self.suspect = self._look_back()
 
-    def _look_back(self) -> Suspect | None:
+    def _look_back(self) -> FatalTurn | None:
         died_in, before = self._get(_JUDGING_AT), self._get(_SUSPECT_AT)
         self.judged()
         if died_in is None:
@@ -83,7 +83,7 @@ class Mark:
             return None
         count = before[1] + 1 if before is not None and before[0] == died_in[0] else 1
         self._set(_SUSPECT_AT, died_in[0], count)
-        return Suspect(died_in[0], count)
+        return FatalTurn(died_in[0], count)
 
     def judging(self, job: JobKey, end_ns: int) -> None:
         """A turn begins."""

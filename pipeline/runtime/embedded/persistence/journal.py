@@ -45,7 +45,7 @@ _NAME = re.compile(r"journal-([0-9]{12})\.log")
 _MOST_PAYLOAD_BYTES = 1 << 26
 
 
-class Kind(IntEnum):
+class JournalKind(IntEnum):
     """What an entry holds."""
 
     RECORD = 1
@@ -60,10 +60,10 @@ class Kind(IntEnum):
     """A time until which nobody listened, and to which hosts (JSON)."""
 
 
-class Entry(NamedTuple):
+class JournalEntry(NamedTuple):
     """One entry."""
 
-    kind: Kind
+    kind: JournalKind
     payload: bytes
 
     @property
@@ -121,7 +121,7 @@ def _crc(seed: int, kind: int, payload: bytes) -> int:
     return zlib.crc32(payload, zlib.crc32(_SIGNED.pack(kind, len(payload)), seed))
 
 
-def _encode_entry(seed: int, kind: Kind, payload: bytes) -> bytes:
+def _encode_entry(seed: int, kind: JournalKind, payload: bytes) -> bytes:
     return _HEAD.pack(_MARKER, kind, len(payload), _crc(seed, kind, payload)) + payload
 
 
@@ -174,7 +174,7 @@ class Journal:
             return f"{self.loss.value}: nothing is kept until the next snapshot"
         return f"{self._said}: acknowledgements wait" if self._said else ""
 
-    def append(self, kind: Kind, payload: bytes) -> None:
+    def append(self, kind: JournalKind, payload: bytes) -> None:
         """Take an entry; ``flush`` writes it."""
         with self._lock:
             if self.loss is None and self._kept_bytes + len(payload) > self._config.most_bytes:
@@ -282,7 +282,7 @@ def remove_before(folder: Path, number: int) -> None:
             remove_old(segment_path(folder, one))
 
 
-def read_journal(folder: Path, first: int, tally: ReadTally) -> Iterator[Entry]:
+def read_journal(folder: Path, first: int, tally: ReadTally) -> Iterator[JournalEntry]:
     """All whole entries from a segment on, in order.
 
     Raises:
@@ -307,13 +307,13 @@ def newest_tick_ns(folder: Path, first: int) -> int | None:
     """
     for number in reversed([one for one in segments(folder) if one >= first]):
         entries = _read(segment_path(folder, number), ReadTally(), is_last=True)
-        ticks = [entry.tick_ns for entry in entries if entry.kind in {Kind.TICK, Kind.ANEW}]
+        ticks = [entry.tick_ns for entry in entries if entry.kind in {JournalKind.TICK, JournalKind.ANEW}]
         if ticks:
             return ticks[-1]
     return None
 
 
-def _read(path: Path, tally: ReadTally, *, is_last: bool) -> Iterator[Entry]:
+def _read(path: Path, tally: ReadTally, *, is_last: bool) -> Iterator[JournalEntry]:
     if path.is_file() and not path.stat().st_size and is_last:
         return
     with open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -335,7 +335,7 @@ def _read(path: Path, tally: ReadTally, *, is_last: bool) -> Iterator[Entry]:
                 tally.torn_bytes += at - begin
 
 
-def _entry_at(data: mmap.mmap, at: int, seed: int) -> tuple[Entry | None, int]:
+def _entry_at(data: mmap.mmap, at: int, seed: int) -> tuple[JournalEntry | None, int]:
     """The entry that begins there, None: no whole one; and where it ends by its own account."""
     if at + _HEAD.size > len(data):
         return None, at
@@ -344,9 +344,9 @@ def _entry_at(data: mmap.mmap, at: int, seed: int) -> tuple[Entry | None, int]:
     if marker != _MARKER or length > _MOST_PAYLOAD_BYTES or end > len(data):
         return None, at
     payload = data[at + _HEAD.size : end]
-    if _crc(seed, kind, payload) != crc or kind not in tuple(Kind):
+    if _crc(seed, kind, payload) != crc or kind not in tuple(JournalKind):
         return None, end
-    return Entry(Kind(kind), payload), end
+    return JournalEntry(JournalKind(kind), payload), end
 
 
 def _next_whole(data: mmap.mmap, at: int, claimed_end: int, seed: int) -> int:

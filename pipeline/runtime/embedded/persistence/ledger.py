@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from tocsin.pipeline.core.slices import Turn
+from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.runtime.embedded.persistence.journal import (
-    Kind,
+    JournalKind,
     excuse_entry,
     job_entry,
     tick_entry,
@@ -46,28 +46,28 @@ class Ledger:
 
     def taken(self, record: Record, data: bytes | None) -> None:
         """A record was taken; ``commit`` writes it."""
-        self._append(Kind.RECORD, encode(record) if data is None else data)
+        self._append(JournalKind.RECORD, encode(record) if data is None else data)
 
     def turning(self, tick_ns: int) -> None:
         """A tick is about to be worked off: it is written before, with all that was taken before it."""
-        self._append(Kind.TICK, tick_entry(tick_ns))
+        self._append(JournalKind.TICK, tick_entry(tick_ns))
         self.commit()
 
     def forgot(self, job: JobKey) -> None:
         """A job was forgotten to make room."""
-        self._append(Kind.FORGET, job_entry(job))
+        self._append(JournalKind.FORGET, job_entry(job))
 
     def began_anew(self, tick_ns: int, reason: str) -> None:
         """Time began again."""
-        self._append(Kind.ANEW, tick_entry(tick_ns, reason))
+        self._append(JournalKind.ANEW, tick_entry(tick_ns, reason))
         self.commit()
 
     def excused(self, hosts: Collection[str], until_ns: int) -> None:
         """Nobody listened to these hosts until then."""
-        self._append(Kind.EXCUSE, excuse_entry(until_ns, hosts))
+        self._append(JournalKind.EXCUSE, excuse_entry(until_ns, hosts))
         self.commit()
 
-    def judging(self, turn: Turn) -> tuple[Turn, bool]:
+    def judging(self, turn: SliceBundle) -> tuple[SliceBundle, bool]:
         """A turn is about to be judged.
 
         Returns:
@@ -95,7 +95,7 @@ class Ledger:
         journal = self._state.journal
         return journal is None or journal.flush()
 
-    def _append(self, kind: Kind, payload: bytes) -> None:
+    def _append(self, kind: JournalKind, payload: bytes) -> None:
         journal = self._state.journal
         if journal is not None and not self.is_replaying:
             journal.append(kind, payload)

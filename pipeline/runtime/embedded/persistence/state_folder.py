@@ -20,11 +20,11 @@ from typing import Any, Final
 
 from tocsin.pipeline.core.operator import STATE_VERSION
 from tocsin.pipeline.runtime.embedded.persistence import journal as journals
-from tocsin.pipeline.runtime.embedded.persistence.epoch_mark import Mark, TurnName
+from tocsin.pipeline.runtime.embedded.persistence.epoch_mark import EpochMark, TurnName
 from tocsin.pipeline.runtime.embedded.persistence.journal import (
-    Entry,
     Journal,
     JournalConfig,
+    JournalEntry,
     ReadTally,
 )
 from tocsin.pipeline.runtime.embedded.persistence.regular_files import read_regular
@@ -43,7 +43,7 @@ _ASIDE_NAME: Final = re.compile(r"([0-9]{6,12})-.*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundState:
     """What a folder holds at the start.
 
     Attributes:
@@ -83,7 +83,7 @@ class StateFolder:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock_fd = _locked(folder / "lock")
             try:
-                self._mark = Mark(folder / "judging")
+                self._mark = EpochMark(folder / "judging")
                 self.shelf = SnapshotShelf(folder)
                 self._isolated = self._read_isolated()
             except BaseException:
@@ -103,7 +103,7 @@ class StateFolder:
         _LOG.error("ended again while judging the same records", extra={"reason": StateLoss.JUDGED_AT_TWO_ENDS, **told})
         self._write_isolated()
 
-    def load(self) -> Found:
+    def load(self) -> FoundState:
         """The newest snapshot that can be read; what cannot be is set aside."""
         aside: list[tuple[StateLoss, str]] = []
         if self._mark.is_incomplete and (self.shelf.numbers() or journals.segments(self.folder)):
@@ -124,12 +124,12 @@ class StateFolder:
             if aside:
                 _LOG.error("a snapshot cannot be read: the one before it is used", extra={"detail": aside[-1][1]})
             self.shelf.take_up(generation)
-            return Found(generation, parts, tuple(aside))
+            return FoundState(generation, parts, tuple(aside))
         if self.shelf.numbers():
             self.set_aside(*aside[-1])
-        return Found(aside=tuple(aside))
+        return FoundState(aside=tuple(aside))
 
-    def entries(self, generation: Generation | None) -> Iterator[Entry]:
+    def entries(self, generation: Generation | None) -> Iterator[JournalEntry]:
         """What was taken since a snapshot; None: since the beginning.
 
         Raises:

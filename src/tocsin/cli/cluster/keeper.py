@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from tocsin.cli.cluster.submit import Submission, origin_of, submit, wait_running
-from tocsin.pipeline.runtime.flink.rest import FlinkRest, Job
+from tocsin.pipeline.runtime.flink.rest import FlinkJob, FlinkRest
 from tocsin.schemas.errors import EngineError
 
 _LOG = logging.getLogger("tocsin.cluster")
@@ -100,12 +100,12 @@ class JobKeeper:
                     said = str(error)
                     _LOG.warning("jobs cannot be looked after", extra={"error": said})
 
-    def _keep(self, rest: FlinkRest, job: Job) -> None:
+    def _keep(self, rest: FlinkRest, job: FlinkJob) -> None:
         shown = rest.options(job.job_id)
         if shown:
             self._kept[job.job_id] = Kept(job.job_id, job.name, shown, rest.checkpoints(job.job_id).restored_path)
 
-    def _bring_back(self, rest: FlinkRest, kept: Kept, jobs: dict[str, Job]) -> None:
+    def _bring_back(self, rest: FlinkRest, kept: Kept, jobs: dict[str, FlinkJob]) -> None:
         namesake = next((job for job in jobs.values() if job.name == kept.name and not job.is_over), None)
         if namesake is not None:
             del self._kept[kept.job_id]  # it came back, or somebody else brought it

@@ -36,7 +36,7 @@ class ServerError(Exception):
         self.code = code
 
 
-class Role(StrEnum):
+class EndpointRole(StrEnum):
     """What a user may do. chDB has no users; these stand for the grants of ``docs/clickhouse.md``."""
 
     ADMIN = "admin"
@@ -55,7 +55,7 @@ class User:
     """
 
     password: str = field(default="", repr=False)
-    role: Role = Role.ADMIN
+    role: EndpointRole = EndpointRole.ADMIN
     readonly: int = 0
 
 
@@ -68,7 +68,7 @@ def read_users(file: Path) -> dict[str, User]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
         return {
-            name: User(str(of["password"]), Role(of.get("role", "admin")), int(of.get("readonly", 0)))
+            name: User(str(of["password"]), EndpointRole(of.get("role", "admin")), int(of.get("readonly", 0)))
             for name, of in found.items()
         }
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
@@ -191,7 +191,7 @@ class EngineConnection:
             raise ServerError(497, f"{self._name}: Not enough privileges. {error}. (ACCESS_DENIED)") from error
 
     def _check_role(self, sql: str) -> None:
-        allowed = {Role.WRITER: _WRITING, Role.READER: _READING}.get(self._user.role)
+        allowed = {EndpointRole.WRITER: _WRITING, EndpointRole.READER: _READING}.get(self._user.role)
         word = first_word(sql)
         if allowed is not None and word not in allowed:
             need = f"To execute this query, it's necessary to have the grant {word} ON tocsin.*"

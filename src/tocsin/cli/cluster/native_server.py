@@ -32,7 +32,15 @@ from clickhouse_driver.reader import read_binary_str, read_binary_uint8, read_bi
 from clickhouse_driver.varint import read_varint, write_varint
 from clickhouse_driver.writer import write_binary_int32, write_binary_str, write_binary_uint8, write_binary_uint64
 
-from tocsin.cli.cluster.native_engine import Engine, EngineConnection, Role, ServerError, User, error_of, read_users
+from tocsin.cli.cluster.native_engine import (
+    EndpointRole,
+    Engine,
+    EngineConnection,
+    ServerError,
+    User,
+    error_of,
+    read_users,
+)
 from tocsin.pipeline.stores.native_blocks import BUFFER_BYTES, BlockReader, Columns, make_context, write_block
 from tocsin.schemas.errors import TocsinError
 
@@ -43,7 +51,7 @@ REVISION: int = defines.CLIENT_REVISION
 HANDSHAKE_SECONDS = 10.0
 
 _LOG = logging.getLogger("tocsin.native_server")
-_NOBODY = User("nobody", Role.READER)
+_NOBODY = User("nobody", EndpointRole.READER)
 _INSERT = re.compile(
     r"^\s*INSERT\s+INTO\s+(?:TABLE\s+)?([`\w.]+)\s*(?:\(([^)]*)\))?\s*(?:FORMAT\s+\w+|VALUES)?\s*;?\s*$", re.IGNORECASE
 )

@@ -18,7 +18,7 @@ from tocsin.cli.cluster.flink_conf import flink_environment, flink_home, python_
 from tocsin.cli.cluster.jars import Jars, fetch_jars, java
 from tocsin.cli.cluster.process import Child, Program
 from tocsin.pipeline.runtime.flink.options import JARS_VARIABLE, OPTIONS_VARIABLE
-from tocsin.pipeline.runtime.flink.rest import FlinkRest, Job
+from tocsin.pipeline.runtime.flink.rest import FlinkJob, FlinkRest
 from tocsin.pipeline.runtime.flink.stack_traces import cause_of
 from tocsin.schemas.errors import EngineError
 
@@ -120,7 +120,7 @@ def wait_running(rest: FlinkRest, job_id: str, seconds: float = RUNNING_SECONDS,
         time.sleep(_LOOK_SECONDS)
 
 
-def _parts_of(rest: FlinkRest, job: Job) -> str:
+def _parts_of(rest: FlinkRest, job: FlinkJob) -> str:
     """What of it runs, and whether the cluster has slots for more."""
     cluster = rest.overview()
     slots = f"{cluster.free_slot_count} of {cluster.slot_count} slots are free"

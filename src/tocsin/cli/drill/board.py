@@ -20,7 +20,7 @@ NO_LAST_STEP = 2**62
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RankOrder:
     """What a rank shall do to itself.
 
     Attributes:
@@ -78,16 +78,16 @@ class Board:
         """The step after which the job ends."""
         return int(self._get("<q", _LAST_STEP))
 
-    def give_order(self, rank: int, order: Order) -> None:
+    def give_order(self, rank: int, order: RankOrder) -> None:
         """Strike a rank from inside: it obeys at its next step's begin."""
         base = self._base(rank)
         self._put("<d", base + _MAGNITUDE, order.magnitude)
         self._put("<q", base + _ORDER, order.number)  # last: whoever sees it sees the magnitude
 
-    def order(self, rank: int) -> Order:
+    def order(self, rank: int) -> RankOrder:
         """What a rank shall do to itself now."""
         base = self._base(rank)
-        return Order(int(self._get("<q", base + _ORDER)), float(self._get("<d", base + _MAGNITUDE)))
+        return RankOrder(int(self._get("<q", base + _ORDER)), float(self._get("<d", base + _MAGNITUDE)))
 
     # --- the ranks write, the drill reads
 

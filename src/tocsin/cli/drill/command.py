@@ -9,8 +9,8 @@ import sys
 from tocsin.cli.drill import report
 from tocsin.cli.drill.faults import KINDS
 from tocsin.cli.drill.lines import PlainLines
-from tocsin.cli.drill.plan import Plan, make_plan
-from tocsin.cli.drill.result import Result
+from tocsin.cli.drill.plan import DrillPlan, make_plan
+from tocsin.cli.drill.result import DrillResult
 from tocsin.cli.drill.runner import DrillGround, run_all
 from tocsin.schemas.errors import ConfigError
 
@@ -53,7 +53,7 @@ def check(args: argparse.Namespace) -> None:
             raise ConfigError("--report", str(args.report), f"a file that can be written ({error.strerror})") from error
 
 
-def plans_of(args: argparse.Namespace) -> list[Plan]:
+def plans_of(args: argparse.Namespace) -> list[DrillPlan]:
     """The drills that the arguments ask for."""
     if args.all:
         return [
@@ -65,7 +65,7 @@ def plans_of(args: argparse.Namespace) -> list[Plan]:
     return [make_plan(kind, args.seed, args.ranks, args.healthy_minutes * 60)]
 
 
-def _finish(args: argparse.Namespace, results: list[Result], lines: PlainLines) -> int:
+def _finish(args: argparse.Namespace, results: list[DrillResult], lines: PlainLines) -> int:
     if args.report is not None:
         args.report.write_text(report.markdown(results))
         lines.say(f"report: {args.report}")

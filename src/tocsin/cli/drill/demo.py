@@ -19,10 +19,10 @@ from tocsin.cli.database import database
 from tocsin.cli.drill import report
 from tocsin.cli.drill.faults import KINDS
 from tocsin.cli.drill.judge import Heard
-from tocsin.cli.drill.launcher import Job
+from tocsin.cli.drill.launcher import DrillJob
 from tocsin.cli.drill.lines import PlainLines, Rates, rates_text, verdict_texts
 from tocsin.cli.drill.plan import make_plan
-from tocsin.cli.drill.result import Result
+from tocsin.cli.drill.result import DrillResult
 from tocsin.cli.drill.runner import DrillGround
 from tocsin.schemas.errors import TocsinError
 
@@ -38,10 +38,10 @@ class DemoDisplay(Protocol):
     def say(self, text: str) -> None:
         """Show an event."""
 
-    def started(self, job: Job) -> None:
+    def started(self, job: DrillJob) -> None:
         """The ranks train."""
 
-    def struck(self, job: Job, onset_ns: int) -> None:
+    def struck(self, job: DrillJob, onset_ns: int) -> None:
         """The fault struck."""
 
     def heard(self, item: Heard) -> None:
@@ -80,7 +80,7 @@ class _Watcher:
         self.ground: DrillGround | None = None
         self.started, self.struck, self.heard = display.started, display.struck, display.heard
 
-    def tick(self, job: Job) -> None:
+    def tick(self, job: DrillJob) -> None:
         """Ask for the rates twice a second."""
         if self.ground is None or time.monotonic() < self._next_status:
             return
@@ -147,7 +147,7 @@ def _program() -> str:
     return str(called) if os.sep in sys.argv[0] else "tocsin"
 
 
-def _what_next(data: Path, result: Result) -> str:
+def _what_next(data: Path, result: DrillResult) -> str:
     others = [name for name in KINDS if name != result.plan.kind.name]
     return "\n".join(
         (

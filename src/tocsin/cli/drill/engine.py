@@ -27,7 +27,7 @@ class DrillError(TocsinError):
     """The drill itself could not be carried out (not a wrong verdict)."""
 
 
-class Engine:
+class DrillEngine:
     """A running ``tocsin serve``."""
 
     def __init__(self, processes: ProcessGroup, data_folder: Path) -> None:

@@ -29,7 +29,7 @@ class Outside(StrEnum):
     SLOW_RELAY = "slow_relay"
 
 
-class Wanted(StrEnum):
+class ExpectedVerdict(StrEnum):
     """What a right answer is."""
 
     ACCUSE = "accuse"
@@ -43,7 +43,7 @@ class Wanted(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class FaultKind:
+class DrillKind:
     """One kind of drill.
 
     Attributes:
@@ -62,7 +62,7 @@ class FaultKind:
     name: str
     sentence: str
     target: Target
-    wanted: Wanted
+    wanted: ExpectedVerdict
     faults: frozenset[str] = frozenset()
     causes: frozenset[str] = frozenset()
     orders: tuple[OrderKind, ...] = ()
@@ -77,13 +77,13 @@ def _accuse(
     right: tuple[str, str],
     how: Outside | tuple[OrderKind, ...],
     magnitude: tuple[float, float] = (0.0, 0.0),
-) -> FaultKind:
+) -> DrillKind:
     fault, cause = right
-    return FaultKind(
+    return DrillKind(
         name=name,
         sentence=sentence,
         target=Target.RANK,
-        wanted=Wanted.ACCUSE,
+        wanted=ExpectedVerdict.ACCUSE,
         faults=frozenset({fault}),
         causes=frozenset({cause}),
         orders=() if isinstance(how, Outside) else how,
@@ -95,7 +95,7 @@ def _accuse(
 
 _O = OrderKind
 
-KINDS: Mapping[str, FaultKind] = MappingProxyType(
+KINDS: Mapping[str, DrillKind] = MappingProxyType(
     {
         kind.name: kind
         for kind in (
@@ -128,11 +128,11 @@ KINDS: Mapping[str, FaultKind] = MappingProxyType(
                 (_O.SLOW_LOADER,),
                 (0.15, 0.4),
             ),
-            FaultKind(
+            DrillKind(
                 name="loader_stall_all",
                 sentence="every rank waits {magnitude:.2f} s longer for each batch: nobody's fault",
                 target=Target.ALL_RANKS,
-                wanted=Wanted.EXPLAIN,
+                wanted=ExpectedVerdict.EXPLAIN,
                 faults=frozenset({"fail_slow", "degraded"}),
                 causes=frozenset({"shared_service"}),
                 orders=(_O.SLOW_LOADER,),
@@ -157,18 +157,18 @@ KINDS: Mapping[str, FaultKind] = MappingProxyType(
                 Outside.SLOW_RELAY,
                 (5.0, 15.0),
             ),
-            FaultKind(
+            DrillKind(
                 name="agent_killed",
                 sentence="the agent of rank {rank} gets SIGKILL; the training is fine: nobody's fault",
                 target=Target.AGENT,
-                wanted=Wanted.NO_ACCUSATION,
+                wanted=ExpectedVerdict.NO_ACCUSATION,
                 outside=Outside.KILL_AGENT,
             ),
-            FaultKind(
+            DrillKind(
                 name="none",
                 sentence="nothing happens",
                 target=Target.NOBODY,
-                wanted=Wanted.SILENCE,
+                wanted=ExpectedVerdict.SILENCE,
             ),
         )
     }

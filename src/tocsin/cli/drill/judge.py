@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tocsin.cli.drill.faults import Wanted
-from tocsin.cli.drill.plan import Plan
+from tocsin.cli.drill.faults import ExpectedVerdict
+from tocsin.cli.drill.plan import DrillPlan
 
 VerdictLine = Mapping[str, Any]
 """An object of ``verdicts.jsonl`` (``Verdict.to_line``)."""
@@ -63,7 +63,7 @@ def accused(line: VerdictLine) -> frozenset[str]:
     return frozenset(str(suspect["name"]) for suspect in line["suspects"])
 
 
-def judge(plan: Plan, onset_ns: int, heard: Sequence[Heard]) -> Answer:
+def judge(plan: DrillPlan, onset_ns: int, heard: Sequence[Heard]) -> Answer:
     """Judge a drill over every line that was seen.
 
     Strict on purpose: an accusation of somebody else is wrong even where a later line
@@ -77,7 +77,7 @@ def judge(plan: Plan, onset_ns: int, heard: Sequence[Heard]) -> Answer:
     Returns:
         The answer.
     """
-    if plan.kind.wanted is Wanted.SILENCE:
+    if plan.kind.wanted is ExpectedVerdict.SILENCE:
         live = [item for item in heard if is_live(item.line)]
         if live:
             return Answer(False, f"a verdict on a healthy job: {describe(live[0].line)}", verdict=live[0].line)
@@ -85,20 +85,20 @@ def judge(plan: Plan, onset_ns: int, heard: Sequence[Heard]) -> Answer:
     innocent = _first_false_accusation(plan, onset_ns, heard)
     if innocent is not None:
         return innocent
-    if plan.kind.wanted is Wanted.NO_ACCUSATION:
+    if plan.kind.wanted is ExpectedVerdict.NO_ACCUSATION:
         return Answer(True, "nobody accused, as it should be", verdict=heard[0].line if heard else None)
     return _judge_wanted(plan, onset_ns, heard)
 
 
-def ever_wrong(plan: Plan, heard: Sequence[Heard]) -> frozenset[str]:
+def ever_wrong(plan: DrillPlan, heard: Sequence[Heard]) -> frozenset[str]:
     """Names that any line ever accused wrongly, taken back or not."""
-    guilty = frozenset({host_name(plan.rank)}) if plan.kind.wanted is Wanted.ACCUSE else frozenset[str]()
+    guilty = frozenset({host_name(plan.rank)}) if plan.kind.wanted is ExpectedVerdict.ACCUSE else frozenset[str]()
     return frozenset(name for item in heard for name in accused(item.line) - guilty)
 
 
-def _first_false_accusation(plan: Plan, onset_ns: int, heard: Sequence[Heard]) -> Answer | None:
+def _first_false_accusation(plan: DrillPlan, onset_ns: int, heard: Sequence[Heard]) -> Answer | None:
     """An accusation of anybody but the struck, or of the struck before the onset."""
-    guilty = frozenset({host_name(plan.rank)}) if plan.kind.wanted is Wanted.ACCUSE else frozenset[str]()
+    guilty = frozenset({host_name(plan.rank)}) if plan.kind.wanted is ExpectedVerdict.ACCUSE else frozenset[str]()
     for item in heard:
         others = accused(item.line) - guilty
         if others:
@@ -108,9 +108,9 @@ def _first_false_accusation(plan: Plan, onset_ns: int, heard: Sequence[Heard]) -
     return None
 
 
-def _judge_wanted(plan: Plan, onset_ns: int, heard: Sequence[Heard]) -> Answer:
+def _judge_wanted(plan: DrillPlan, onset_ns: int, heard: Sequence[Heard]) -> Answer:
     """A verdict must have come; its last line must name the right fault and cause."""
-    wants_suspect = plan.kind.wanted is Wanted.ACCUSE
+    wants_suspect = plan.kind.wanted is ExpectedVerdict.ACCUSE
     after = [item for item in heard if item.at_ns >= onset_ns and is_live(item.line)]
     hits = [item for item in after if bool(accused(item.line)) is wants_suspect]
     if not hits:
@@ -127,7 +127,7 @@ def _judge_wanted(plan: Plan, onset_ns: int, heard: Sequence[Heard]) -> Answer:
     return Answer(True, describe(last), seconds, last)
 
 
-def _word_problem(plan: Plan, line: VerdictLine) -> str:
+def _word_problem(plan: DrillPlan, line: VerdictLine) -> str:
     """What is wrong with a verdict's words; "" where they are right."""
     if not is_live(line):
         return f"taken back: {describe(line)}"

@@ -15,15 +15,15 @@ from typing import cast
 
 from tocsin.cli.drill import relay
 from tocsin.cli.drill.board import Board
-from tocsin.cli.drill.engine import DrillError, Engine
+from tocsin.cli.drill.engine import DrillEngine, DrillError
 from tocsin.cli.drill.faults import Outside
 from tocsin.cli.drill.judge import host_name
-from tocsin.cli.drill.plan import Plan
+from tocsin.cli.drill.plan import DrillPlan
 from tocsin.cli.drill.preload import GROUP_VARIABLE
 from tocsin.cli.drill.processes import ProcessGroup, kill_quietly
 from tocsin.cli.drill.rank import main as rank_main
-from tocsin.cli.drill.rank_config import Pace, RankConfig
-from tocsin.cli.drill.result import Exit
+from tocsin.cli.drill.rank_config import RankConfig, StepTimes
+from tocsin.cli.drill.result import RankExit
 from tocsin.collectors.exec.command import send_exit
 
 CLUSTER = "drill"
@@ -50,10 +50,10 @@ def warm_up(processes: ProcessGroup) -> ForkServerContext:
     return context
 
 
-class Job:
+class DrillJob:
     """A running job: ranks, their agents, the page shared with them."""
 
-    def __init__(self, plan: Plan, job_id: str, processes: ProcessGroup) -> None:
+    def __init__(self, plan: DrillPlan, job_id: str, processes: ProcessGroup) -> None:
         """Lay out the job's folder; ``start`` starts it.
 
         Args:
@@ -66,7 +66,7 @@ class Job:
         self.folder = processes.folder / job_id
         self.folder.mkdir()
         self.board = Board.create(self.folder / "board", plan.rank_count)
-        self.exits: list[Exit] = []
+        self.exits: list[RankExit] = []
         self._ranks: list[ForkServerProcess] = []
         self._agents: list[subprocess.Popen[bytes]] = []
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
@@ -75,7 +75,7 @@ class Job:
         self._relay_socket = self.folder / "relay" if needs_relay else None
         self._relay: list[subprocess.Popen[bytes]] = []
 
-    def start(self, context: ForkServerContext, engine: Engine) -> None:
+    def start(self, context: ForkServerContext, engine: DrillEngine) -> None:
         """Start ranks and agents; the ranks begin when every agent listens.
 
         Raises:
@@ -138,7 +138,7 @@ class Job:
             checkpoint_folder=self.folder,
             stderr_path=self.folder / f"err{rank}",
             agent_socket=self._agent_socket(rank),
-            pace=Pace(first_step_seconds=_SLOW_FIRST_STEP_SECONDS) if self.plan.healthy_seconds else Pace(),
+            pace=StepTimes(first_step_seconds=_SLOW_FIRST_STEP_SECONDS) if self.plan.healthy_seconds else StepTimes(),
             pauses=self.plan.pauses,
             relay_socket=self._relay_socket if rank == self.plan.rank else None,
         )
@@ -164,7 +164,7 @@ class Job:
     def _agent_socket(self, rank: int) -> Path:
         return self.folder / f"a{rank}"
 
-    def _start_agent(self, rank: int, engine: Engine) -> subprocess.Popen[bytes]:
+    def _start_agent(self, rank: int, engine: DrillEngine) -> subprocess.Popen[bytes]:
         command = [
             *(sys.executable, "-m", "tocsin", "agent"),
             *("--engine", f"unix:{engine.listen}"),
@@ -203,4 +203,4 @@ class Job:
         if self._reports_exits and code is not None:
             job = (CLUSTER, self.job_id, 0)
             send_exit(str(self._agent_socket(rank)), job, rank, self.pid(rank), code, tail)
-        self.exits.append(Exit(rank, -1 if code is None else code, at_ns, tail))
+        self.exits.append(RankExit(rank, -1 if code is None else code, at_ns, tail))

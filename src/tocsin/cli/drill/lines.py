@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tocsin.cli.drill.judge import Heard, VerdictLine, describe
-from tocsin.cli.drill.launcher import Job
+from tocsin.cli.drill.launcher import DrillJob
 from tocsin.schemas.printable import plain
 
 Rates = Mapping[int, Mapping[str, Any]]
@@ -25,11 +25,11 @@ class PlainLines:
         """Print one line."""
         print(f"{time.monotonic() - self._began:7.1f} s  {plain(text)}", flush=True)
 
-    def started(self, job: Job) -> None:
+    def started(self, job: DrillJob) -> None:
         """The ranks train."""
         self.say(f"job {job.job_id}: {job.plan.rank_count} ranks train")
 
-    def struck(self, job: Job, onset_ns: int) -> None:
+    def struck(self, job: DrillJob, onset_ns: int) -> None:
         """The fault struck."""
         self.say(strike_text(job, onset_ns))
 
@@ -37,11 +37,11 @@ class PlainLines:
         """A verdict line came."""
         self.say(f"job {item.line['job_id']}: {item.summary or describe(item.line)}")
 
-    def tick(self, job: Job) -> None:
+    def tick(self, job: DrillJob) -> None:
         """Nothing to draw."""
 
 
-def strike_text(job: Job, onset_ns: int) -> str:
+def strike_text(job: DrillJob, onset_ns: int) -> str:
     """When the fault struck, and what it was."""
     at = time.strftime("%H:%M:%S UTC", time.gmtime(onset_ns / 1e9))
     return f"job {job.job_id}: {job.plan.sentence()} ({at}, step {job.board.step(job.plan.rank)})"

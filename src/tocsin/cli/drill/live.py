@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tocsin.cli.drill.judge import Heard, accused, host_name
-from tocsin.cli.drill.launcher import Job
+from tocsin.cli.drill.launcher import DrillJob
 from tocsin.cli.drill.lines import Rates, rate_of, strike_text, verdict_texts
 from tocsin.cli.terminal import unguarded
 from tocsin.schemas.printable import plain
@@ -54,11 +54,11 @@ class LiveDisplay:
         """Add an event."""
         self._events.append(Text(f"{time.monotonic() - self._began:5.1f} s  {plain(text)}", style=style))
 
-    def started(self, job: Job) -> None:
+    def started(self, job: DrillJob) -> None:
         """The ranks train."""
         self.say(f"{job.plan.rank_count} ranks train; the fault will strike in some seconds")
 
-    def struck(self, job: Job, onset_ns: int) -> None:
+    def struck(self, job: DrillJob, onset_ns: int) -> None:
         """The fault struck."""
         self._struck = job.plan.rank
         self.say(strike_text(job, onset_ns), "bold yellow")
@@ -69,7 +69,7 @@ class LiveDisplay:
         for text in verdict_texts(item):
             self.say(text, "bold red" if text.startswith("VERDICT") else "")
 
-    def tick(self, job: Job) -> None:
+    def tick(self, job: DrillJob) -> None:
         """The display draws itself."""
 
     def rates(self, rates: Rates) -> None:

@@ -69,7 +69,7 @@ class _SumBackward(torch.autograd.Function):
         return total, None
 
 
-class Block(nn.Module):
+class MlpBlock(nn.Module):
     """Half of the heads, half of the inner layer (for a tensor-parallel pair)."""
 
     def __init__(self, size: ModelSize, group: dist.ProcessGroup, parts: int) -> None:
@@ -125,7 +125,7 @@ class TinyTransformer(nn.Module):
         """
         super().__init__()
         self.embed = nn.Embedding(size.vocabulary, size.width)
-        self.blocks = nn.ModuleList(Block(size, group, parts) for _ in range(size.blocks))
+        self.blocks = nn.ModuleList(MlpBlock(size, group, parts) for _ in range(size.blocks))
         self.head = nn.Linear(size.width, size.vocabulary)
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import random
 import zlib
 from dataclasses import dataclass
 
-from tocsin.cli.drill.faults import FaultKind
+from tocsin.cli.drill.faults import DrillKind
 from tocsin.cli.drill.orders import OrderKind
 from tocsin.cli.drill.rank_config import Pause
 
@@ -20,7 +20,7 @@ _STEP_SECONDS = 0.19
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DrillPlan:
     """One drill, decided before it begins.
 
     Attributes:
@@ -35,7 +35,7 @@ class Plan:
         healthy_seconds: how long a drill without a fault trains, 0 = as long as the others.
     """
 
-    kind: FaultKind
+    kind: DrillKind
     seed: int
     rank_count: int
     rank: int
@@ -50,7 +50,7 @@ class Plan:
         return self.kind.sentence.format(rank=self.rank, magnitude=self.magnitude)
 
 
-def make_plan(kind: FaultKind, seed: int, rank_count: int, healthy_seconds: float = 0.0) -> Plan:
+def make_plan(kind: DrillKind, seed: int, rank_count: int, healthy_seconds: float = 0.0) -> DrillPlan:
     """Decide a drill.
 
     Args:
@@ -63,7 +63,7 @@ def make_plan(kind: FaultKind, seed: int, rank_count: int, healthy_seconds: floa
         The plan.
     """
     chance = random.Random(seed * 1_000_003 + zlib.crc32(kind.name.encode()))
-    return Plan(
+    return DrillPlan(
         kind=kind,
         seed=seed,
         rank_count=rank_count,

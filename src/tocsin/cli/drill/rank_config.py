@@ -22,7 +22,7 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class StepTimes:
     """How long the parts of a healthy step take, beside the CPU work of a few milliseconds.
 
     Attributes:
@@ -70,6 +70,6 @@ class RankConfig:
     checkpoint_folder: Path
     stderr_path: Path
     agent_socket: Path
-    pace: Pace = field(default_factory=Pace)
+    pace: StepTimes = field(default_factory=StepTimes)
     pauses: tuple[Pause, ...] = ()
     relay_socket: Path | None = None

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tocsin.cli.drill.faults import Wanted
+from tocsin.cli.drill.faults import ExpectedVerdict
 from tocsin.cli.drill.judge import host_name
-from tocsin.cli.drill.result import Result
+from tocsin.cli.drill.result import DrillResult
 from tocsin.pipeline.runtime.embedded.control_socket import ControlClient
 
 LIVE_FILE = "verdicts.live.jsonl"
@@ -33,7 +33,7 @@ class DrillRecording:
         manifest: dict[str, Any] = json.loads((self._folder / "manifest.json").read_text("utf-8"))
         return int(manifest["end_ns"])
 
-    def tell(self, result: Result, end_ns: int) -> None:
+    def tell(self, result: DrillResult, end_ns: int) -> None:
         """Write the truth, and what the engine said while it ran."""
         text = json.dumps(truth_of(result, end_ns), indent=1)
         (self._folder / "truth.json").write_text(text + "\n", "utf-8")
@@ -41,10 +41,10 @@ class DrillRecording:
         (self._folder / LIVE_FILE).write_text("".join(line + "\n" for line in lines), "utf-8")
 
 
-def truth_of(result: Result, end_ns: int) -> dict[str, Any]:
+def truth_of(result: DrillResult, end_ns: int) -> dict[str, Any]:
     """The object of ``truth.json``: the struck rank's host, or nobody."""
     kind = result.plan.kind
-    if kind.wanted is not Wanted.ACCUSE:
+    if kind.wanted is not ExpectedVerdict.ACCUSE:
         return {"faults": []}
     fault = {
         "kind": min(kind.faults),

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from tocsin.cli.drill.judge import ever_wrong
-from tocsin.cli.drill.result import Result
+from tocsin.cli.drill.result import DrillResult
 from tocsin.schemas.printable import plain
 
 POSING = (
@@ -15,7 +15,7 @@ POSING = (
 )
 
 
-def result_line(result: Result) -> str:
+def result_line(result: DrillResult) -> str:
     """One drill in one line."""
     answer = result.answer
     seconds = "" if answer.seconds is None else f" after {answer.seconds:.1f} s"
@@ -24,7 +24,7 @@ def result_line(result: Result) -> str:
     return f"{mark}  {plan.kind.name} (seed {plan.seed}): {plan.sentence()}; verdict{seconds}: {plain(answer.why)}"
 
 
-def summary_line(results: Sequence[Result]) -> str:
+def summary_line(results: Sequence[DrillResult]) -> str:
     """All drills in one line."""
     right = sum(result.answer.right for result in results)
     seconds = _seconds(results)
@@ -33,7 +33,7 @@ def summary_line(results: Sequence[Result]) -> str:
     return f"{right} of {len(results)} right{median}; ever named wrongly: {wrong}"
 
 
-def markdown(results: Sequence[Result]) -> str:
+def markdown(results: Sequence[DrillResult]) -> str:
     """The report: a table kind by kind, then every wrong answer."""
     lines = ["# Drills", "", POSING, "", f"{summary_line(results)}.", ""]
     lines += ["| kind | right | median s | slowest s |", "|---|---|---|---|"]
@@ -46,7 +46,7 @@ def markdown(results: Sequence[Result]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(kind: str, results: Sequence[Result]) -> str:
+def _row(kind: str, results: Sequence[DrillResult]) -> str:
     right = sum(result.answer.right for result in results)
     seconds = _seconds(results)
     median = f"{statistics.median(seconds):.1f}" if seconds else "-"
@@ -54,12 +54,12 @@ def _row(kind: str, results: Sequence[Result]) -> str:
     return f"| {kind} | {right} of {len(results)} | {median} | {slowest} |"
 
 
-def _seconds(results: Sequence[Result]) -> list[float]:
+def _seconds(results: Sequence[DrillResult]) -> list[float]:
     """Onset to verdict of the right ones: a wrong verdict's haste is no merit."""
     return [r.answer.seconds for r in results if r.answer.right and r.answer.seconds is not None]
 
 
-def _load_line(results: Sequence[Result]) -> str:
+def _load_line(results: Sequence[DrillResult]) -> str:
     step = statistics.median(result.step_seconds for result in results)
     cores = statistics.median(result.cpu_cores for result in results)
     load = f"ranks, agents and engine together used {cores:.2f} cores"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tocsin.cli.drill.judge import Answer, Heard
-from tocsin.cli.drill.plan import Plan
+from tocsin.cli.drill.plan import DrillPlan
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
+class RankExit:
     """How a rank's process ended.
 
     Attributes:
@@ -26,7 +26,7 @@ class Exit:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class DrillResult:
     """A drill that was carried out.
 
     Attributes:
@@ -40,11 +40,11 @@ class Result:
         cpu_cores: cores that all processes of the drill used in that time.
     """
 
-    plan: Plan
+    plan: DrillPlan
     job_id: str
     onset_ns: int
     answer: Answer
     heard: tuple[Heard, ...]
-    exits: tuple[Exit, ...]
+    exits: tuple[RankExit, ...]
     step_seconds: float
     cpu_cores: float

@@ -10,14 +10,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from tocsin.cli.drill.engine import DrillError, Engine, VerdictEar
-from tocsin.cli.drill.faults import Wanted
+from tocsin.cli.drill.engine import DrillEngine, DrillError, VerdictEar
+from tocsin.cli.drill.faults import ExpectedVerdict
 from tocsin.cli.drill.judge import Answer, Heard, VerdictLine, accused, is_live, judge
-from tocsin.cli.drill.launcher import Job, warm_up
-from tocsin.cli.drill.plan import Plan
+from tocsin.cli.drill.launcher import DrillJob, warm_up
+from tocsin.cli.drill.plan import DrillPlan
 from tocsin.cli.drill.processes import ProcessGroup
 from tocsin.cli.drill.recording import DrillRecording
-from tocsin.cli.drill.result import Result
+from tocsin.cli.drill.result import DrillResult
 from tocsin.cli.drill.strike import Strike
 from tocsin.cli.drill_mark import leave_drill_mark
 
@@ -40,16 +40,16 @@ _POLL_SECONDS = 0.1
 class Onlooker(Protocol):
     """Who watches a drill (the plain lines, the live display)."""
 
-    def started(self, job: Job) -> None:
+    def started(self, job: DrillJob) -> None:
         """The ranks train."""
 
-    def struck(self, job: Job, onset_ns: int) -> None:
+    def struck(self, job: DrillJob, onset_ns: int) -> None:
         """The fault struck."""
 
     def heard(self, item: Heard) -> None:
         """A verdict line came; called from a thread."""
 
-    def tick(self, job: Job) -> None:
+    def tick(self, job: DrillJob) -> None:
         """Called ten times a second while a drill waits."""
 
 
@@ -72,7 +72,7 @@ class DrillGround:
         self.processes = ProcessGroup(keep_folder=keep)
         self._count = 0
         try:
-            self.engine = Engine(self.processes, data_folder or self.processes.folder / "data")
+            self.engine = DrillEngine(self.processes, data_folder or self.processes.folder / "data")
             self._context: ForkServerContext = warm_up(self.processes)
             self.engine.wait_until_ready()
             self._ear = VerdictEar(self.engine.control, onlooker.heard)
@@ -95,14 +95,14 @@ class DrillGround:
         if error is None and self.engine.data_folder.is_dir():
             leave_drill_mark(self.engine.data_folder)
 
-    def run(self, plan: Plan) -> Result:
+    def run(self, plan: DrillPlan) -> DrillResult:
         """Carry out one drill.
 
         Raises:
             DrillError: it could not be carried out.
         """
         self._count += 1
-        job = Job(plan, f"{plan.kind.name.replace('_', '-')}-{self._count}", self.processes)
+        job = DrillJob(plan, f"{plan.kind.name.replace('_', '-')}-{self._count}", self.processes)
         recording = None
         if self._record_folder is not None:
             recording = DrillRecording(self.engine.client, self._record_folder / job.job_id, job.job_id)
@@ -115,7 +115,7 @@ class DrillGround:
         finally:
             job.stop()
 
-    def _run_job(self, plan: Plan, job: Job) -> Result:
+    def _run_job(self, plan: DrillPlan, job: DrillJob) -> DrillResult:
         self._wait_for_step(job, 1, _START_SECONDS)
         self.onlooker.started(job)
         began, cpu, first = time.monotonic(), self._cpu_seconds(), job.board.step(plan.rank)
@@ -130,7 +130,7 @@ class DrillGround:
             self._end_in_order(job)
         strike.end()
         heard = self._ear.of_job(job.job_id)
-        return Result(
+        return DrillResult(
             plan=plan,
             job_id=job.job_id,
             onset_ns=strike.onset_ns,
@@ -141,7 +141,7 @@ class DrillGround:
             cpu_cores=cpu_cores,
         )
 
-    def _wait(self, job: Job, until: Callable[[], bool], seconds: float) -> bool:
+    def _wait(self, job: DrillJob, until: Callable[[], bool], seconds: float) -> bool:
         """Wait for something, and let the onlooker look; False where it did not come."""
         deadline = time.monotonic() + seconds
         while not until():
@@ -151,7 +151,7 @@ class DrillGround:
             time.sleep(_POLL_SECONDS)
         return True
 
-    def _wait_for_step(self, job: Job, step: int, seconds: float) -> None:
+    def _wait_for_step(self, job: DrillJob, step: int, seconds: float) -> None:
         done = self._wait(job, lambda: min(job.board.steps()) >= step or bool(job.exits), seconds)
         if job.exits:
             first = job.exits[0]
@@ -159,10 +159,10 @@ class DrillGround:
         if not done:
             raise DrillError(f"the job did not reach step {step} within {seconds:.0f} s: {job.board.steps()}")
 
-    def _wait_for_answer(self, plan: Plan, job: Job, onset_ns: int) -> None:
+    def _wait_for_answer(self, plan: DrillPlan, job: DrillJob, onset_ns: int) -> None:
         """Until the verdict and some seconds more; the whole time where none is wanted."""
         wanted = plan.kind.wanted
-        if wanted in {Wanted.SILENCE, Wanted.NO_ACCUSATION}:
+        if wanted in {ExpectedVerdict.SILENCE, ExpectedVerdict.NO_ACCUSATION}:
             if self._wait(job, lambda: bool(job.exits), plan.healthy_seconds or _WATCH_SECONDS):
                 raise DrillError(f"a rank of a healthy job ended by itself: {job.exits[0]}")
             return
@@ -172,7 +172,7 @@ class DrillGround:
 
         def answers() -> set[str]:
             live = [line for line in lines() if is_live(line)]
-            return {line["id"] for line in live if bool(accused(line)) is (wanted is Wanted.ACCUSE)}
+            return {line["id"] for line in live if bool(accused(line)) is (wanted is ExpectedVerdict.ACCUSE)}
 
         def settled() -> bool:
             ids = answers()
@@ -182,7 +182,7 @@ class DrillGround:
             self._wait(job, settled, _CONFIRM_SECONDS)
             self._wait(job, lambda: False, _SETTLE_SECONDS)
 
-    def _end_in_order(self, job: Job) -> None:
+    def _end_in_order(self, job: DrillJob) -> None:
         """Let the job reach its normal end: that is no reason for a verdict, either."""
         job.board.set_last_step(max(job.board.steps()) + _LAST_STEPS)
         if not self._wait(job, job.ended, _END_SECONDS + _longest_pause(job.plan)):
@@ -197,7 +197,7 @@ class DrillGround:
         return sum(_cpu_seconds_of(pid) for pid in self.processes.members())
 
 
-def _longest_pause(plan: Plan) -> float:
+def _longest_pause(plan: DrillPlan) -> float:
     return max((pause.seconds for pause in plan.pauses), default=0.0)
 
 
@@ -209,7 +209,9 @@ def _cpu_seconds_of(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def run_all(ground: DrillGround, plans: Sequence[Plan], on_result: Callable[[Result], None]) -> list[Result]:
+def run_all(
+    ground: DrillGround, plans: Sequence[DrillPlan], on_result: Callable[[DrillResult], None]
+) -> list[DrillResult]:
     """Carry out drills one after the other.
 
     Args:
@@ -226,7 +228,7 @@ def run_all(ground: DrillGround, plans: Sequence[Plan], on_result: Callable[[Res
             result = ground.run(plan)
         except DrillError as error:  # the others are worth their while
             answer = Answer(right=False, why=f"the drill failed: {error}")
-            result = Result(plan, f"{plan.kind.name} (failed)", 0, answer, (), (), 0.0, 0.0)
+            result = DrillResult(plan, f"{plan.kind.name} (failed)", 0, answer, (), (), 0.0, 0.0)
         on_result(result)
         results.append(result)
     return results

@@ -8,10 +8,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from tocsin.cli.drill.board import Order
+from tocsin.cli.drill.board import RankOrder
 from tocsin.cli.drill.engine import DrillError
 from tocsin.cli.drill.faults import Outside, Target
-from tocsin.cli.drill.launcher import Job
+from tocsin.cli.drill.launcher import DrillJob
 from tocsin.cli.drill.orders import OrderKind
 from tocsin.cli.drill.processes import signal_quietly
 
@@ -56,7 +56,7 @@ def _nothing() -> None:
 class Strike:
     """The fault of a plan, brought about on a job."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: DrillJob) -> None:
         """Strike now.
 
         Args:
@@ -94,7 +94,7 @@ class Strike:
         plan, board = self._job.plan, self._job.board
         struck = range(plan.rank_count) if plan.kind.target is Target.ALL_RANKS else (plan.rank,)
         for rank in struck:
-            board.give_order(rank, Order(int(plan.order), plan.magnitude))
+            board.give_order(rank, RankOrder(int(plan.order), plan.magnitude))
         deadline = time.monotonic() + _OBEY_SECONDS
         while time.monotonic() < deadline:
             applied = [at_ns for rank in struck if (at_ns := board.applied_ns(rank)) > 0]

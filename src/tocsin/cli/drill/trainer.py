@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import FileStore, Store  # where torch's own type stubs know them
 
-from tocsin.cli.drill.board import Board, Order
+from tocsin.cli.drill.board import Board, RankOrder
 from tocsin.cli.drill.detour import DetourStore
 from tocsin.cli.drill.model import ModelSize, TinyTransformer, TokenLoader
 from tocsin.cli.drill.orders import OrderKind
@@ -34,7 +34,7 @@ not get the CPU delays it. So its time is many small waits, not a long one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class ParallelGrid:
     """The rank's groups.
 
     Attributes:
@@ -63,7 +63,7 @@ class Struck:
             board: where the orders are.
         """
         self._rank, self._board = config.rank, board
-        self._order = Order(OrderKind.NOTHING, 0.0)
+        self._order = RankOrder(OrderKind.NOTHING, 0.0)
         self._busy = torch.ones(_BUSY_WIDTH, _BUSY_WIDTH)
         self.once: OrderKind = OrderKind.NOTHING
 
@@ -96,7 +96,7 @@ class Trainer:
 
     config: RankConfig
     board: Board
-    grid: Grid
+    grid: ParallelGrid
     struck: Struck = field(init=False)
     model: TinyTransformer = field(init=False)
     optimizer: torch.optim.Optimizer = field(init=False)
@@ -241,7 +241,7 @@ def train(config: RankConfig, board: Board) -> None:
     dist.barrier()  # nobody leaves while a peer still reads from its sockets
 
 
-def make_grid(config: RankConfig) -> Grid:
+def make_grid(config: RankConfig) -> ParallelGrid:
     """Make the groups: neighbours share a layer, equal places of neighbours share data."""
     world, parts = config.world_size, config.tensor_parallel
     tensor = [list(range(first, first + parts)) for first in range(0, world, parts)]
@@ -249,7 +249,7 @@ def make_grid(config: RankConfig) -> Grid:
     tensor_groups = [dist.new_group(ranks, timeout=_COLLECTIVE_TIMEOUT, group_desc="tp") for ranks in tensor]
     data_groups = [dist.new_group(ranks, timeout=_COLLECTIVE_TIMEOUT, group_desc="dp") for ranks in data]
     place = config.rank % parts
-    return Grid(
+    return ParallelGrid(
         data=data_groups[place],
         tensor=tensor_groups[config.rank // parts],
         data_size=len(data[place]),

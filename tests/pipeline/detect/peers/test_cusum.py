@@ -12,8 +12,8 @@ from tests.pipeline.states import through_bytes
 from tocsin.pipeline.detect.peers.cusum import (
     HIGH,
     LOW,
+    Cusum,
     SumConfig,
-    Sums,
     shared_columns,
 )
 from tocsin.schemas.metrics import HOST_METRICS
@@ -27,7 +27,7 @@ class Windows:
     """Windows of five seconds, one after another."""
 
     def __init__(self, config: SumConfig | None = None, seconds: int = 5) -> None:
-        self.sums = Sums(config or SumConfig(), METRICS)
+        self.sums = Cusum(config or SumConfig(), METRICS)
         self.sums.grow((), HOSTS)
         self.seconds = seconds
         self.now_ns = 0
@@ -64,7 +64,7 @@ def test_weak_evidence_alarms_later() -> None:
 def test_a_crowd_that_deviates_alike_adds_nothing_in_that_metric(host_count: int, crowd: int) -> None:
     """Host 0 is alone at first; what a change of all then shows in some windows does not lift it over the line."""
     for count, names_it in ((crowd, False), (crowd - 1, True)):
-        sums = Sums(SumConfig(), METRICS)
+        sums = Cusum(SumConfig(), METRICS)
         sums.grow((), host_count)
         alone = np.zeros((2, host_count, METRICS), np.float32)
         alone[LOW, 0, 0] = STRONG
@@ -80,7 +80,7 @@ def test_a_crowd_that_deviates_alike_adds_nothing_in_that_metric(host_count: int
 def test_of_what_a_network_marks_on_many_a_twentieth_is_a_crowd(host_count: int, crowd: int) -> None:
     """A congested switch marks the packets of all machines behind it."""
     for count, names_it in ((crowd, False), (crowd - 1, True)):
-        sums = Sums(SumConfig(), METRICS, host_count, shared=[1])
+        sums = Cusum(SumConfig(), METRICS, host_count, shared=[1])
         values = np.zeros((2, host_count, METRICS), np.float32)
         values[HIGH, :count, 1] = STRONG
         for window in range(4):
@@ -206,7 +206,7 @@ def test_a_snapshot_anywhere_changes_nothing(drawn: list[list[float]], decays: b
         assert one.take(table) == other.take(table)
         if index == break_at:
             state = through_bytes(other.sums.to_state())
-            other.sums = Sums(config, METRICS)
+            other.sums = Cusum(config, METRICS)
             other.sums.load_state(state)
         assert [one.sums.of_host(host) for host in range(HOSTS)] == [other.sums.of_host(host) for host in range(HOSTS)]
         assert all(entry.score >= 0 for host in range(HOSTS) for entry in one.sums.of_host(host))

@@ -11,7 +11,7 @@ from tests.pipeline.states import through_bytes
 from tocsin.models.peers import PeerConfig
 from tocsin.pipeline.core.operator import pack_state
 from tocsin.pipeline.detect.peers.cusum import SumConfig
-from tocsin.pipeline.detect.peers.half_minutes import Patience, PatienceConfig, as_asked
+from tocsin.pipeline.detect.peers.half_minutes import HalfMinuteConfig, HalfMinuteMeans, as_asked
 from tocsin.pipeline.detect.peers.rows import Block
 from tocsin.schemas.metrics import BUILTIN_TABLE, GPU_METRICS, HOST_METRICS
 from tocsin.schemas.records import NS_PER_SECOND
@@ -35,7 +35,7 @@ class Job:
     """Windows of a job whose traffic falls into phases of a step: each host's windows scatter by an eighth."""
 
     def __init__(self, change: Change, host_count: int = 12, seconds: int = 5) -> None:
-        self.patience = Patience(PatienceConfig(), BUILTIN_TABLE)
+        self.patience = HalfMinuteMeans(HalfMinuteConfig(), BUILTIN_TABLE)
         self.blocks = {"host": Block(HOST_METRICS), "mean": Block(GPU_METRICS)}
         self.hosts = [f"n{row:02d}" for row in range(host_count)]
         self.patience.grow((), host_count)
@@ -137,7 +137,7 @@ def test_the_state_goes_on_where_it_was(window: int) -> None:
 
 
 def test_a_model_that_asks_for_more_of_windows_asks_for_more_of_half_minutes() -> None:
-    own, usual = PatienceConfig().sums, SumConfig()
+    own, usual = HalfMinuteConfig().sums, SumConfig()
 
     assert as_asked(own, usual, usual) == own == as_asked(own, SumConfig(alarm_sum=5.5, drift_sigmas=2.3), usual)
     strict = as_asked(own, SumConfig(alarm_sum=20.0, drift_sigmas=4.5), usual)

@@ -14,7 +14,7 @@ from tocsin.pipeline.core.frame_blocks import BUILTIN_TABLES, MetricSlice, block
 from tocsin.pipeline.detect.baselines.minder import MinderDetector, MinderDetectorConfig
 from tocsin.pipeline.detect.baselines.minder_ticks import Ticks
 from tocsin.pipeline.lab.backtest.minder_runner import MinderRunner, pulls
-from tocsin.pipeline.lab.backtest.runner import Answer, lines_of
+from tocsin.pipeline.lab.backtest.runner import RunnerAccusation, lines_of
 from tocsin.pipeline.lab.backtest.series import series_of
 from tocsin.pipeline.recording.frames import frames_of
 from tocsin.pipeline.recording.places import Places
@@ -202,7 +202,7 @@ def test_each_variant_has_a_name_for_tables() -> None:
 
 
 def test_a_machine_named_again_and_again_is_one_accusation() -> None:
-    lines = lines_of([Answer("n1", "m", T0, T0 + 5, 1.0), Answer("n1", "m", T0, T0 + 1, 1.0)])
+    lines = lines_of([RunnerAccusation("n1", "m", T0, T0 + 5, 1.0), RunnerAccusation("n1", "m", T0, T0 + 1, 1.0)])
 
     assert [line["detected_ns"] - T0 for line in lines] == [1, 5]
     assert len({line["id"] for line in lines}) == 1

@@ -28,10 +28,10 @@ def test_models_of_a_detector_that_sees_nothing_are_judged_once(
         return runner_of(name, models)
 
     monkeypatch.setattr(heats, "runner_of", counted)
-    same = heats.judge_one(heats.Heat(tmp_path / "one", OURS, tuple(STEPS)))
+    same = heats.judge_one(heats.Run(tmp_path / "one", OURS, tuple(STEPS)))
     assert len(asked) == 1  # it has no steps
     assert len(same) == 3
-    assert same[0] == same[1] == same[2] == heats.judge_one(heats.Heat(tmp_path / "one", OURS, ({},)))[0]
+    assert same[0] == same[1] == same[2] == heats.judge_one(heats.Run(tmp_path / "one", OURS, ({},)))[0]
     asked.clear()
-    heats.judge_one(heats.Heat(tmp_path / "one", OURS, tuple(PEERS)))
+    heats.judge_one(heats.Run(tmp_path / "one", OURS, tuple(PEERS)))
     assert len(asked) == 2

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 
 from tests.pipeline.lab.backtest.kit import Says, cpu_recording, fault
 from tocsin.pipeline.lab.backtest.summary import (
-    Case,
+    CaseRow,
     by_worst,
     figures_of,
     headline,
@@ -25,13 +25,13 @@ def trial(ours: Says, other: Says, *, healthy: bool = False) -> Trial:
     return judge(cpu_recording(faults=() if healthy else [fault("n2", 200, 500)]), [ours, other])
 
 
-def cases() -> list[Case]:
+def cases() -> list[CaseRow]:
     return [
-        Case("fine", trial(Says("ours", RIGHT), Says("other", RIGHT)), page="fine.html"),
-        Case("other-missed", trial(Says("ours", RIGHT), Says("other")), page="o.html"),
-        Case("broken", None, "steps.parquet: <cut>"),
-        Case("ours-false", trial(Says("ours", WRONG), Says("other"), healthy=True)),
-        Case("blind", judge(cpu_recording(faults=None), [Says("ours", WRONG), Says("other", (), Reason.NO_HOOK)])),
+        CaseRow("fine", trial(Says("ours", RIGHT), Says("other", RIGHT)), page="fine.html"),
+        CaseRow("other-missed", trial(Says("ours", RIGHT), Says("other")), page="o.html"),
+        CaseRow("broken", None, "steps.parquet: <cut>"),
+        CaseRow("ours-false", trial(Says("ours", WRONG), Says("other"), healthy=True)),
+        CaseRow("blind", judge(cpu_recording(faults=None), [Says("ours", WRONG), Says("other", (), Reason.NO_HOOK)])),
     ]
 
 

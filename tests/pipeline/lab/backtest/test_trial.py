@@ -10,14 +10,14 @@ from tests.pipeline.lab.backtest.kit import (
     cpu_recording,
     fault,
 )
-from tocsin.pipeline.lab.backtest.trial import Told, judge
+from tocsin.pipeline.lab.backtest.trial import TrialAnswer, judge
 from tocsin.pipeline.recording.score import machine_days_of, score_lines
 from tocsin.schemas.reasons import Reason
 
 FAULTS = [fault("n2", 200, 500)]
 
 
-def told(*runners: Says, faults: list[dict[str, object]] | None = FAULTS) -> tuple[Told, ...]:
+def told(*runners: Says, faults: list[dict[str, object]] | None = FAULTS) -> tuple[TrialAnswer, ...]:
     return judge(cpu_recording(faults=faults), runners).told
 
 

@@ -12,14 +12,14 @@ from tocsin.pipeline.lab.simulation.draw import Draw
 from tocsin.pipeline.lab.simulation.levels import HOST_METRICS
 from tocsin.pipeline.lab.simulation.plan import Part, Plan
 from tocsin.pipeline.lab.simulation.shape import (
-    JobShape,
     Noise,
-    Pace,
+    SimulatedShape,
+    StepProfile,
     draw_shape,
 )
 from tocsin.schemas.metrics import GPU_METRICS
 
-PACE = Pace(
+PACE = StepProfile(
     step_seconds=2.0,
     data_ratio=0.05,
     compute_ratio=0.7,
@@ -34,7 +34,7 @@ PACE = Pace(
 )
 
 
-def quiet_shape(hosts: int = 6, *, tick_seconds: float = 1.0) -> JobShape:
+def quiet_shape(hosts: int = 6, *, tick_seconds: float = 1.0) -> SimulatedShape:
     """No noise, no bias, one stage, everything recorded."""
     drawn = draw_shape(Draw(np.random.SeedSequence([7]), "fit"), hosts)
     gpus = 2

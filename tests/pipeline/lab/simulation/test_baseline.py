@@ -6,8 +6,8 @@ import pytest
 from tests.pipeline.lab.simulation.quiet import quiet_case
 from tocsin.pipeline.lab.simulation.baseline import BaselineConfig, accusations
 from tocsin.pipeline.lab.simulation.difficulty import (
+    DifficultyTally,
     Scored,
-    Tally,
     best_threshold,
     table,
     tally,
@@ -62,7 +62,7 @@ def test_hits_misses_and_false_accusations_are_counted_as_tocsin_score_does() ->
 
 
 def test_a_tally_of_nothing_is_zero() -> None:
-    empty = Tally(0, 0, 0, (), 0.0)
+    empty = DifficultyTally(0, 0, 0, (), 0.0)
 
     assert (empty.precision, empty.recall, empty.f1) == (0.0, 0.0, 0.0)
     assert math.isnan(empty.median_seconds)

@@ -10,9 +10,9 @@ from tocsin.pipeline.lab.simulation.plan import (
     DataWait,
     Gap,
     Happening,
+    PlannedSlowdown,
+    PlannedSlowLink,
     Shift,
-    Slowdown,
-    SlowLink,
     Stop,
     Truth,
 )
@@ -54,7 +54,7 @@ def test_a_fault_begins_well_within_the_case_and_nowhere_else(kind: str) -> None
     for case, truth in cases(kind):
         assert 0.2 * SECONDS < truth.onset_seconds < 0.7 * SECONDS
         assert len(case.plan.truths) == 1
-        own = (*own_parts(case, Slowdown), *own_parts(case, SlowLink), *own_parts(case, DataWait))
+        own = (*own_parts(case, PlannedSlowdown), *own_parts(case, PlannedSlowLink), *own_parts(case, DataWait))
         stops = case.plan.of(Stop)
         corruptions = case.plan.of(Corruption)
         assert own or stops or corruptions

@@ -10,7 +10,7 @@ from tests.pipeline.lab.simulation.quiet import PACE, quiet_shape
 from tocsin.pipeline.lab.simulation.levels import COMPUTE, GONE, IDLE
 from tocsin.pipeline.lab.simulation.physics import (
     FAR_SECONDS,
-    StepRows,
+    SimulatedSteps,
     Timeline,
     stretch_of,
 )
@@ -21,8 +21,8 @@ from tocsin.pipeline.lab.simulation.plan import (
     Envelope,
     Part,
     Plan,
-    Slowdown,
-    SlowLink,
+    PlannedSlowdown,
+    PlannedSlowLink,
     Stall,
     Stop,
 )
@@ -37,17 +37,17 @@ def timeline(*parts: Part, interleave: float = 0.0) -> Timeline:
     return Timeline(dataclasses.replace(shape, pace=pace), Plan(parts), np.random.SeedSequence([1]))
 
 
-def steps(*parts: Part, seconds: float = 60.0) -> list[StepRows]:
+def steps(*parts: Part, seconds: float = 60.0) -> list[SimulatedSteps]:
     return timeline(*parts).advance(seconds)[1]
 
 
-def mean_phase(rows: list[StepRows], phase: int, rank: int) -> float:
+def mean_phase(rows: list[SimulatedSteps], phase: int, rank: int) -> float:
     return float(np.mean([row.phase_seconds[phase, rank] for row in rows]))
 
 
 @given(st.floats(1.1, 3.0), st.integers(0, 11))
 def test_a_slow_rank_makes_all_others_wait_in_communication_and_nothing_else(factor: float, slow: int) -> None:
-    healthy, sick = steps(), steps(Slowdown((slow,), factor, ALWAYS))
+    healthy, sick = steps(), steps(PlannedSlowdown((slow,), factor, ALWAYS))
     peer = (slow + 1) % 12
     longer = np.mean([row.duration_seconds for row in sick]) - np.mean([row.duration_seconds for row in healthy])
 
@@ -61,7 +61,7 @@ def test_a_slow_rank_makes_all_others_wait_in_communication_and_nothing_else(fac
 
 @given(st.floats(1.1, 3.0), st.floats(5.0, 55.0))
 def test_a_step_that_ends_before_the_onset_is_as_it_would_have_been(factor: float, onset: float) -> None:
-    healthy, sick = steps(), steps(Slowdown((3,), factor, Envelope(onset)))
+    healthy, sick = steps(), steps(PlannedSlowdown((3,), factor, Envelope(onset)))
     before = [row for row in sick if row.end_seconds <= onset]
 
     assert [row.duration_seconds for row in before] == [row.duration_seconds for row in healthy[: len(before)]]
@@ -70,7 +70,7 @@ def test_a_step_that_ends_before_the_onset_is_as_it_would_have_been(factor: floa
 
 @given(st.floats(0.5, 3.0), st.floats(0.0, 20.0))
 def test_only_what_is_left_of_a_step_at_the_onset_takes_longer(factor: float, onset: float) -> None:
-    slow = Slowdown((0,), factor, Envelope(onset))
+    slow = PlannedSlowdown((0,), factor, Envelope(onset))
 
     found = stretch_of(slow, 0.0, 20.0)
 
@@ -79,7 +79,7 @@ def test_only_what_is_left_of_a_step_at_the_onset_takes_longer(factor: float, on
 
 @given(st.lists(st.floats(1.0, 3.0), min_size=1, max_size=4))
 def test_a_step_lasts_as_long_as_its_slowest_rank_and_its_phases_add_up(factors: list[float]) -> None:
-    parts = [Slowdown((rank,), factor, ALWAYS) for rank, factor in enumerate(factors)]
+    parts = [PlannedSlowdown((rank,), factor, ALWAYS) for rank, factor in enumerate(factors)]
     for row in steps(*parts, seconds=20.0):
         own = row.phase_seconds[:4].sum(axis=0)
         assert own.max() <= row.duration_seconds + 1e-9
@@ -87,7 +87,7 @@ def test_a_step_lasts_as_long_as_its_slowest_rank_and_its_phases_add_up(factors:
 
 
 def test_a_slow_link_hits_everybody_alike() -> None:
-    healthy, sick = steps(), steps(SlowLink(3.0, ALWAYS))
+    healthy, sick = steps(), steps(PlannedSlowLink(3.0, ALWAYS))
 
     for rank in range(12):
         more = mean_phase(sick, COMMUNICATION, rank) - mean_phase(healthy, COMMUNICATION, rank)
@@ -103,7 +103,7 @@ def test_a_rank_that_waits_for_data_shows_it_in_its_data_time_only() -> None:
 
 
 def test_a_sudden_fault_within_a_step_counts_for_its_share() -> None:
-    rows = steps(Slowdown((0,), 2.0, Envelope(30.0)))
+    rows = steps(PlannedSlowdown((0,), 2.0, Envelope(30.0)))
     before = [row.duration_seconds for row in rows if row.end_seconds < 30.0]
     after = [row.duration_seconds for row in rows if row.end_seconds > 36.0]
 
@@ -166,7 +166,7 @@ def test_nan_begins_at_one_rank_and_is_everybodys_a_step_later() -> None:
 
 @given(st.floats(0.0, 1.0))
 def test_bounds_never_go_backwards(interleave: float) -> None:
-    parts = (Slowdown((0,), 2.0, Envelope(10.0)), Stall((3,), 12.0, 2.0), Stop((1,), 25.0, "exit", 2.0, 9.0))
+    parts = (PlannedSlowdown((0,), 2.0, Envelope(10.0)), Stall((3,), 12.0, 2.0), Stop((1,), 25.0, "exit", 2.0, 9.0))
     spans, _ = timeline(*parts, interleave=interleave).advance(80.0)
 
     for span in spans:

@@ -11,8 +11,8 @@ from tocsin.pipeline.lab.simulation.plan import (
     Envelope,
     Gap,
     Part,
+    PlannedSlowdown,
     Shift,
-    Slowdown,
     Stop,
 )
 from tocsin.pipeline.recording.tables import Recording, Text
@@ -51,7 +51,7 @@ def test_a_healthy_quiet_job_shows_the_same_on_all_hosts_but_for_the_data_loader
 
 
 def test_when_one_rank_is_slow_the_others_spin_and_do_less() -> None:
-    recording = played(Slowdown((2,), 3.0, Envelope(ONSET_SECONDS)))
+    recording = played(PlannedSlowdown((2,), 3.0, Envelope(ONSET_SECONDS)))
     peer_tensor = series(recording, "gpu_tensor_active_ratio", 4, 0)
     peer_power = series(recording, "gpu_power_watts", 4, 0)
     rdma = series(recording, "rdma_bytes_per_second", 4)

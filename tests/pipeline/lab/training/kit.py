@@ -11,7 +11,7 @@ import numpy as np
 
 from tests.pipeline.lab.backtest.test_minder_runner import recording
 from tocsin.models.training.lstm_vae_training import VaeTrainingConfig
-from tocsin.pipeline.lab.parallel import alone
+from tocsin.pipeline.lab.parallel import serial
 from tocsin.pipeline.lab.training.recordings import TrainingSet, look_at_all
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.pipeline.recording.writer import write_recording
@@ -53,4 +53,4 @@ def with_values(folder: Path, job: Recording, metric: str, rows: slice, value: f
 
 def looked(*paths: Path) -> TrainingSet:
     """As the command looks at them."""
-    return look_at_all(paths, alone)
+    return look_at_all(paths, serial)

@@ -21,7 +21,7 @@ from tocsin.models.training.bilstm_ocnn_training import OcnnTraining  # noqa: E4
 from tocsin.pipeline.detect.traces.training import role_windows, sequences_in, sequences_of  # noqa: E402
 from tocsin.pipeline.detect.traces.windows import PHASE_VOCABULARY, WindowConfig  # noqa: E402
 from tocsin.pipeline.lab.backtest.detector_sets import runner_of  # noqa: E402
-from tocsin.pipeline.lab.parallel import alone  # noqa: E402
+from tocsin.pipeline.lab.parallel import serial  # noqa: E402
 from tocsin.pipeline.lab.training import bilstm  # noqa: E402
 from tocsin.pipeline.lab.training.bilstm import (  # noqa: E402
     Cutting,
@@ -52,7 +52,7 @@ def folders(base: Path, tables: Sequence[str], healthy: int = 12, seconds: int =
 @cache
 def fitted(base: Path, tables: tuple[str, ...]) -> FittedNetworks:
     torch.set_num_threads(1)
-    return fit_bilstm(looked(folders(base, tables)), float("inf"), alone, config=SMALL)
+    return fit_bilstm(looked(folders(base, tables)), float("inf"), serial, config=SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_a_network_that_learned_nothing_is_refused_by_name(tmp_path: Path, monke
     free = replace(SMALL, anchor_weight=0.0)
 
     with pytest.raises(ModelRefusedError, match=r"phases: no network: collapsed_\w+: ") as caught:
-        fit_bilstm(data, 0.01, alone, config=free)
+        fit_bilstm(data, 0.01, serial, config=free)
     assert caught.value.reason.startswith("collapsed_")
 
 
@@ -124,7 +124,7 @@ def test_one_recording_is_not_enough_to_hold_another_out(tmp_path: Path) -> None
     data = looked(written(tmp_path / "one", traced(400, 1)))
 
     with pytest.raises(RecordingError, match="in 1 recordings, it takes two recordings with 20 each"):
-        fit_bilstm(data, 0.01, alone, config=HASTY)
+        fit_bilstm(data, 0.01, serial, config=HASTY)
 
 
 def test_without_a_truth_there_is_no_line(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_without_a_truth_there_is_no_line(tmp_path: Path) -> None:
         written(tmp_path / str(seed), traced(100, seed, healthy_truth=False))
 
     with pytest.raises(RecordingError, match="thresholds need to know what happened"):
-        fit_bilstm(looked(tmp_path), 0.01, alone, config=HASTY)
+        fit_bilstm(looked(tmp_path), 0.01, serial, config=HASTY)
 
 
 def test_words_of_operations_come_from_the_recordings(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_the_same_seed_gives_the_same_file_and_another_one_another(base: Path) -
 def test_progress_tells_each_stage(base: Path) -> None:
     told: list[tuple[str, int, int]] = []
     data = looked(folders(base / "phases", STEPS_ONLY))
-    fit_bilstm(data, float("inf"), alone, config=SMALL, told=lambda *one: told.append(one))
+    fit_bilstm(data, float("inf"), serial, config=SMALL, told=lambda *one: told.append(one))
 
     assert list(dict.fromkeys(what for what, _, _ in told)) == [
         "operation names",

@@ -12,7 +12,7 @@ from scipy.stats import poisson
 from tocsin.pipeline.lab.training.budget import (
     CONFIDENCE_RATIO,
     BudgetReason,
-    Tried,
+    BudgetTrial,
     check_budget,
     choose,
     provable_days,
@@ -49,7 +49,7 @@ def test_the_rule_of_three_and_what_it_takes_to_prove_a_budget() -> None:
 
 @given(st.lists(TRIED, min_size=1, max_size=8), st.floats(0.001, 10.0))
 def test_a_choice_is_within_the_budget_wherever_anything_is(tried: list[Score], budget: float) -> None:
-    choice = choose([Tried(index, one) for index, one in enumerate(tried)], budget)
+    choice = choose([BudgetTrial(index, one) for index, one in enumerate(tried)], budget)
     order = [BudgetReason.BUDGET_EXCEEDED, BudgetReason.COUNT_WITHIN_BUDGET, BudgetReason.BOUND_WITHIN_BUDGET]
     best = max((standing(one, budget) for one in tried), key=order.index)
 
@@ -62,7 +62,7 @@ def test_a_choice_is_within_the_budget_wherever_anything_is(tried: list[Score], 
 
 
 def test_what_is_proven_goes_before_what_finds_more() -> None:
-    proven, keen = Tried("proven", score(5, 5, 0, 400.0)), Tried("keen", score(10, 0, 4, 400.0))
+    proven, keen = BudgetTrial("proven", score(5, 5, 0, 400.0)), BudgetTrial("keen", score(10, 0, 4, 400.0))
 
     choice = choose([keen, proven], 0.01)
 
@@ -71,7 +71,7 @@ def test_what_is_proven_goes_before_what_finds_more() -> None:
 
 
 def test_too_few_machine_days_prove_nothing_and_the_answer_says_how_many_it_takes() -> None:
-    choice = choose([Tried("loud", score(10, 0, 1)), Tried("quiet", score(8, 2, 0))], 0.01)
+    choice = choose([BudgetTrial("loud", score(10, 0, 1)), BudgetTrial("quiet", score(8, 2, 0))], 0.01)
 
     assert (choice.thing, choice.reason) == ("quiet", BudgetReason.COUNT_WITHIN_BUDGET)
     assert "0 false accusations in 10 machine-days: below 0.3 per machine-day" in choice.sentence()
@@ -79,14 +79,14 @@ def test_too_few_machine_days_prove_nothing_and_the_answer_says_how_many_it_take
 
 
 def test_nothing_within_the_budget_is_said_and_the_quietest_named() -> None:
-    choice = choose([Tried("a", score(10, 0, 5)), Tried("b", score(2, 8, 3))], 0.01)
+    choice = choose([BudgetTrial("a", score(10, 0, 5)), BudgetTrial("b", score(2, 8, 3))], 0.01)
 
     assert (choice.thing, choice.reason) == ("b", BudgetReason.BUDGET_EXCEEDED)
     assert "0.3 per machine-day: the budget is 0.01" in choice.sentence()
 
 
 def test_without_a_budget_the_best_f1_and_of_equally_good_ones_the_first() -> None:
-    tried = [Tried("a", score(9, 1, 0)), Tried("b", score(9, 1, 0)), Tried("c", score(9, 1, 3))]
+    tried = [BudgetTrial("a", score(9, 1, 0)), BudgetTrial("b", score(9, 1, 0)), BudgetTrial("c", score(9, 1, 3))]
 
     choice = choose(tried, math.inf)
 

@@ -27,7 +27,7 @@ from tocsin.models.minder import PRIORITY
 from tocsin.models.minder_file import decode_minder, encode_minder
 from tocsin.pipeline.lab.backtest.minder_runner import MinderRunner, published
 from tocsin.pipeline.lab.backtest.runner import lines_of
-from tocsin.pipeline.lab.parallel import alone
+from tocsin.pipeline.lab.parallel import serial
 from tocsin.pipeline.lab.training.budget import BudgetReason, upper_bound
 from tocsin.pipeline.lab.training.minder import Fitted, fit_minder
 from tocsin.pipeline.lab.training.minder_training import THRESHOLDS
@@ -38,7 +38,7 @@ from tocsin.schemas.errors import ConfigError, RecordingError
 
 
 def fit(data: TrainingSet, budget: float = 0.01) -> Fitted:
-    return fit_minder(data, budget, alone, config=SHORT)
+    return fit_minder(data, budget, serial, config=SHORT)
 
 
 def false_count(fitted: Fitted, folders: list[Path]) -> int:
@@ -85,7 +85,7 @@ def test_healthy_recordings_alone_give_the_keenest_threshold_that_accuses_nobody
 def test_the_same_recordings_and_seed_give_the_same_bytes_and_another_seed_others(tmp_path: Path) -> None:
     data = looked(faulty(tmp_path / "f", 300, 700), healthy(tmp_path / "h", 700))
     other = dataclasses.replace(SHORT, seed=1)
-    models = [fit_minder(data, math.inf, alone, config=config) for config in (SHORT, SHORT, other)]
+    models = [fit_minder(data, math.inf, serial, config=config) for config in (SHORT, SHORT, other)]
     written_bytes = [encode_minder(fitted.model) for fitted in models]
 
     assert written_bytes[0] == written_bytes[1] != written_bytes[2]

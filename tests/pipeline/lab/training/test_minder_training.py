@@ -16,7 +16,7 @@ from tocsin.models.minder_file import decode_minder, encode_minder
 from tocsin.models.training.lstm_vae_training import VaeTrainingConfig
 from tocsin.pipeline.lab.backtest.minder_runner import MinderRunner
 from tocsin.pipeline.lab.training.minder_training import (
-    Lesson,
+    TrainingRecording,
     answers_of,
     fit_thresholds,
     labelled_windows,
@@ -29,7 +29,7 @@ from tocsin.schemas.errors import ConfigError
 SHORT = VaeTrainingConfig(window_count=2000, epoch_count=2)
 
 
-def lessons(count: int = 2) -> list[Lesson]:
+def lessons(count: int = 2) -> list[TrainingRecording]:
     found = [lesson_of(recording(1000, onset)) for onset in (200, 400, 600, 10_000)[:count]]
     return [lesson for lesson in found if lesson is not None]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.pipeline.states import through_bytes
 from tocsin.pipeline.job.graph import JobGraph
-from tocsin.pipeline.rca.evidence.loss_spikes import LossConfig, LossTracker
+from tocsin.pipeline.rca.evidence.loss_spikes import LossConfig, LossSpikes
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, JobKey, RankPlace, StepRecord, Topology
@@ -48,7 +48,7 @@ def _told(
 ) -> list[tuple[int, Finding]]:
     """(second, finding) of these norms; ``is_stored``: through snapshots."""
     graph = graph or _graph(norms.shape[1])
-    tracker, found = LossTracker(LossConfig(), graph), []
+    tracker, found = LossSpikes(LossConfig(), graph), []
     for step, row in enumerate(norms.tolist()):
         ts_ns = T0 + step * NS_PER_SECOND
         rows = [StepRecord(ts_ns, r, first_step + step, 1.0, loss=loss, grad_norm=norm) for r, norm in enumerate(row)]
@@ -57,7 +57,7 @@ def _told(
         if finding is not None:
             found.append((step, finding))
         if is_stored:
-            other = LossTracker(LossConfig(), graph)
+            other = LossSpikes(LossConfig(), graph)
             other.load_state(through_bytes(tracker.to_state()))
             tracker = other
     return found
@@ -260,7 +260,7 @@ def test_relabelled_ranks_and_other_units_change_nothing_else(order: list[int], 
 def test_what_it_remembers_is_bounded() -> None:
     norms = _scattered(700, 8)
     norms[50::2, 6] *= 10.0
-    tracker = LossTracker(LossConfig(), _graph(8))
+    tracker = LossSpikes(LossConfig(), _graph(8))
     for step, row in enumerate(norms.tolist()):
         tracker.take_steps([StepRecord(T0, r, step, 1.0, grad_norm=norm) for r, norm in enumerate(row)])
         tracker.find(T0 + 10 * NS_PER_SECOND)

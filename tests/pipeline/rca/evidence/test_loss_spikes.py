@@ -9,7 +9,7 @@ import pytest
 
 from tests.pipeline.states import through_bytes
 from tocsin.pipeline.job.graph import JobGraph
-from tocsin.pipeline.rca.evidence.loss_spikes import LossConfig, LossTracker
+from tocsin.pipeline.rca.evidence.loss_spikes import LossConfig, LossSpikes
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas.records import NS_PER_SECOND, JobKey, RankPlace, StepRecord, Topology
 
@@ -34,7 +34,7 @@ def _told(  # what to vary
 ) -> list[tuple[int, Finding]]:
     """(second, finding), where at these steps the losses of these ranks jump; through snapshots."""
     graph, draw = _graph(host_count), np.random.default_rng(3)
-    tracker, found = LossTracker(LossConfig(), graph), []
+    tracker, found = LossSpikes(LossConfig(), graph), []
     for step in range(step_count):
         high = jumps.get(step, ())
         losses = 2.5 + 0.05 * draw.standard_normal(2 * host_count)
@@ -49,7 +49,7 @@ def _told(  # what to vary
         finding = tracker.find(T0 + (step + 1) * NS_PER_SECOND)
         if finding is not None:
             found.append((step, finding))
-        other = LossTracker(LossConfig(), graph)
+        other = LossSpikes(LossConfig(), graph)
         other.load_state(through_bytes(tracker.to_state()))
         tracker = other
     return found
@@ -105,14 +105,14 @@ def test_it_ends_ten_minutes_after_the_last_jump_and_remembers_no_more_than_it_m
     told = _told(dict.fromkeys(JUMPS, (6,)), step_count=800)
 
     assert told[-1][0] == JUMPS[-1] + 600 - 1
-    tracker = LossTracker(LossConfig(), _graph(16))
+    tracker = LossSpikes(LossConfig(), _graph(16))
     for step in range(100):  # steps that nobody asks about
         tracker.take_steps([StepRecord(T0, 0, step, 1.0, loss=2.0, grad_norm=1.0)])
     assert len(tracker.open) == LossConfig().open_keep_count
 
 
 def test_a_job_that_was_rolled_back_is_judged_again() -> None:
-    tracker = LossTracker(LossConfig(), _graph(16))
+    tracker = LossSpikes(LossConfig(), _graph(16))
     for step in (*range(400, 500), *range(100, 110)):
         tracker.take_steps([StepRecord(T0, 0, step, 1.0, loss=2.0, grad_norm=1.0)])
         tracker.find(T0 + 10 * NS_PER_SECOND)

@@ -22,7 +22,7 @@ from tocsin.pipeline.detect.steps.detector import StepDetector, StepsConfig
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.pipeline.rca.rules.deviations import MachineRules
-from tocsin.pipeline.rca.rules.harmless_deviations import Cleared
+from tocsin.pipeline.rca.rules.harmless_deviations import HarmlessDeviations
 from tocsin.pipeline.rca.rules.machine import find_machine
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
@@ -95,8 +95,8 @@ class GrownPace(Pace):
         return self.no_more
 
 
-def _found(pace: Pace, anomaly: Anomaly, until: float, cleared: Cleared | None = None) -> list[Finding]:
-    return find_machine(_graph(), _ns(until), [anomaly], pace, MachineRules(), cleared or Cleared())[0]
+def _found(pace: Pace, anomaly: Anomaly, until: float, cleared: HarmlessDeviations | None = None) -> list[Finding]:
+    return find_machine(_graph(), _ns(until), [anomaly], pace, MachineRules(), cleared or HarmlessDeviations())[0]
 
 
 def _silent(metric: str = "memory_used_ratio", direction: str = "low", until: float = 120, host: str = "n3") -> Anomaly:
@@ -145,7 +145,7 @@ def test_a_job_that_is_as_fast_as_ever_waits_for_nobody() -> None:
 @pytest.mark.parametrize(("grown_seconds", "fault"), [(0.05, "fail_slow"), (0.0, "degraded"), (0.005, "degraded")])
 def test_a_ramp_that_did_no_harm_at_first_is_not_cleared(grown_seconds: float, fault: str) -> None:
     """Its ranks compute longer already; the others had time to wait for it."""
-    cleared = Cleared()
+    cleared = HarmlessDeviations()
 
     def told(slowdown: Slowdown, until: float) -> list[str]:
         busy = _differs("n3", (0, until), "cpu_util_ratio", "high")

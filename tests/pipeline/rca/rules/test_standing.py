@@ -14,7 +14,7 @@ from tocsin.pipeline.rca.evidence.stop import StopConfig, stood_before_deaths_ns
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.pipeline.rca.join import join
 from tocsin.pipeline.rca.rules.deviations import MachineRules
-from tocsin.pipeline.rca.rules.harmless_deviations import Cleared
+from tocsin.pipeline.rca.rules.harmless_deviations import HarmlessDeviations
 from tocsin.pipeline.rca.rules.machine import find_machine
 from tocsin.pipeline.rca.rules.slow import SlowRules, can_be_at_fault
 from tocsin.pipeline.rca.rules.standstill import idle_since, told_as_unexplained
@@ -126,7 +126,7 @@ def _ill(span: tuple[float, float]) -> Anomaly:
 
 def _named_while_standing(now: float, *anomalies: Anomaly) -> list[str] | list[Reason]:
     pace = Pace(standing_since_ns=_ns(0), standing_known_ns=_ns(10))
-    found, reasons = find_machine(_graph(), _ns(now), anomalies, pace, MachineRules(), Cleared())
+    found, reasons = find_machine(_graph(), _ns(now), anomalies, pace, MachineRules(), HarmlessDeviations())
     return [suspect.component.name for finding in found for suspect in finding.suspects] or reasons
 
 
@@ -150,7 +150,7 @@ class TestStanding:
         self, anomaly: Anomaly, second: int, is_tentative: bool
     ) -> None:
         pace = Pace(standing_since_ns=_ns(0), standing_known_ns=_ns(10))
-        [found], _ = find_machine(_graph(), _ns(second), [anomaly], pace, MachineRules(), Cleared())
+        [found], _ = find_machine(_graph(), _ns(second), [anomaly], pace, MachineRules(), HarmlessDeviations())
 
         assert found.tentative is is_tentative
 
@@ -194,7 +194,7 @@ class TestStanding:
     def test_how_slow_the_job_was_before_does_not_matter(self) -> None:
         idle = _differs("n5", (0, 35), "gpu_util_ratio", "low", standing=True)
         pace = Pace(standing_since_ns=_ns(0), standing_known_ns=_ns(10))
-        named, _ = find_machine(_graph(), _ns(40), [idle], pace, MachineRules(), Cleared())
+        named, _ = find_machine(_graph(), _ns(40), [idle], pace, MachineRules(), HarmlessDeviations())
         slower = Finding(FaultKind.FAIL_SLOW, "workload_change", (), _ns(-60), 0.6, Reason.JOB_WIDE_SLOWDOWN, ())
 
         assert join([slower], named) == [*named, slower]
@@ -228,7 +228,7 @@ class TestStanding:
         graph = _graph()
         graph.take([StepBatch(JOB, "n1", _ns(second), (StepRecord(_ns(second), 1, 7, 9.0),))])
         pace = Pace(standing_since_ns=_ns(0), standing_known_ns=_ns(10))
-        found, reasons = find_machine(graph, _ns(40), [self.fell_first], pace, MachineRules(), Cleared())
+        found, reasons = find_machine(graph, _ns(40), [self.fell_first], pace, MachineRules(), HarmlessDeviations())
 
         assert ([suspect.component.name for finding in found for suspect in finding.suspects] or reasons) == named
 
@@ -271,7 +271,7 @@ class TestStanding:
     def _named_where_ended(self, second: float, anomaly: Anomaly) -> list[str] | list[Reason]:
         ended = {f"n{row}": _ns(second) for row in range(8)}
         pace = Pace(standing_since_ns=_ns(0), standing_known_ns=_ns(10), ended_at_once=ended)
-        found, reasons = find_machine(_graph(), _ns(40), [anomaly], pace, MachineRules(), Cleared())
+        found, reasons = find_machine(_graph(), _ns(40), [anomaly], pace, MachineRules(), HarmlessDeviations())
         return [suspect.component.name for finding in found for suspect in finding.suspects] or reasons
 
     def test_one_that_was_busy_for_a_while_leaves_it_open_who_it_was(self) -> None:
@@ -296,7 +296,9 @@ def test_with_too_few_steps_before_several_far_metrics_are_believed_sooner(
 ) -> None:
     parts = [_differs("n3", (0, seconds), name, "low") for name in metrics]
     lasting = replace(parts[0], detail={"metrics": [metric for part in parts for metric in part.detail["metrics"]]})
-    found, reasons = find_machine(_graph(), _ns(seconds + 2), [lasting], Pace(None), MachineRules(), Cleared())
+    found, reasons = find_machine(
+        _graph(), _ns(seconds + 2), [lasting], Pace(None), MachineRules(), HarmlessDeviations()
+    )
 
     assert [finding.fault.value for finding in found] == (["fail_slow"] if is_named else [])
     assert reasons == ([] if is_named else [Reason.NOT_CONTINUOUS])
@@ -306,7 +308,7 @@ class TestForgiven:
     """A deviation that begins as the job goes over to work that nobody announced."""
 
     def _after(self, pace: Pace, now_sigmas: float = 9.0) -> list[str]:
-        cleared, rules = Cleared(), MachineRules()
+        cleared, rules = HarmlessDeviations(), MachineRules()
         begins = _differs("n3", (0, 10), "nvlink_bytes_per_second", "low")
         assert find_machine(_graph(), _ns(12), [begins], Pace(NO_STEP, work_goes_on=True), rules, cleared) == (
             [],
@@ -331,7 +333,7 @@ class TestForgiven:
         assert self._after(Pace(SLOWER, median_step_ns=0)) == ["fail_slow"]  # told by work, not by steps
 
     def test_what_was_seen_to_hurt_nobody_is_not_why_the_job_is_slower_later(self) -> None:
-        cleared, rules = Cleared(), MachineRules()
+        cleared, rules = HarmlessDeviations(), MachineRules()
         lasting = _differs("n3", (0, 90), "nvlink_bytes_per_second", "low")
         find_machine(_graph(), _ns(92), [lasting], Pace(AS_EVER), rules, cleared)
 
@@ -343,7 +345,7 @@ class TestForgiven:
 @pytest.mark.parametrize(("step_seconds", "fault"), [(1.0, "degraded"), (40.0, "fail_slow")])
 def test_a_minute_of_long_steps_shows_no_absence_of_harm(step_seconds: float, fault: str) -> None:
     """The step that was under way as it began ends in time; the next one is the first that tells."""
-    cleared, rules = Cleared(), MachineRules()
+    cleared, rules = HarmlessDeviations(), MachineRules()
     step_ns = round(step_seconds * NS_PER_SECOND)
     lasting = _differs("n3", (0, 90), "nvlink_bytes_per_second", "low")
     find_machine(_graph(), _ns(92), [lasting], Pace(AS_EVER, median_step_ns=step_ns), rules, cleared)
@@ -383,7 +385,7 @@ def test_a_jammed_port_is_named_in_a_job_that_is_so_slow_that_it_seems_to_stand(
     pace = Pace(SLOWER, standing_since_ns=_ns(0), standing_known_ns=_ns(10))
     anomaly = _differs("n3", (0, 85), metric, "high", standing=True, holds_memory=True)
 
-    found, _ = find_machine(graph, _ns(90), [anomaly], pace, MachineRules(), Cleared())
+    found, _ = find_machine(graph, _ns(90), [anomaly], pace, MachineRules(), HarmlessDeviations())
 
     slow = [finding for finding in found if finding.fault is FaultKind.FAIL_SLOW]
     assert [suspect.component.name for finding in slow for suspect in finding.suspects] == named
@@ -398,7 +400,7 @@ def test_who_began_to_differ_long_after_the_job_became_slower_is_not_why(onset: 
     """Of a hundred machines in a job of long steps one or the other differs for half a minute, come what may."""
     pace = Pace(SLOWER, _ns(onset), median_step_ns=10 * NS_PER_SECOND)
     anomaly = _differs("n3", (onset, onset + 60), "gpu_sm_clock_hertz", "low")
-    found, _ = find_machine(_graph(), _ns(onset + 60), [anomaly], pace, MachineRules(), Cleared())
+    found, _ = find_machine(_graph(), _ns(onset + 60), [anomaly], pace, MachineRules(), HarmlessDeviations())
     assert [finding.reason for finding in found] == [Reason.METRICS_DIFFER_STEPS_SLOWER]
 
     left = began_later(_graph(), [_slower_since(0)], found, pace)
@@ -421,7 +423,9 @@ def test_a_machine_that_differs_and_is_not_why_hides_not_that_the_job_is_slow(ca
     assert join([slow], [differs]) == [slow, differs]
 
 
-def _told(pace: Pace, until: float, cleared: Cleared, metric: str = "cpu_util_ratio") -> list[tuple[str, Reason]]:
+def _told(
+    pace: Pace, until: float, cleared: HarmlessDeviations, metric: str = "cpu_util_ratio"
+) -> list[tuple[str, Reason]]:
     busy = _differs("n3", (0, until), metric, "high")
     busy.detail["metrics"][0].update(value=4.0)
     found, _ = find_machine(_graph(), _ns(until), [busy], pace, MachineRules(), cleared)
@@ -432,18 +436,18 @@ def test_whose_cpu_another_program_used_when_the_job_became_slower_is_not_why() 
     """A minute later the storage of all is slow. What else differs may take that long until it hurts."""
     hurts = [("fail_slow", Reason.METRICS_DIFFER_STEPS_SLOWER)]
     later, at_once = Pace(SLOWER, slower_ns=_ns(50)), Pace(SLOWER, slower_ns=_ns(5))
-    cleared = Cleared()
+    cleared = HarmlessDeviations()
 
-    assert _told(at_once, 70, Cleared()) == hurts
+    assert _told(at_once, 70, HarmlessDeviations()) == hurts
     assert _told(later, 40, cleared) == [("degraded", Reason.NO_IMPACT)]
     assert _told(later, 120, cleared) == [("degraded", Reason.SLOWER_LATER)]
     assert _told(at_once, 125, cleared) == [("degraded", Reason.NO_IMPACT)]
-    assert _told(later, 120, Cleared(), "pfc_tx_packets_per_second") == hurts
+    assert _told(later, 120, HarmlessDeviations(), "pfc_tx_packets_per_second") == hurts
 
 
 def test_only_whom_it_was_said_of_is_cleared() -> None:
     """A daemon since a minute, and a link that fails as the steps become longer: the latter is why."""
-    pace, cleared = Pace(SLOWER, slower_ns=_ns(45)), Cleared()
+    pace, cleared = Pace(SLOWER, slower_ns=_ns(45)), HarmlessDeviations()
     daemon = _differs("n3", (0, 110), "cpu_util_ratio", "high")
     link = _differs("n5", (45, 110), "rdma_bytes_per_second", "low")
     first, _ = find_machine(_graph(), _ns(110), [daemon, link], pace, MachineRules(), cleared)
@@ -471,7 +475,7 @@ class MeasuredPace(Pace):
 def test_whose_own_time_was_measured_beside_another_programs_cpu_is_not_why_when_rows_are_lost(
     metric: str, own_seconds: float | None, hurts_later: bool
 ) -> None:
-    cleared = Cleared()
+    cleared = HarmlessDeviations()
     first = _told(MeasuredPace(SLOWER, own_seconds=own_seconds), 60, cleared, metric)
     later = _told(MeasuredPace(SLOWER), 65, cleared, metric)
 
@@ -491,7 +495,7 @@ def test_a_link_is_not_why_all_ranks_compute_longer(
     pace = MeasuredPace(replace(SLOWER, is_of_own=of_own), own_seconds=own_seconds)
     direction = "high" if metric.startswith("pfc") else "low"
     found, _ = find_machine(
-        _graph(), _ns(60), [_differs("n3", (0, 60), metric, direction)], pace, MachineRules(), Cleared()
+        _graph(), _ns(60), [_differs("n3", (0, 60), metric, direction)], pace, MachineRules(), HarmlessDeviations()
     )
 
     assert [finding.fault.value for finding in found] == [fault]
@@ -524,9 +528,9 @@ def test_however_long_steps_are_who_differs_in_a_slow_job_is_not_why(seconds: fl
     slow = RealSteps(slower_ns=_ns(0), median_step_ns=int(seconds * NS_PER_SECOND), seconds=seconds)
     anomaly = _differs("n3", (began, began + 60 + 6 * seconds), metric, "low" if "clock" in metric else "high")
     now_ns = anomaly.end_ns
-    late, _ = find_machine(_graph(), now_ns, [anomaly], slow, MachineRules(), Cleared())
+    late, _ = find_machine(_graph(), now_ns, [anomaly], slow, MachineRules(), HarmlessDeviations())
     at_once, _ = find_machine(
-        _graph(), now_ns, [anomaly], replace(slow, slower_ns=_ns(began)), MachineRules(), Cleared()
+        _graph(), now_ns, [anomaly], replace(slow, slower_ns=_ns(began)), MachineRules(), HarmlessDeviations()
     )
 
     assert [finding.reason for finding in late] == [Reason.SLOWER_BEFORE]
@@ -545,7 +549,7 @@ def test_however_long_steps_are_who_differs_in_a_slow_job_is_not_why(seconds: fl
 def test_a_cpu_alone_explains_nothing_in_a_job_without_steps(
     slowdown: Slowdown | None, metric: str, step_seconds: int, hurts: bool
 ) -> None:
-    found = _told(Pace(slowdown, median_step_ns=step_seconds * NS_PER_SECOND), 400, Cleared(), metric)
+    found = _told(Pace(slowdown, median_step_ns=step_seconds * NS_PER_SECOND), 400, HarmlessDeviations(), metric)
 
     assert [fault for fault, _ in found] == ["fail_slow" if hurts else "degraded"]
 
@@ -555,7 +559,7 @@ def test_whoever_began_to_differ_when_the_job_had_been_slower_for_a_while_is_not
     slower: float, hurts: bool
 ) -> None:
     """The steps of all take longer (nobody says so any more, or not yet), and another program starts on one."""
-    found = _told(Pace(SLOWER, slower_ns=_ns(slower)), 40, Cleared())
+    found = _told(Pace(SLOWER, slower_ns=_ns(slower)), 40, HarmlessDeviations())
 
     assert found == (
         [("fail_slow", Reason.METRICS_DIFFER_STEPS_SLOWER)] if hurts else [("degraded", Reason.SLOWER_BEFORE)]
@@ -564,7 +568,7 @@ def test_whoever_began_to_differ_when_the_job_had_been_slower_for_a_while_is_not
 
 @pytest.mark.parametrize(("certain", "hurts"), [(True, True), (False, False)])
 def test_marks_of_congestion_alone_explain_no_slowdown_that_is_only_likely(certain: bool, hurts: bool) -> None:
-    found = _told(Pace(replace(SLOWER, is_certain=certain)), 100, Cleared(), "ecn_packets_per_second")
+    found = _told(Pace(replace(SLOWER, is_certain=certain)), 100, HarmlessDeviations(), "ecn_packets_per_second")
 
     assert (("fail_slow", Reason.METRICS_DIFFER_STEPS_SLOWER) in found) == hurts
 
@@ -586,7 +590,7 @@ def test_whoever_differs_again_as_several_begin_to_is_one_of_them() -> None:
 @pytest.mark.parametrize(("step_count", "hurts"), [(1, False), (2, False), (3, True)])
 def test_what_lasts_no_longer_than_one_long_step_is_one_late_start(step_count: int, hurts: bool) -> None:
     slower = Slowdown(0.3, True, False, step_seconds=20.0, before_seconds=15.0, step_count=step_count)
-    found = _told(Pace(slower, median_step_ns=15 * NS_PER_SECOND), 15, Cleared(), "gpu_sm_active_ratio")
+    found = _told(Pace(slower, median_step_ns=15 * NS_PER_SECOND), 15, HarmlessDeviations(), "gpu_sm_active_ratio")
 
     assert (("fail_slow", Reason.METRICS_DIFFER_STEPS_SLOWER) in found) == hurts
 
@@ -609,7 +613,7 @@ def test_the_most_jammed_one_behind_a_congested_switch_is_not_why(
     anomaly.detail["metrics"][0].update(
         told if neighbours_ratio is None else told | {"neighbours_ratio": neighbours_ratio}
     )
-    found, _ = find_machine(_graph(), _ns(60), [anomaly], Pace(SLOWER), MachineRules(), Cleared())
+    found, _ = find_machine(_graph(), _ns(60), [anomaly], Pace(SLOWER), MachineRules(), HarmlessDeviations())
 
     assert [finding.fault for finding in found if not finding.only_holds] == [FaultKind.FAIL_SLOW] * named
 
@@ -619,7 +623,7 @@ def test_what_else_speaks_against_the_most_jammed_one_still_does() -> None:
     jam = _differs("n3", (0, 60), "pfc_tx_packets_per_second", "high")
     jam.detail["metrics"][0].update(value=4000.0, expected=100.0, neighbours_ratio=0.4)
     jam.detail["metrics"].append(_differs("n3", (0, 60), "gpu_sm_clock_hertz", "low").detail["metrics"][0])
-    found, _ = find_machine(_graph(), _ns(60), [jam], Pace(SLOWER), MachineRules(), Cleared())
+    found, _ = find_machine(_graph(), _ns(60), [jam], Pace(SLOWER), MachineRules(), HarmlessDeviations())
 
     assert [finding.fault for finding in found] == [FaultKind.FAIL_SLOW]
 
@@ -630,9 +634,9 @@ def test_what_else_speaks_against_the_most_jammed_one_still_does() -> None:
 def test_what_was_last_seen_long_ago_opens_nothing(second: float, window_seconds: int, names: list[str]) -> None:
     """Of several that differed alike the others were seen to be well again first."""
     graph = _graph()
-    graph.hosts["n3"].beat_ns = window_seconds * NS_PER_SECOND
+    graph.hosts["n3"].report_interval_ns = window_seconds * NS_PER_SECOND
     anomaly = _differs("n3", (0, 60), "gpu_util_ratio", "low")
-    found, reasons = find_machine(graph, _ns(second), [anomaly], Pace(SLOWER), MachineRules(), Cleared())
+    found, reasons = find_machine(graph, _ns(second), [anomaly], Pace(SLOWER), MachineRules(), HarmlessDeviations())
 
     assert [f.suspects[0].component.name for f in found if not f.only_holds] == names
     assert (Reason.NOT_CONTINUOUS in reasons) is not bool(names)
@@ -643,10 +647,10 @@ def test_of_two_steps_the_longer_one_may_be_all_that_is_late(until: float, hurts
     """Their median is 20 s, so one of them took 25 s: all windows of 5 s that it touches show it."""
     slower = Slowdown(0.3, True, False, step_seconds=20.0, before_seconds=15.0, step_count=2)
     graph = _graph()
-    graph.hosts["n3"].beat_ns = 5 * NS_PER_SECOND
+    graph.hosts["n3"].report_interval_ns = 5 * NS_PER_SECOND
     pace = Pace(slower, median_step_ns=15 * NS_PER_SECOND)
     anomaly = _differs("n3", (-5, until), "gpu_sm_active_ratio", "low")
-    found, _ = find_machine(graph, _ns(until), [anomaly], pace, MachineRules(), Cleared())
+    found, _ = find_machine(graph, _ns(until), [anomaly], pace, MachineRules(), HarmlessDeviations())
 
     assert [finding.fault for finding in found] == [FaultKind.FAIL_SLOW if hurts else FaultKind.DEGRADED]
 
@@ -666,7 +670,9 @@ def test_one_percent_less_however_surely_is_nothing_where_nobody_knows_what_it_c
 ) -> None:
     anomaly = _differs("n3", (0, 100), metric, "low")
     anomaly.detail["metrics"][0].update(value=value, expected=0.9)
-    found, _ = find_machine(_graph(), _ns(100), [anomaly], Pace(None, median_step_ns=0), MachineRules(), Cleared())
+    found, _ = find_machine(
+        _graph(), _ns(100), [anomaly], Pace(None, median_step_ns=0), MachineRules(), HarmlessDeviations()
+    )
 
     assert [finding.fault for finding in found] == [FaultKind.FAIL_SLOW if hurts else FaultKind.DEGRADED]
 
@@ -686,7 +692,7 @@ def test_gpus_that_work_one_percent_harder_are_not_why_a_job_lost_a_third(
     """Those who wait for a slow machine are less busy than it by what the job lost."""
     anomaly = _differs("n3", (0, 60), metric, "high")
     anomaly.detail["metrics"][0].update(value=value, expected=0.9)
-    found, _ = find_machine(_graph(), _ns(60), [anomaly], Pace(SLOWER), MachineRules(), Cleared())
+    found, _ = find_machine(_graph(), _ns(60), [anomaly], Pace(SLOWER), MachineRules(), HarmlessDeviations())
 
     assert [finding.fault for finding in found] == [FaultKind.FAIL_SLOW if hurts else FaultKind.DEGRADED]
 
@@ -695,7 +701,7 @@ def test_gpus_that_work_one_percent_harder_are_not_why_a_job_lost_a_third(
 def test_a_few_cores_that_a_daemon_uses_are_not_why_a_job_lost_a_third(more: float, fault: FaultKind) -> None:
     anomaly = _differs("n3", (0, 60), "cpu_util_ratio", "high")
     anomaly.detail["metrics"][0].update(value=0.13 + more, expected=0.13)
-    found, _ = find_machine(_graph(), _ns(60), [anomaly], Pace(SLOWER), MachineRules(), Cleared())
+    found, _ = find_machine(_graph(), _ns(60), [anomaly], Pace(SLOWER), MachineRules(), HarmlessDeviations())
 
     assert [finding.fault for finding in found] == [fault]
 
@@ -712,7 +718,7 @@ def test_whoever_differs_while_no_step_ends_may_write_a_checkpoint_that_nobody_a
     graph.take([StepBatch(JOB, "n1", _ns(0), (StepRecord(_ns(0), 1, 7, 1.0),))])
     anomaly = _differs("n3", (0, stopped), "rdma_bytes_per_second", "low")
     pace = Pace(NO_STEP, longest_pause_ns=longest_pause_seconds * NS_PER_SECOND)
-    [found], _ = find_machine(graph, _ns(stopped), [anomaly], pace, MachineRules(), Cleared())
+    [found], _ = find_machine(graph, _ns(stopped), [anomaly], pace, MachineRules(), HarmlessDeviations())
 
     assert (found.fault.value, found.tentative) == (fault, is_tentative)
 
@@ -729,7 +735,7 @@ def test_whoever_differs_while_no_step_ends_may_write_a_checkpoint_that_nobody_a
 def test_what_is_over_is_not_why(metric: str, now_sigmas: float, fault: FaultKind) -> None:
     """Fifteen seconds of packets lie in two half minutes, and look as if they had gone on for a minute."""
     anomaly = _differs("n3", (0, 60), metric, "high" if metric.startswith("pfc") else "low", now_sigmas)
-    found, _ = find_machine(_graph(), _ns(60), [anomaly], Pace(SLOWER), MachineRules(), Cleared())
+    found, _ = find_machine(_graph(), _ns(60), [anomaly], Pace(SLOWER), MachineRules(), HarmlessDeviations())
 
     assert [finding.fault for finding in found] == [fault]
 
@@ -749,7 +755,7 @@ def _unseen(anomaly: Anomaly) -> Anomaly:
 
 def test_what_was_not_sampled_in_the_last_window_is_not_over() -> None:
     anomaly = _unseen(_differs("n3", (0, 60), "pfc_tx_packets_per_second", "high"))
-    found, _ = find_machine(_graph(), _ns(60), [anomaly], Pace(SLOWER), MachineRules(), Cleared())
+    found, _ = find_machine(_graph(), _ns(60), [anomaly], Pace(SLOWER), MachineRules(), HarmlessDeviations())
 
     assert [finding.fault for finding in found] == [FaultKind.FAIL_SLOW]
 
@@ -759,7 +765,9 @@ def test_what_was_not_sampled_in_the_last_window_is_not_over() -> None:
 def test_idle_gpus_are_never_too_little_however_much_the_job_lost(ratio: float, value: float) -> None:
     anomaly = _differs("n3", (0, 60), "gpu_util_ratio", "low")
     anomaly.detail["metrics"][0].update(value=value, expected=0.95)
-    found, _ = find_machine(_graph(), _ns(60), [anomaly], Pace(replace(SLOWER, ratio=ratio)), MachineRules(), Cleared())
+    found, _ = find_machine(
+        _graph(), _ns(60), [anomaly], Pace(replace(SLOWER, ratio=ratio)), MachineRules(), HarmlessDeviations()
+    )
 
     assert [finding.fault for finding in found] == [FaultKind.FAIL_SLOW]
 
@@ -792,7 +800,7 @@ def test_the_one_whose_gpus_are_idle_while_all_others_spin_is_named_in_a_job_tha
     graph = _graph()
     graph.take([StepBatch(JOB, "n0", _ns(last_step), (StepRecord(_ns(last_step), 0, 7, 3.0),))])
     pace = Pace(SLOWER, standing_since_ns=_ns(0), standing_known_ns=_ns(10))
-    found, _ = find_machine(graph, _ns(90), anomalies, pace, MachineRules(), Cleared())
+    found, _ = find_machine(graph, _ns(90), anomalies, pace, MachineRules(), HarmlessDeviations())
 
     slow = [finding for finding in found if finding.fault is FaultKind.FAIL_SLOW]
     assert [suspect.component.name for finding in slow for suspect in finding.suspects] == named
@@ -843,7 +851,7 @@ def test_a_daemon_that_comes_again_is_not_why_all_became_slower(present_ratio: f
     anomaly = _differs("n3", (0, 40), "cpu_util_ratio", "high")
     anomaly.detail["metrics"][0].update(present_ratio=present_ratio)
     anomaly.detail["metrics"].append({**anomaly.detail["metrics"][0], **WARM})
-    found, _ = find_machine(_graph(), _ns(41), [anomaly], Pace(SLOWER), MachineRules(), Cleared())
+    found, _ = find_machine(_graph(), _ns(41), [anomaly], Pace(SLOWER), MachineRules(), HarmlessDeviations())
 
     assert [suspect.component.name for finding in found for suspect in finding.suspects] == named
 
@@ -855,7 +863,12 @@ def test_of_two_steps_one_may_be_late_while_another_program_uses_a_cpu(steps: in
     """A step of 18 s that takes a tenth longer, once: it was confirmed before the third step ended."""
     slower = replace(SLOWER, step_count=steps)
     found, _ = find_machine(
-        _graph(), _ns(61), [_differs("n3", (0, 60), "cpu_util_ratio", "high")], Pace(slower), MachineRules(), Cleared()
+        _graph(),
+        _ns(61),
+        [_differs("n3", (0, 60), "cpu_util_ratio", "high")],
+        Pace(slower),
+        MachineRules(),
+        HarmlessDeviations(),
     )
 
     assert [finding.fault for finding in found] == [fault]
@@ -870,7 +883,7 @@ def test_where_nobody_knows_the_pace_one_metric_must_differ_for_longer_than_seve
     power = {**anomaly.detail["metrics"][0], "metric": "gpu_power_watts"}
     anomaly.detail["metrics"].extend([power] * (far - 1))
     pace = Pace(None, median_step_ns=0)
-    found, _ = find_machine(_graph(), _ns(seconds + 2), [anomaly], pace, MachineRules(), Cleared())
+    found, _ = find_machine(_graph(), _ns(seconds + 2), [anomaly], pace, MachineRules(), HarmlessDeviations())
 
     assert [suspect.component.name for finding in found for suspect in finding.suspects] == named
 
@@ -893,8 +906,8 @@ def test_without_steps_what_every_other_long_window_shows_is_a_row_of_stalls(
     anomaly.detail["metrics"].append({**anomaly.detail["metrics"][0], **young})
     pace = Pace(SLOWER, median_step_ns=step_seconds * NS_PER_SECOND)
     graph = _graph()
-    graph.hosts["n3"].beat_ns = window_seconds * NS_PER_SECOND
-    found, _ = find_machine(graph, _ns(100), [anomaly], pace, MachineRules(), Cleared())
+    graph.hosts["n3"].report_interval_ns = window_seconds * NS_PER_SECOND
+    found, _ = find_machine(graph, _ns(100), [anomaly], pace, MachineRules(), HarmlessDeviations())
 
     assert [finding.fault for finding in found] == [fault]
 
@@ -964,7 +977,7 @@ def test_a_stage_of_one_host_may_have_more_work_since(
     graph = JobGraph()
     graph.take([Topology(JOB, f"n{r}", T0, (RankPlace(r, f"n{r}", pp=r // hosts_a_stage),)) for r in range(8)])
     found, _ = find_machine(
-        graph, _ns(60), [_differs("n7", (0, 60), metric, direction)], Pace(SLOWER), MachineRules(), Cleared()
+        graph, _ns(60), [_differs("n7", (0, 60), metric, direction)], Pace(SLOWER), MachineRules(), HarmlessDeviations()
     )
 
     assert [finding.fault for finding in found] == [fault]
@@ -1047,7 +1060,9 @@ class TestOthersDiffer:
         """Not where it is seen no more, nor where it differs for as short as they: that told nobody yet."""
         ill = _differs("n4", (begin, 100), "gpu_sm_clock_hertz", "low", sigmas)
 
-        found, reasons = find_machine(_graph(), _ns(101), (ill, *self.others), Pace(), MachineRules(), Cleared())
+        found, reasons = find_machine(
+            _graph(), _ns(101), (ill, *self.others), Pace(), MachineRules(), HarmlessDeviations()
+        )
 
         assert reasons == [Reason.AMBIGUOUS]
         assert [suspect.component.name for finding in found for suspect in finding.suspects] == holds

@@ -12,7 +12,7 @@ from tocsin.pipeline.detect.peers.workload import Load
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.rules.deviations import beside_reports
 from tocsin.pipeline.rca.rules.more_work import shows_more_work
-from tocsin.pipeline.rca.rules.slow import Exonerated
+from tocsin.pipeline.rca.rules.slow import WorkloadSkew
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
@@ -61,9 +61,9 @@ def _power(host: str, ratio: float) -> Anomaly:
     return _anomaly(host, "gpu_power_watts", 50, "peers", {"metrics": [{**metric, "value": ratio, "expected": 1.0}]})
 
 
-def _judge(known: Exonerated, steps: list[Anomaly], peers: list[Anomaly], pace: Pace) -> list[tuple[str, str]]:
+def _judge(known: WorkloadSkew, steps: list[Anomaly], peers: list[Anomaly], pace: Pace) -> list[tuple[str, str]]:
     """Reason and whom it takes back, of each finding; through a snapshot."""
-    other = Exonerated()
+    other = WorkloadSkew()
     other.load_state(through_bytes(known.to_state()))
     found, left = other.judge(JobGraph(), T0 + 100 * NS_PER_SECOND, steps, peers, pace)
     known.load_state(other.to_state())
@@ -73,7 +73,7 @@ def _judge(known: Exonerated, steps: list[Anomaly], peers: list[Anomaly], pace: 
 
 
 def test_who_ailed_while_it_was_slow_does_not_work_harder_as_that_ends() -> None:
-    known, pace = Exonerated(), GrowingPace(growth_seconds=0.5, loads={})
+    known, pace = WorkloadSkew(), GrowingPace(growth_seconds=0.5, loads={})
     cpu = {"metric": "cpu_util_ratio", "direction": "high", "score": 1.4, "present_ratio": 1.0}
     ill = _anomaly("n3", "cpu_util_ratio", 50, "peers", {"metrics": [{**cpu, "since_ns": T0 + 50 * NS_PER_SECOND}]})
 
@@ -85,7 +85,7 @@ def test_who_ailed_while_it_was_slow_does_not_work_harder_as_that_ends() -> None
 
 
 def test_whoever_works_harder_meanwhile_stays_exonerated_as_long_as_it_is_slow() -> None:
-    known, pace = Exonerated(), GrowingPace(growth_seconds=0.5)
+    known, pace = WorkloadSkew(), GrowingPace(growth_seconds=0.5)
 
     assert _judge(known, [_slow("n3")], [], pace) == []
     assert _judge(known, [_slow("n3"), _slow("n5")], [_power("n3", 1.1)], pace) == [("works_harder", "n3")]
@@ -100,13 +100,13 @@ def test_whoever_works_harder_meanwhile_stays_exonerated_as_long_as_it_is_slow()
 def test_whoever_became_the_slowest_and_made_nothing_slower_took_over_from_another(
     growth_seconds: float | None, freed: bool
 ) -> None:
-    found = _judge(Exonerated(), [_slow("n3")], [], GrowingPace(growth_seconds=growth_seconds))
+    found = _judge(WorkloadSkew(), [_slow("n3")], [], GrowingPace(growth_seconds=growth_seconds))
 
     assert found == ([(Reason.SLOWEST_RANK_CHANGES.value, "n3")] if freed else [])
 
 
 def test_it_is_asked_once_as_soon_as_steps_tell_as_another_one_may_recover_later() -> None:
-    known = Exonerated()
+    known = WorkloadSkew()
 
     assert _judge(known, [_slow("n3")], [], GrowingPace(growth_seconds=None)) == []
     assert _judge(known, [_slow("n3")], [], GrowingPace(growth_seconds=0.5)) == []
@@ -115,7 +115,7 @@ def test_it_is_asked_once_as_soon_as_steps_tell_as_another_one_may_recover_later
 
 @pytest.mark.parametrize(("begin", "freed"), [(50, False), (40, False), (39, True)])
 def test_what_the_first_steps_said_is_taken_back_within_a_minute(begin: int, freed: bool) -> None:
-    known, slow = Exonerated(), [_slow("n3", begin)]
+    known, slow = WorkloadSkew(), [_slow("n3", begin)]
 
     assert _judge(known, slow, [], GrowingPace(growth_seconds=0.0)) == [("slowest_rank_changes", "n3")]
     assert bool(_judge(known, slow, [], GrowingPace(growth_seconds=0.5))) is freed
@@ -125,7 +125,7 @@ def test_what_the_first_steps_said_is_taken_back_within_a_minute(begin: int, fre
 def test_who_spends_its_power_for_nothing_does_not_work_harder() -> None:
     pace = GrowingPace(growth_seconds=0.5, wasting=frozenset({"n3"}))
 
-    assert _judge(Exonerated(), [_slow("n3")], [_power("n3", 1.3)], pace) == []
+    assert _judge(WorkloadSkew(), [_slow("n3")], [_power("n3", 1.3)], pace) == []
 
 
 @pytest.mark.parametrize(("share_ratio", "freed"), [(0.8, False), (0.3, True)])
@@ -133,32 +133,32 @@ def test_who_waits_for_its_data_has_no_more_to_do(share_ratio: float, freed: boo
     slow = _slow("n3")
     slow = replace(slow, detail={**slow.detail, "phase": "data", "phase_share_ratio": share_ratio})
 
-    assert bool(_judge(Exonerated(), [slow], [_power("n3", 1.1)], GrowingPace(growth_seconds=0.5))) is freed
+    assert bool(_judge(WorkloadSkew(), [slow], [_power("n3", 1.1)], GrowingPace(growth_seconds=0.5))) is freed
 
 
 def test_windows_within_a_long_step_tell_nothing_of_work() -> None:
     pace = GrowingPace(growth_seconds=0.5, median_step_ns=26 * NS_PER_SECOND)
 
-    assert _judge(Exonerated(), [_slow("n3")], [_power("n3", 1.3)], pace) == []
+    assert _judge(WorkloadSkew(), [_slow("n3")], [_power("n3", 1.3)], pace) == []
 
 
 def test_who_ails_in_another_way_made_its_steps_longer_whatever_they_were_before() -> None:
     pace, clock = GrowingPace(growth_seconds=0.0), _power("n3", 0.7)
     clock.detail["metrics"][0]["direction"] = "low"
 
-    assert _judge(Exonerated(), [_slow("n3")], [clock], pace) == []
+    assert _judge(WorkloadSkew(), [_slow("n3")], [clock], pace) == []
 
 
 def test_who_was_always_slow_and_who_is_slow_beside_an_earlier_one_are_not_asked() -> None:
     pace = GrowingPace(growth_seconds=0.0)
 
-    assert _judge(Exonerated(), [_slow("n3", from_start=True)], [], pace) == []
-    assert _judge(Exonerated(), [_slow("n3", 20, from_start=True), _slow("n5", 50)], [], pace) == []
+    assert _judge(WorkloadSkew(), [_slow("n3", from_start=True)], [], pace) == []
+    assert _judge(WorkloadSkew(), [_slow("n3", 20, from_start=True), _slow("n5", 50)], [], pace) == []
 
 
 def test_who_reports_a_broken_part_is_never_exonerated_nor_stays_so() -> None:
     """A failing link keeps GPUs busy."""
-    known, pace, now_ns = Exonerated(), GrowingPace(growth_seconds=0.0), T0 + 100 * NS_PER_SECOND
+    known, pace, now_ns = WorkloadSkew(), GrowingPace(growth_seconds=0.0), T0 + 100 * NS_PER_SECOND
     steps = [_slow("n3"), _slow("n5")]
 
     assert known.judge(JobGraph(), now_ns, steps, [_power("n3", 1.1)], pace)[1] == []
@@ -170,7 +170,7 @@ def test_who_reports_a_broken_part_is_never_exonerated_nor_stays_so() -> None:
 def test_a_little_more_power_is_no_alarm_and_tells_why_a_host_became_slow(begin: int, freed: bool) -> None:
     pace = GrowingPace(growth_seconds=0.5, loads={"n3": Load(1.06, 1.15, 0)})
 
-    assert _judge(Exonerated(), [_slow("n3", begin)], [], pace) == ([("works_harder", "n3")] if freed else [])
+    assert _judge(WorkloadSkew(), [_slow("n3", begin)], [], pace) == ([("works_harder", "n3")] if freed else [])
 
 
 @pytest.mark.parametrize(("metric", "direction", "freed"), [("gpu_power_watts", "high", True), (CLOCK, "low", False)])
@@ -179,7 +179,7 @@ def test_more_power_clears_nobody_of_whom_something_is_low(metric: str, directio
     shown.detail["metrics"][0].update(metric=metric, direction=direction)
     pace = GrowingPace(growth_seconds=0.5, loads={"n3": Load(1.06, 1.15, 0)})
 
-    assert _judge(Exonerated(), [_slow("n3")], [shown], pace) == ([("works_harder", "n3")] if freed else [])
+    assert _judge(WorkloadSkew(), [_slow("n3")], [shown], pace) == ([("works_harder", "n3")] if freed else [])
 
 
 def _busier(ratio: float, end: int, **change: object) -> Anomaly:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.pipeline.runtime.embedded.dead_letter_writer import LetterDesk, LetterLimits
+from tocsin.pipeline.runtime.embedded.dead_letter_writer import DeadLetterLimits, DeadLetterWriter
 from tocsin.pipeline.runtime.embedded.dead_letters import (
     DEAD_LETTERS,
     LATE,
     MAX_DATA_BYTES,
-    Letter,
-    LetterFile,
+    DeadLetter,
+    DeadLetterLog,
 )
 
 
@@ -25,8 +25,8 @@ class Clock:
         return self.seconds
 
 
-def letter(host: str = "n0", data: bytes = b"x", number: int = 0) -> Letter:
-    return Letter(number, host, "undecodable", "no record", data)
+def letter(host: str = "n0", data: bytes = b"x", number: int = 0) -> DeadLetter:
+    return DeadLetter(number, host, "undecodable", "no record", data)
 
 
 def kept(folder: Path, kind: str = DEAD_LETTERS) -> list[dict[str, object]]:
@@ -35,7 +35,7 @@ def kept(folder: Path, kind: str = DEAD_LETTERS) -> list[dict[str, object]]:
 
 
 def test_what_waits_is_written_before_the_end(tmp_path: Path) -> None:
-    desk = LetterDesk(tmp_path)
+    desk = DeadLetterWriter(tmp_path)
     for number in range(100):
         desk.put(DEAD_LETTERS if number % 2 else LATE, letter(number=number))
     desk.start()
@@ -47,7 +47,7 @@ def test_what_waits_is_written_before_the_end(tmp_path: Path) -> None:
 
 def test_one_host_s_flood_leaves_room_for_the_others(tmp_path: Path) -> None:
     clock = Clock()
-    desk = LetterDesk(tmp_path, LetterLimits(burst_count=10, per_second=2.0), clock)
+    desk = DeadLetterWriter(tmp_path, DeadLetterLimits(burst_count=10, per_second=2.0), clock)
     for _ in range(1000):
         desk.put(DEAD_LETTERS, letter("evil"))
     desk.put(DEAD_LETTERS, letter("n0"))
@@ -64,7 +64,7 @@ def test_one_host_s_flood_leaves_room_for_the_others(tmp_path: Path) -> None:
 
 
 def test_made_up_hosts_are_bounded_together(tmp_path: Path) -> None:
-    desk = LetterDesk(tmp_path, LetterLimits(burst_in_all_count=50, in_all_per_second=0.0), Clock())
+    desk = DeadLetterWriter(tmp_path, DeadLetterLimits(burst_in_all_count=50, in_all_per_second=0.0), Clock())
     for number in range(10_000):
         desk.put(LATE, letter(f"made-up-{number}"))
     desk.start()
@@ -78,8 +78,8 @@ def test_made_up_hosts_are_bounded_together(tmp_path: Path) -> None:
 def test_a_disk_that_stands_costs_letters_and_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``put`` returns at once while the file is being written."""
     go = threading.Event()
-    monkeypatch.setattr(LetterFile, "write_all", lambda _self, _letters: go.wait(10))
-    desk = LetterDesk(tmp_path, LetterLimits(queue_bytes=10_000))
+    monkeypatch.setattr(DeadLetterLog, "write_all", lambda _self, _letters: go.wait(10))
+    desk = DeadLetterWriter(tmp_path, DeadLetterLimits(queue_bytes=10_000))
     desk.start()
     for _ in range(500):
         desk.put(DEAD_LETTERS, letter(data=b"x" * 1000))
@@ -90,11 +90,11 @@ def test_a_disk_that_stands_costs_letters_and_no_time(tmp_path: Path, monkeypatc
 
 
 def test_a_disk_that_refuses_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_self: LetterFile, _letters: object) -> None:
+    def full(_self: DeadLetterLog, _letters: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(LetterFile, "write_all", full)
-    desk = LetterDesk(tmp_path)
+    monkeypatch.setattr(DeadLetterLog, "write_all", full)
+    desk = DeadLetterWriter(tmp_path)
     desk.put(DEAD_LETTERS, letter())
     desk.start()
     desk.close()
@@ -105,7 +105,7 @@ def test_a_disk_that_refuses_is_counted(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_huge_record_is_kept_in_part(tmp_path: Path) -> None:
     """Two files of 32 MB each hold, whatever is sent."""
-    file = LetterFile(tmp_path, DEAD_LETTERS, max_bytes=1_000_000)
+    file = DeadLetterLog(tmp_path, DEAD_LETTERS, max_bytes=1_000_000)
     file.write_all([letter(data=b"x" * 15_900_000)] * 8)
     (first, *_) = kept(tmp_path)
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tocsin.pipeline.core.operator import STATE_VERSION
-from tocsin.pipeline.core.slices import Turn
-from tocsin.pipeline.job.speakers import Refused
+from tocsin.pipeline.core.slices import SliceBundle
+from tocsin.pipeline.job.speakers import RefusedSpeech
 from tocsin.pipeline.lab.testing import FakeJob, JobShape
 from tocsin.pipeline.rca.operator import Diagnose
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
@@ -338,9 +338,9 @@ class TestAttempts:
 def test_what_is_refused_is_told_and_reaches_no_recorder() -> None:
     job = FakeJob(JobShape(), JobKey("c", "j", 0))
     engine = EmbeddedEngine(EngineConfig())
-    heard: list[Turn] = []
+    heard: list[SliceBundle] = []
     engine.taps.append(heard.append)
-    refused: list[tuple[JobKey, Refused]] = []
+    refused: list[tuple[JobKey, RefusedSpeech]] = []
     for at in range(15):
         for record in job.second():
             engine.take(encode(record))

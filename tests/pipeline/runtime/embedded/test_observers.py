@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tocsin.pipeline.core.slices import Turn
+from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.lab.testing import FakeJob, JobShape
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.schemas.verdicts import Verdict
@@ -25,7 +25,7 @@ def _run(engine: EmbeddedEngine, job: FakeJob, seconds: int) -> int:
 
 def test_every_record_of_every_turn_is_heard_once_in_order() -> None:
     engine, job = EmbeddedEngine(EngineConfig()), FakeJob(JobShape())
-    turns: list[Turn] = []
+    turns: list[SliceBundle] = []
     engine.taps.append(turns.append)
     sent = _run(engine, job, 20)
     engine.tick(job.now_ns + 10_000_000_000)
@@ -36,8 +36,8 @@ def test_every_record_of_every_turn_is_heard_once_in_order() -> None:
 
 def test_several_taps_hear_the_same() -> None:
     engine, job = EmbeddedEngine(EngineConfig()), FakeJob(JobShape())
-    one: list[Turn] = []
-    other: list[Turn] = []
+    one: list[SliceBundle] = []
+    other: list[SliceBundle] = []
     engine.taps += [one.append, other.append]
     _run(engine, job, 10)
 
@@ -47,8 +47,8 @@ def test_several_taps_hear_the_same() -> None:
 
 def test_a_tap_that_is_off_hears_nothing_and_the_others_go_on() -> None:
     engine, job = EmbeddedEngine(EngineConfig()), FakeJob(JobShape())
-    gone: list[Turn] = []
-    stays: list[Turn] = []
+    gone: list[SliceBundle] = []
+    stays: list[SliceBundle] = []
     hear = gone.append
     engine.taps += [hear, stays.append]
     _run(engine, job, 5)
@@ -67,7 +67,7 @@ def test_untap_waits_for_a_turn_that_is_being_heard() -> None:
     inside, go_on = threading.Event(), threading.Event()
     order: list[str] = []
 
-    def slow(turn: Turn) -> None:
+    def slow(turn: SliceBundle) -> None:
         inside.set()
         go_on.wait(10)
         order.append("heard")

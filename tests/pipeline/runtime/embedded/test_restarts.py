@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline.runtime.embedded.restarts import SECOND_NS, Life, wait_written
-from tocsin.pipeline.core.slices import Turn
+from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.lab.testing import JobShape
 from tocsin.pipeline.rca.evidence.silence import SilenceConfig, silent_hosts
 from tocsin.pipeline.runtime.embedded.engine import EngineOutput
@@ -205,7 +205,7 @@ def test_a_record_that_ends_the_engine_twice_is_a_dead_letter_and_the_job_goes_o
     poison = life.job.now_ns + SECOND_NS // 2
     real = JobPipeline.on_turn
 
-    def deadly(self: JobPipeline, turn: Turn) -> TurnResult:
+    def deadly(self: JobPipeline, turn: SliceBundle) -> TurnResult:
         if any(record.ts_ns == poison for record in turn.fast.records):
             raise KeyboardInterrupt
         return real(self, turn)

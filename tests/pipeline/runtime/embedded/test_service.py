@@ -16,7 +16,7 @@ from tocsin.pipeline.runtime.embedded.control_socket import ControlClient
 from tocsin.pipeline.runtime.embedded.service import EngineService, ServiceConfig
 from tocsin.pipeline.runtime.embedded.service_metrics import families_of
 from tocsin.pipeline.runtime.embedded.store_writer import StoreWriter
-from tocsin.pipeline.stores.backoff import PatienceConfig
+from tocsin.pipeline.stores.backoff import BackoffConfig
 from tocsin.pipeline.stores.base import ActionState
 from tocsin.schemas.errors import EngineError, ModelRefusedError
 from tocsin.schemas.formats.prometheus_text import render
@@ -35,7 +35,7 @@ class Bench:
         self.control = folder / "c.sock"
         hold = hold or HoldRules(0, 0)  # a bench runs for a minute
         config = ServiceConfig(f"unix:{folder}/e.sock", self.control, letter_folder=folder, hold=hold)
-        writer = StoreWriter(self.store, config=PatienceConfig(first_seconds=0.01, longest_seconds=0.02))
+        writer = StoreWriter(self.store, config=BackoffConfig(first_seconds=0.01, longest_seconds=0.02))
         self.service = EngineService(config, self.store, lambda: self.job.now_ns, writer)
         self.service.start(ticking=False)
 

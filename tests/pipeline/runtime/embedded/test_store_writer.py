@@ -13,12 +13,12 @@ from tocsin.pipeline.lab.testing.store import MemoryStore
 from tocsin.pipeline.runtime.embedded import store_writer
 from tocsin.pipeline.runtime.embedded.open_verdicts import OpenVerdicts
 from tocsin.pipeline.runtime.embedded.store_writer import StoreWriter, Write
-from tocsin.pipeline.stores.backoff import Patience, PatienceConfig
+from tocsin.pipeline.stores.backoff import Backoff, BackoffConfig
 from tocsin.pipeline.stores.base import HostHealth
 from tocsin.schemas.errors import RowRefusedError, StoreAwayError, StoreError
 from tocsin.schemas.verdicts import ActionKind, Verdict, VerdictState
 
-QUICK = PatienceConfig(first_seconds=0.001, longest_seconds=0.002)
+QUICK = BackoffConfig(first_seconds=0.001, longest_seconds=0.002)
 
 
 class Shared(MemoryStore):
@@ -168,7 +168,7 @@ def test_a_file_that_is_broken_is_named(tmp_path: Path) -> None:
 
 def test_waits_grow_are_bounded_and_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
-    patience = Patience(logging.getLogger("tocsin.store"), PatienceConfig(), lambda: now[0])
+    patience = Backoff(logging.getLogger("tocsin.store"), BackoffConfig(), lambda: now[0])
     waits = []
     with caplog.at_level(logging.INFO, "tocsin.store"):
         for _ in range(200):

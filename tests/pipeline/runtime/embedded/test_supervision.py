@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tocsin.pipeline.core.slices import Turn
+from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.lab.testing import FakeJob, JobShape, MemoryStore
 from tocsin.pipeline.runtime.embedded.clock_watch import ClockWatch, EngineTime, HostTimes
 from tocsin.pipeline.runtime.embedded.control_socket import ControlClient
@@ -32,7 +32,7 @@ def brittle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operators that raise at an event that the codec accepts, as those of the report did."""
     real = JobPipeline.on_turn
 
-    def on_turn(self: JobPipeline, turn: Turn) -> TurnResult:
+    def on_turn(self: JobPipeline, turn: SliceBundle) -> TurnResult:
         result = real(self, turn)
         if any(isinstance(record, Event) and record.name == POISON for record in turn.fast.records):
             raise OverflowError("int too large to convert to float")
@@ -146,9 +146,9 @@ def test_records_that_cannot_be_made_into_a_turn_cost_their_job_only(monkeypatch
 def test_a_tap_or_a_history_that_raises_harms_nobody() -> None:
     engine = EmbeddedEngine(EngineConfig())
     job = FakeJob(JobShape(rank_count=4))
-    seen: list[Turn] = []
+    seen: list[SliceBundle] = []
 
-    def bad(turn: Turn) -> None:
+    def bad(turn: SliceBundle) -> None:
         raise RuntimeError("a recorder that fails")
 
     engine.taps += [bad, seen.append]

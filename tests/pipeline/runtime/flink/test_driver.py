@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tocsin.pipeline.core.frame_blocks import BUILTIN_TABLES, blocks_of, encode_block
 from tocsin.pipeline.core.operator import STATE_VERSION, UNCHANGED
-from tocsin.pipeline.core.slices import Turn
+from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.detect.steps import rows as step_rows
 from tocsin.pipeline.lab.testing import (
     FakeJob,
@@ -374,7 +374,7 @@ def test_an_operator_that_raises_in_one_second_is_a_dead_letter_and_the_job_goes
     first_ns = second_of(records[0])
     real, ends = JobPipeline.on_turn, []
 
-    def on_turn(self: JobPipeline, turn: Turn) -> TurnResult:
+    def on_turn(self: JobPipeline, turn: SliceBundle) -> TurnResult:
         ends.append(turn.end_ns)
         if len(ends) == 5:
             raise OverflowError("int too large to convert to float")

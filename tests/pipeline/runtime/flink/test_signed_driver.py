@@ -12,7 +12,7 @@ from tocsin.pipeline.identity.signed import SignatureConfig
 from tocsin.pipeline.identity.verdict_signatures import VerdictChecker, new_engine_key, public_half
 from tocsin.pipeline.lab.testing import JobShape, MachineShape, MetricsJob
 from tocsin.pipeline.runtime.flink.driver import DriverConfig, JobDriver
-from tocsin.pipeline.runtime.flink.identity import Identity
+from tocsin.pipeline.runtime.flink.identity import StreamIdentity
 from tocsin.pipeline.runtime.flink.memory_state import MemoryState
 from tocsin.pipeline.runtime.flink.outputs import Output
 from tocsin.pipeline.runtime.flink.reduce import reduce_and_pack
@@ -50,7 +50,7 @@ class Keys:
         write_credentials(folder / "hosts.json", tuple(self.of_host.values()))
         write_credentials(folder / "engine.json", (self.engine,))
         config = SignatureConfig(str(folder / "hosts.json"), signing_key=str(folder / "engine.json"))
-        self.identity = Identity.of_config(config, 2)
+        self.identity = StreamIdentity.of_config(config, 2)
 
     def sign(self, record: JobRecord, data: bytes) -> bytes:
         return sign_record(data, self.of_host[record.host])
@@ -62,7 +62,7 @@ def keys(tmp_path: Path, records: list[JobRecord]) -> Keys:
     return Keys(tmp_path, sorted({record.host for record in records}))
 
 
-def played(records: Iterable[JobRecord], sent: Sender, identity: Identity | None) -> list[Output]:
+def played(records: Iterable[JobRecord], sent: Sender, identity: StreamIdentity | None) -> list[Output]:
     """Play records through the windows' packing and the driver."""
     windows: dict[int, dict[str, list[bytes]]] = defaultdict(lambda: defaultdict(list))
     for record in records:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tocsin.pipeline.lab.testing import FakeJob
-from tocsin.pipeline.runtime.embedded.dead_letters import Letter
+from tocsin.pipeline.runtime.embedded.dead_letters import DeadLetter
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.runtime.embedded.listener.listener import AgentServer, ServerConfig, parse_address
 from tocsin.schemas.records import NS_PER_SECOND
@@ -85,7 +85,7 @@ class Listener:
         self.now_ns = NOW
         self.seconds = 1000.0
         self.most_a_turn = 0
-        self.letters: list[tuple[str, Letter]] = []
+        self.letters: list[tuple[str, DeadLetter]] = []
         self.engine = EmbeddedEngine(engine or EngineConfig(history=None))
         path = Path(self._folder.name) / "e.sock"
         self.server = AgentServer(

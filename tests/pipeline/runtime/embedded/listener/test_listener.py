@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tocsin.pipeline.identity.gate import GateConfig
-from tocsin.pipeline.runtime.embedded.dead_letters import Letter
+from tocsin.pipeline.runtime.embedded.dead_letters import DeadLetter
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.runtime.embedded.listener.listener import AgentServer, parse_address
 from tocsin.pipeline.runtime.embedded.listener.listener_config import ServerConfig
@@ -182,7 +182,7 @@ def test_what_is_no_address(text: str) -> None:
 def test_late_and_dead_records_are_handed_on(tmp_path: Path) -> None:
     """Whoever runs the engine keeps them: nothing is lost in silence."""
     engine = EmbeddedEngine(EngineConfig())
-    letters: list[tuple[str, Letter]] = []
+    letters: list[tuple[str, DeadLetter]] = []
     server = AgentServer(engine, f"unix:{tmp_path}/e.sock", lambda: NOW, lambda *letter: letters.append(letter))
     server.start()
     engine.tick(NOW)

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.pipeline.runtime.embedded.persistence.journal import (
-    Entry,
     Journal,
     JournalConfig,
-    Kind,
+    JournalEntry,
+    JournalKind,
     ReadTally,
     read_journal,
     remove_before,
@@ -30,7 +30,7 @@ RECORDS = [bytes([65 + number]) * (20 + number) for number in range(8)]
 def written(folder: Path, records: list[bytes] = RECORDS) -> Path:
     journal = Journal(folder, 1)
     for record in records:
-        journal.append(Kind.RECORD, record)
+        journal.append(JournalKind.RECORD, record)
     assert journal.flush()
     journal.close()
     return segment_path(folder, 1)
@@ -43,15 +43,19 @@ def read(folder: Path) -> tuple[list[bytes], ReadTally]:
 
 def test_entries_come_back_in_order_over_segments(tmp_path: Path) -> None:
     journal = Journal(tmp_path, 1)
-    journal.append(Kind.RECORD, b"one")
-    journal.append(Kind.TICK, tick_entry(5))
+    journal.append(JournalKind.RECORD, b"one")
+    journal.append(JournalKind.TICK, tick_entry(5))
     assert journal.flush()
     assert journal.cut() == 2
-    journal.append(Kind.RECORD, b"")
+    journal.append(JournalKind.RECORD, b"")
     journal.close()
     entries = list(read_journal(tmp_path, 1, ReadTally()))
 
-    assert entries == [Entry(Kind.RECORD, b"one"), Entry(Kind.TICK, tick_entry(5)), Entry(Kind.RECORD, b"")]
+    assert entries == [
+        JournalEntry(JournalKind.RECORD, b"one"),
+        JournalEntry(JournalKind.TICK, tick_entry(5)),
+        JournalEntry(JournalKind.RECORD, b""),
+    ]
     assert entries[1].tick_ns == 5
     assert list(read_journal(tmp_path, 2, ReadTally())) == entries[2:]
     remove_before(tmp_path, 2)
@@ -60,9 +64,9 @@ def test_entries_come_back_in_order_over_segments(tmp_path: Path) -> None:
 
 def test_what_was_not_flushed_is_not_there_and_what_was_is(tmp_path: Path) -> None:
     journal = Journal(tmp_path, 1)
-    journal.append(Kind.RECORD, b"flushed")
+    journal.append(JournalKind.RECORD, b"flushed")
     assert journal.flush()
-    journal.append(Kind.RECORD, b"waits")
+    journal.append(JournalKind.RECORD, b"waits")
 
     assert read(tmp_path)[0] == [b"flushed"]
 
@@ -120,7 +124,7 @@ def test_a_full_journal_says_so_and_goes_on_with_the_next_snapshot(tmp_path: Pat
     lost: list[int] = []
     journal = Journal(tmp_path, 1, JournalConfig(most_bytes=100), lambda: lost.append(1))
     for record in RECORDS:
-        journal.append(Kind.RECORD, record)
+        journal.append(JournalKind.RECORD, record)
 
     assert journal.loss is StateLoss.JOURNAL_FULL
     assert lost == [1]
@@ -141,7 +145,7 @@ def test_what_the_disk_refuses_waits_and_is_whole_afterwards(tmp_path: Path, mon
         return count
 
     for record in RECORDS:
-        journal.append(Kind.RECORD, record)
+        journal.append(JournalKind.RECORD, record)
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", short)
         assert not journal.flush()
@@ -156,7 +160,7 @@ def test_a_disk_that_refuses_for_long_is_given_up_by_name(tmp_path: Path, monkey
         raise OSError(28, "No space left on device")
 
     for record in RECORDS:
-        journal.append(Kind.RECORD, record)
+        journal.append(JournalKind.RECORD, record)
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", refuse)
         assert journal.flush()  # acknowledgements go on: the judging must not stand still

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.pipeline.runtime.embedded.persistence.epoch_mark import Mark, Suspect, TurnName
+from tocsin.pipeline.runtime.embedded.persistence.epoch_mark import EpochMark, FatalTurn, TurnName
 from tocsin.schemas.records import JobKey
 from tocsin.schemas.wire.validate import MAX_NAME_BYTES
 
@@ -24,17 +24,17 @@ LONGEST = {
 def test_the_longest_names_are_found_again_and_counted(name: str, tmp_path: Path) -> None:
     job = JobKey(name, name, 3)
     for count in range(3):
-        mark = Mark(tmp_path / "judging")
+        mark = EpochMark(tmp_path / "judging")
         found = mark.suspect
         mark.judging(job, 1_700_000_000_000_000_000)
         mark.close()
-        assert found == (Suspect(TurnName(job, 1_700_000_000_000_000_000), count) if count else None)
+        assert found == (FatalTurn(TurnName(job, 1_700_000_000_000_000_000), count) if count else None)
 
 
 @pytest.mark.parametrize("text", [b"[" * 4000, b"[1,2]\nab", b'["x",1,1,1]\nab', b"{}", b'["c","j",0,7,1]'])
 def test_a_mark_that_says_nothing_of_ours_is_none(text: bytes, tmp_path: Path) -> None:
-    Mark(tmp_path / "judging").close()
+    EpochMark(tmp_path / "judging").close()
     body = zlib.crc32(text).to_bytes(4, "little") + text
     with (tmp_path / "judging").open("r+b") as file:
         file.write(len(body).to_bytes(2, "little") + body)
-    assert Mark(tmp_path / "judging").suspect is None
+    assert EpochMark(tmp_path / "judging").suspect is None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tocsin.pipeline.runtime.embedded.persistence import snapshots
-from tocsin.pipeline.runtime.embedded.persistence.journal import Kind, tick_entry
+from tocsin.pipeline.runtime.embedded.persistence.journal import JournalKind, tick_entry
 from tocsin.pipeline.runtime.embedded.persistence.state_folder import StateFolder
 from tocsin.schemas.errors import EngineError, SnapshotError
 from tocsin.schemas.reasons import StateLoss
@@ -45,10 +45,10 @@ def test_it_goes_on_from_snapshot_and_journal(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
     assert state.load().generation is None
     journal = state.begin()
-    journal.append(Kind.RECORD, b"in the snapshot")
+    journal.append(JournalKind.RECORD, b"in the snapshot")
     assert state.write({"a": b"1"}, journal.cut(), 5)
-    journal.append(Kind.RECORD, b"after it")
-    journal.append(Kind.TICK, tick_entry(6))
+    journal.append(JournalKind.RECORD, b"after it")
+    journal.append(JournalKind.TICK, tick_entry(6))
     journal.flush()
     state.close()
     state = StateFolder(tmp_path)
@@ -64,7 +64,7 @@ def test_a_damaged_snapshot_gives_way_to_the_one_before_with_all_its_journal(tmp
     journal = state.begin()
     for number in (1, 2, 3):
         assert state.write({"a": b"%d" % number}, journal.cut(), number)
-        journal.append(Kind.RECORD, b"after %d" % number)
+        journal.append(JournalKind.RECORD, b"after %d" % number)
     journal.flush()
     state.close()
     (tmp_path / "snapshot-000000000003.json").write_bytes(b"damaged")
