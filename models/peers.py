@@ -39,7 +39,6 @@ class PeerConfig:
         suspicious_sigmas: beyond it a window teaches nothing (or nearly so).
         suspicious_rate_ratio: how much slower a level follows a row that deviates.
         relative_floor_ratio: no spread is below this share of the level.
-        lone_gpu_ratio: a single GPU's deviation counts so much: the largest of eight is larger by chance.
         idle_ratio: where the group's common factor is below this, nothing is learned.
     """
 
@@ -49,7 +48,6 @@ class PeerConfig:
     suspicious_sigmas: float = 4.0
     suspicious_rate_ratio: float = 0.1
     relative_floor_ratio: float = 0.015
-    lone_gpu_ratio: float = 0.8
     idle_ratio: float = 0.35
 
 

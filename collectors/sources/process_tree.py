@@ -1,7 +1,7 @@
 """Host metrics of a **pretended** host: the process tree of one rank (drill only).
 
 Several ranks on one machine that pose as hosts would all report the same
-machine. With ``--pose-pid PID`` the host metrics of an agent come from the
+machine. With ``--as-process-tree PID`` the host metrics of an agent come from the
 process tree of PID instead: the share of one core that it uses, and its resident
 memory as a share of the machine's. Network bytes are not known per process and
 stay empty.
@@ -29,7 +29,7 @@ TREE_TICKS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class PoseConfig:
+class ProcessTreeConfig:
     """Whom the pretended host consists of.
 
     Attributes:
@@ -48,7 +48,7 @@ class ProcessTreeCollector:
 
     name = "pose_process_tree"
 
-    def __init__(self, config: PoseConfig) -> None:
+    def __init__(self, config: ProcessTreeConfig) -> None:
         """Read nothing yet."""
         self.period_seconds = config.period_seconds
         self._config = config

@@ -340,7 +340,7 @@ class Decide:
             action=ActionKind.PROBE,
             detected_ns=now_ns,
             update=incident.verdict.update + 1,
-            reason=Reason.COMES_AND_GOES.value,
+            reason=Reason.FLAPPING.value,
         )
         return incident.verdict
 

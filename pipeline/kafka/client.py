@@ -33,7 +33,7 @@ _FETCH_BYTES: Final = 4 * RECORD_BYTES
 
 
 @contextmanager
-def spoken(what: str) -> Iterator[None]:
+def kafka_errors(what: str) -> Iterator[None]:
     """Turn what Kafka's clients raise into an error that says what to do.
 
     Args:
@@ -57,7 +57,7 @@ def admin(settings: KafkaSettings) -> Iterator[Any]:
     Raises:
         EngineError: no broker can be reached, or it refuses.
     """
-    with spoken(f"ask Kafka at {', '.join(settings.servers)}"):
+    with kafka_errors(f"ask Kafka at {', '.join(settings.servers)}"):
         client = KafkaAdminClient(**settings.client_options(), bootstrap_timeout_ms=CONNECT_SECONDS * 1000)
         try:
             yield client
@@ -85,7 +85,7 @@ def producer(settings: KafkaSettings, **options: Any) -> Iterator[Any]:
         "metrics_enabled": False,
         **options,
     }
-    with spoken(f"write to Kafka at {', '.join(settings.servers)}"):
+    with kafka_errors(f"write to Kafka at {', '.join(settings.servers)}"):
         client = KafkaProducer(**settings.client_options(), **chosen)
         try:
             yield client
@@ -209,7 +209,7 @@ def consumer(settings: KafkaSettings, **options: Any) -> Iterator[Any]:
         "fetch_max_bytes": _FETCH_BYTES,
         **options,
     }
-    with spoken(f"read from Kafka at {', '.join(settings.servers)}"):
+    with kafka_errors(f"read from Kafka at {', '.join(settings.servers)}"):
         client = KafkaConsumer(**settings.client_options(), **chosen)
         try:
             yield client

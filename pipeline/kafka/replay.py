@@ -118,7 +118,7 @@ def _check_topics(recording: Recording, settings: KafkaSettings, prefix: str) ->
         found = settings_of_topics(client, names)
         newest_ms = _newest_ms(client, names)
     now_ms = time.time_ns() // _NS_PER_MS
-    mend = f"run 'tocsin topics apply --for-replays --topic-prefix {prefix}'"
+    mend = f"run 'tocsin topics apply --retain-forever --topic-prefix {prefix}'"
     for name, values in found.items():
         keep_ms = int(values["retention.ms"])
         if 0 <= keep_ms < now_ms - manifest.start_ns // _NS_PER_MS:

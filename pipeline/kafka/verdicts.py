@@ -18,8 +18,8 @@ from kafka.errors import KafkaError
 from tocsin.pipeline.kafka.client import (
     CONNECT_SECONDS,
     consumer,
+    kafka_errors,
     producer,
-    spoken,
 )
 from tocsin.pipeline.kafka.consumer_api import DeadLetter, Message
 from tocsin.schemas.errors import EngineError
@@ -296,7 +296,7 @@ class KafkaLetters:
     def write(self, letters: Sequence[DeadLetter]) -> None:
         """See ``DeadLetterBox.write``."""
         try:
-            with spoken(f"write to {self._topic}"):
+            with kafka_errors(f"write to {self._topic}"):
                 if self._client is None:
                     self._client = self._open.enter_context(producer(self._settings))
                 sent = [

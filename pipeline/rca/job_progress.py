@@ -71,12 +71,12 @@ class JobProgress(Protocol):
         ...
 
     @property
-    def standing_since_ns(self) -> int:
+    def stalled_since_ns(self) -> int:
         """Since when the machines do no work, as their metrics show it, 0: they work, or nobody knows."""
         ...
 
     @property
-    def standing_known_ns(self) -> int:
+    def stalled_known_ns(self) -> int:
         """When that became known."""
         ...
 
@@ -86,7 +86,7 @@ class JobProgress(Protocol):
         ...
 
     @property
-    def longest_standing_ns(self) -> int:
+    def longest_stall_ns(self) -> int:
         """The longest such time that ended by itself."""
         ...
 

@@ -18,7 +18,7 @@ from tocsin.pipeline.rca.evidence.hardware import (
     HardwareRules,
     HardwareTracker,
     add_broken,
-    beside_harm,
+    filter_contradicted,
 )
 from tocsin.pipeline.rca.evidence.loaders import LoaderConfig, LoaderTracker
 from tocsin.pipeline.rca.evidence.loss_spikes import LossConfig, LossSpikes
@@ -33,31 +33,31 @@ from tocsin.pipeline.rca.evidence.stop import (
     find_gone_first,
     find_stop,
     first_death_ns,
-    stood_before_deaths_ns,
+    stalled_before_deaths_ns,
 )
 from tocsin.pipeline.rca.evidence.waits import WaitConfig, WaitTracker
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.pipeline.rca.job_progress import JobProgress
 from tocsin.pipeline.rca.join import join
-from tocsin.pipeline.rca.rules.deviations import MachineRules, beside_reports
+from tocsin.pipeline.rca.rules.deviations import MachineRules, annotate_reported
 from tocsin.pipeline.rca.rules.harmless_deviations import HarmlessDeviations
-from tocsin.pipeline.rca.rules.leaf_congestion import SwitchRules, beside_switch, find_switch
+from tocsin.pipeline.rca.rules.leaf_congestion import SwitchRules, find_switch, merge_leaf
 from tocsin.pipeline.rca.rules.machine import explain_by_metrics, find_machine
 from tocsin.pipeline.rca.rules.slow import (
     SlowRules,
     WorkloadSkew,
-    beside_shared_data,
     can_be_at_fault,
+    filter_shared_data,
     find_slow_findings,
     tells_later,
 )
 from tocsin.pipeline.rca.rules.standstill import (
     elsewhere,
     idle_since,
-    still_standing,
+    still_stalled,
     told_as_unexplained,
 )
-from tocsin.pipeline.rca.rules.standstill_outlier import ODD, find_odd
+from tocsin.pipeline.rca.rules.standstill_outlier import ODD, find_standstill_outlier
 from tocsin.pipeline.rca.rules.timing import began_later
 from tocsin.pipeline.rca.testimony import Testimony
 from tocsin.schemas import events
@@ -164,27 +164,27 @@ class Diagnose:
         told = [*exits, *anomalies]
         findings, aside, stop_reason, has_nan = self._stops(now_ns, pace, reasons, told, (stop, stop_reason))
         if stop_reason is not Reason.WITHIN_PATIENCE:
-            findings = _beside_dumps(findings, dumped)
+            findings = _merge_dump(findings, dumped)
         if dump_reason is not None:
             reasons.append(dump_reason)
-        findings = self._beside_numbers(findings, now_ns, anomalies, (stop_reason, jammed), pace, reasons)
+        findings = self._merge_number_findings(findings, now_ns, anomalies, (stop_reason, jammed), pace, reasons)
         findings = [*self._not_where_others_are(findings, now_ns, anomalies, pace), *findings]
-        findings.extend(self._stands(now_ns, pace, findings, all_live=stop_reason is None))
+        findings.extend(self._is_stalled(now_ns, pace, findings, all_live=stop_reason is None))
         if not any(finding.suspects for finding in findings):
             findings = self._hardware.accuse_who_told(self._graph, findings, now_ns)
         if stop_reason in (None, Reason.VICTIM) and not any(finding.suspects for finding in findings):
-            findings = self._beside_odd(now_ns, findings, odd, anomalies, pace)
+            findings = self._merge_outlier(now_ns, findings, odd, anomalies, pace)
         findings = self._hardware.explain(explain_by_metrics(findings, anomalies))
-        broken = beside_harm(self._graph, findings, broken, pace.median_step_ns, self._doubted(aside))
+        broken = filter_contradicted(self._graph, findings, broken, pace.median_step_ns, self._doubted(aside))
         later = tells_later(anomalies, self._config.slow)
-        findings = add_broken(*self._hardware.beside_steps(findings, broken, steps_will_tell=later))
+        findings = add_broken(*self._hardware.filter_explained_by_steps(findings, broken, steps_will_tell=later))
         findings = self._loaders.explain(findings, now_ns)
         findings = [*findings, *self._again_and_again(now_ns, findings, has_nan=has_nan)]
         told_aside = [] if any(finding.suspects for finding in findings) else aside
         findings = [*told_aside, *findings]
         return Diagnosis(self._with_witnesses(findings, now_ns, pace), tuple(reasons))
 
-    def _beside_numbers(
+    def _merge_number_findings(
         self,
         findings: list[Finding],
         now_ns: int,
@@ -209,7 +209,7 @@ class Diagnose:
             return findings
         if stop_reason is None:
             switch = find_switch(now_ns, jammed, pace, self._config.switches)
-            return [*findings, *beside_switch(self._slow(now_ns, anomalies, pace, reasons, link), switch)]
+            return [*findings, *merge_leaf(self._slow(now_ns, anomalies, pace, reasons, link), switch)]
         if stop_reason is Reason.VICTIM:
             return [*findings, *self._before_deaths(now_ns, anomalies, pace, reasons)]
         return findings
@@ -269,17 +269,19 @@ class Diagnose:
         found = [jumps] if jumps is not None and not has_nan else []  # the first number that is none says more
         return [*found, held_up] if held_up is not None and not accuses else found
 
-    def _stands(self, now_ns: int, pace: JobProgress, findings: Sequence[Finding], *, all_live: bool) -> list[Finding]:
+    def _is_stalled(
+        self, now_ns: int, pace: JobProgress, findings: Sequence[Finding], *, all_live: bool
+    ) -> list[Finding]:
         """That the machines stand: it holds what was said; where nothing was, it is told in the end."""
-        if not pace.standing_since_ns:
+        if not pace.stalled_since_ns:
             return []
-        stands = still_standing(pace, now_ns)
+        stands = still_stalled(pace, now_ns)
         unexplained = all_live and all(finding.only_holds for finding in findings)
         if unexplained and told_as_unexplained(self._graph, now_ns, pace, self._config.machine):
             return [replace(stands, only_holds=False), stands]
         return [stands]
 
-    def _beside_odd(
+    def _merge_outlier(
         self,
         now_ns: int,
         findings: list[Finding],
@@ -289,7 +291,7 @@ class Diagnose:
     ) -> list[Finding]:
         """What is found, and the one machine that differs in a job that stands, instead of that nobody knows why."""
         peers = [anomaly for anomaly in anomalies if anomaly.detector == PEERS]
-        found = find_odd(self._graph, now_ns, odd, peers, pace, self._config.machine)
+        found = find_standstill_outlier(self._graph, now_ns, odd, peers, pace, self._config.machine)
         if found is None:
             return findings
         return [found, *(f for f in findings if f.only_holds or f.reason is not Reason.JOB_STALLED_UNEXPLAINED)]
@@ -341,7 +343,7 @@ class Diagnose:
         """Since when the job makes no progress: by its steps, else by its machines' work; 0: nobody knows."""
         if pace.median_step_ns:
             return self._graph.progress_ns + 2 * pace.median_step_ns
-        return pace.standing_since_ns or self._dumps.standing_since_ns
+        return pace.stalled_since_ns or self._dumps.stalled_since_ns
 
     def _link(self, now_ns: int, anomalies: Sequence[Anomaly], pace: JobProgress) -> Finding | None:
         """Whose traffic is slow; asked in each slice, as both count for how long it is so."""
@@ -357,7 +359,7 @@ class Diagnose:
         steps = [anomaly for anomaly in anomalies if anomaly.detector != PEERS]
         peers = [anomaly for anomaly in anomalies if anomaly.detector == PEERS]
         broken = self._hardware.hosts_with_reports(now_ns)
-        peers = beside_reports(beside_shared_data(steps, peers, self._config.slow), broken)
+        peers = annotate_reported(filter_shared_data(steps, peers, self._config.slow), broken)
         more, left = self._exonerated.judge(self._graph, now_ns, steps, peers, pace, broken)
         self._cleared.free(peers, self._exonerated.since_ns)
         machine, machine_reasons = find_machine(self._graph, now_ns, peers, pace, self._config.machine, self._cleared)
@@ -391,7 +393,7 @@ class Diagnose:
         if not hangs or any(finding.suspects for finding in findings):
             return []
         peers = [anomaly for anomaly in anomalies if anomaly.detector == PEERS]
-        if pace.standing_since_ns:
+        if pace.stalled_since_ns:
             found, _ = find_machine(self._graph, now_ns, peers, pace, self._config.machine, self._cleared)
             return [finding for finding in found if finding.fault is FaultKind.HANG and finding.suspects]
         idle = idle_since(hangs[0], peers, now_ns, self._config.machine)
@@ -401,7 +403,7 @@ class Diagnose:
         self, now_ns: int, anomalies: Sequence[Anomaly], pace: JobProgress, reasons: list[Reason]
     ) -> list[Finding]:
         """All who died were victims (a watchdog ended them): who was not where the others stood before that?"""
-        died_ns = stood_before_deaths_ns(self._graph, pace.standing_since_ns, self._config.stop)
+        died_ns = stalled_before_deaths_ns(self._graph, pace.stalled_since_ns, self._config.stop)
         early = [anomaly for anomaly in anomalies if anomaly.detector == PEERS and anomaly.start_ns < died_ns]
         if not early:
             return []
@@ -483,7 +485,7 @@ def _elsewhere_than(stop: Finding, findings: Sequence[Finding]) -> list[Finding]
     return [replace(f, suspects=rest) for f, rest in zip(findings, others, strict=True) if rest]
 
 
-def _beside_dumps(findings: list[Finding], dumped: Finding | None) -> list[Finding]:
+def _merge_dump(findings: list[Finding], dumped: Finding | None) -> list[Finding]:
     """What dumps show, where nothing else names anybody: then it explains why the job stands."""
     if dumped is None or any(finding.suspects for finding in findings) or (findings and not dumped.suspects):
         return findings

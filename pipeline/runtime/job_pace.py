@@ -105,14 +105,14 @@ class JobPace:
         return self.peers.work.other_work_since_ns
 
     @property
-    def standing_since_ns(self) -> int:
+    def stalled_since_ns(self) -> int:
         """Since when the machines do no work, 0: they work, or nobody knows."""
-        return self.peers.work.standing_since_ns
+        return self.peers.work.stalled_since_ns
 
     @property
-    def standing_known_ns(self) -> int:
+    def stalled_known_ns(self) -> int:
         """When that became known."""
-        return self.peers.work.standing_known_ns
+        return self.peers.work.stalled_known_ns
 
     @property
     def longest_pause_ns(self) -> int:
@@ -120,9 +120,9 @@ class JobPace:
         return self.steps.longest_pause_ns
 
     @property
-    def longest_standing_ns(self) -> int:
+    def longest_stall_ns(self) -> int:
         """The longest such time that ended by itself."""
-        return self.peers.work.longest_standing_ns
+        return self.peers.work.longest_stall_ns
 
     @property
     def processes_wait_since_ns(self) -> int:

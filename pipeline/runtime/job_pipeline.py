@@ -233,7 +233,7 @@ class JobPipeline:
         with self._timed("blocks"):
             tables = {**BUILTIN_TABLES, self.peers.table.table_id: self.peers.table}
             if misfits := misfit_count(data, tables):
-                self.abstained[Reason.MISFIT_FRAME.value] += misfits
+                self.abstained[Reason.FRAME_SHAPE_MISMATCH.value] += misfits
             blocks = slice_blocks(data, tables)
             means = join_blocks(blocks, self.peers.table)
         for block in data.blocks:

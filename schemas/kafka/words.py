@@ -20,7 +20,7 @@ _MEANINGS: Final = (
     ("TopicAuthorizationFailedError", "this user may not use the topic: grant it on the broker"),
     ("ClusterAuthorizationFailedError", "this user may not do that on the cluster: grant it on the broker"),
     ("GroupAuthorizationFailedError", "this user may not use the consumer group: grant it on the broker"),
-    ("InvalidTimestampError", "a record is stamped ahead of the broker's clock: see 'topics apply --for-replays'"),
+    ("InvalidTimestampError", "a record is stamped ahead of the broker's clock: see 'topics apply --retain-forever'"),
     ("NotEnoughReplicas", "too few replicas of the topic are in sync"),
     ("ECONNREFUSED", "no broker listens there"),
     ("DNS", "the broker's name is not known"),

@@ -66,7 +66,7 @@ class Distributed:
     @contextlib.contextmanager
     def job(self, prefix: str, *flags: str) -> Iterator[Chain]:
         """Topics, a job on them, and a consumer; ended afterwards."""
-        self._run(["topics", "apply", f"--partitions={PARTITIONS}", "--for-replays", *self._kafka(prefix)])
+        self._run(["topics", "apply", f"--partitions={PARTITIONS}", "--retain-forever", *self._kafka(prefix)])
         job = [f"--rest={self._flink.url}", f"--name={prefix}"]
         fixed = ["--start=earliest", "--checkpoint-seconds=1"]
         self._run(["flink", "submit", *job, *fixed, *flags, *self._kafka(prefix)])

@@ -244,7 +244,7 @@ def test_a_cancelled_job_names_the_checkpoint_that_stays(
     ("plain", "replays", "told"),
     [
         (2, 0, ""),
-        (2, 1, "tocsin topics apply --for-replays --kafka b:1 --topic-prefix p"),
+        (2, 1, "tocsin topics apply --retain-forever --kafka b:1 --topic-prefix p"),
         (1, 2, "tocsin topics apply --kafka b:1 --topic-prefix p"),
         (0, 2, ""),
     ],

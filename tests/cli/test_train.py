@@ -257,7 +257,7 @@ def test_a_job_is_read_back_from_kafka_and_trained_on_with_the_truth_that_is_giv
     played = folder / "case-1"
     job = case("cpu_contention", 2).manifest.job_id
     kafka = ["--kafka", kafka_broker.address, "--topic-prefix", topic_prefix]
-    assert main(["topics", "apply", "--for-replays", *kafka]) == 0
+    assert main(["topics", "apply", "--retain-forever", *kafka]) == 0
     assert main(["replay", str(played), "--to-kafka", *kafka[1:], "--speed", "1000"]) == 0
     flags = [*kafka, "--truth", played / "truth.json", "--detector", "entropy"]
 

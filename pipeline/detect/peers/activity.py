@@ -110,11 +110,11 @@ class WorkTracker:
         """Whether the last window was judged by metrics of ``WORK``: spinning machines draw power, too."""
         self.work_ratio = 1.0
         """Work per second in the last window over its usual one."""
-        self.standing_since_ns = 0
+        self.stalled_since_ns = 0
         """Since when the machines do no work, 0: they work."""
-        self.standing_known_ns = 0
+        self.stalled_known_ns = 0
         """When that was known: a job with long steps pauses longer within a step."""
-        self.longest_standing_ns = 0
+        self.longest_stall_ns = 0
         """The longest such time that ended."""
 
     @property
@@ -127,7 +127,7 @@ class WorkTracker:
 
         Half of what the job lost: each machine by itself scatters more than all of them together.
         """
-        if self.standing_since_ns:
+        if self.stalled_since_ns:
             return _STANDING_SHARE_RATIO if self._shows_work else _RESTING_SHARE_RATIO
         slowdown = self.slowdown_since(onset_ns, now_ns)
         if slowdown is None or not slowdown.is_certain:
@@ -178,9 +178,9 @@ class WorkTracker:
         if self.work_ratio < self._config.idle_ratio or spins:
             self._idle_since_ns = self._idle_since_ns or start_ns
             if end_ns - self._idle_since_ns >= self._config.standing_after_ns + int(1.5 * step_ns):
-                self.standing_known_ns = self.standing_known_ns if self.standing_since_ns else end_ns
-                self.standing_since_ns = self._idle_since_ns
-            return not self.standing_since_ns  # the first windows show the clocks' offsets, or a pause within a step
+                self.stalled_known_ns = self.stalled_known_ns if self.stalled_since_ns else end_ns
+                self.stalled_since_ns = self._idle_since_ns
+            return not self.stalled_since_ns  # the first windows show the clocks' offsets, or a pause within a step
         was_idle = bool(self._idle_since_ns)
         self._end_standstill(start_ns)
         return was_idle or self._jumped(abs(self.work_ratio - before))
@@ -194,9 +194,9 @@ class WorkTracker:
         return span_ns[1] - self._burst_since_ns <= _LONGEST_BURST_NS
 
     def _end_standstill(self, now_ns: int) -> None:
-        if self.standing_since_ns:
-            self.longest_standing_ns = max(self.longest_standing_ns, now_ns - self.standing_since_ns)
-        self._idle_since_ns = self.standing_since_ns = 0
+        if self.stalled_since_ns:
+            self.longest_stall_ns = max(self.longest_stall_ns, now_ns - self.stalled_since_ns)
+        self._idle_since_ns = self.stalled_since_ns = 0
 
     @property
     def is_rising(self) -> bool:
@@ -251,9 +251,9 @@ class WorkTracker:
             "burst_since_ns": self._burst_since_ns,
             "shows_work": self._shows_work,
             "work_ratio": self.work_ratio,
-            "standing_since_ns": self.standing_since_ns,
-            "standing_known_ns": self.standing_known_ns,
-            "longest_standing_ns": self.longest_standing_ns,
+            "standing_since_ns": self.stalled_since_ns,
+            "standing_known_ns": self.stalled_known_ns,
+            "longest_standing_ns": self.longest_stall_ns,
             "other_work_since_ns": self.other_work_since_ns,
             "resting_since_ns": self.resting_since_ns,
         }
@@ -263,6 +263,6 @@ class WorkTracker:
         self._factors, self._usual_move = state["factors"], state["usual_move"]
         self._idle_since_ns, self.work_ratio = state["idle_since_ns"], state["work_ratio"]
         self._shows_work, self._burst_since_ns = state["shows_work"], state["burst_since_ns"]
-        self.standing_since_ns, self.standing_known_ns = state["standing_since_ns"], state["standing_known_ns"]
-        self.longest_standing_ns = state["longest_standing_ns"]
+        self.stalled_since_ns, self.stalled_known_ns = state["standing_since_ns"], state["standing_known_ns"]
+        self.longest_stall_ns = state["longest_standing_ns"]
         self.other_work_since_ns, self.resting_since_ns = state["other_work_since_ns"], state["resting_since_ns"]

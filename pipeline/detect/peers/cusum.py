@@ -169,7 +169,7 @@ class Cusum:
         self._alarmed = best >= np.where(self._alarmed, self._config.keep_ratio, 1.0)
         return [int(row) for row in np.flatnonzero(self._alarmed)]
 
-    def leaning(self, ratio: float, metric_count: int) -> list[int]:
+    def early_dips(self, ratio: float, metric_count: int) -> list[int]:
         """Hosts (rows) without an alarm where so many metrics have at least this share of one."""
         counts = (self._total >= ratio * self._config.alarm_sum).sum(axis=(0, 2))
         return [int(row) for row in np.flatnonzero((counts >= metric_count) & ~self._alarmed)]

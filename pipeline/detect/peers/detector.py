@@ -56,9 +56,9 @@ from tocsin.pipeline.detect.peers.standstill import (
     Known,
     Seen,
     holds_memory,
-    standing_sigmas,
+    stall_sigmas,
 )
-from tocsin.pipeline.detect.peers.standstill_outlier import ODD_SUMS, odd_sigmas
+from tocsin.pipeline.detect.peers.standstill_outlier import ODD_SUMS, outlier_sigmas
 from tocsin.pipeline.detect.peers.warmup import ALL, BeginConfig, BeginTracker
 from tocsin.pipeline.detect.peers.workload import (
     LoadConfig,
@@ -78,7 +78,7 @@ IntArray = NDArray[np.intp]
 _AT_ANY_PACE = frozenset({"cpu_util_ratio", "gpu_sm_clock_hertz"})
 """Of a job whose steps are longer than a window hardly two windows are alike. Work on GPUs and network moves with them,
 and hosts' offsets look like differences; a CPU that another program uses stays used, a clock that is held stays low."""
-_LEANING_RATIO, _LEANING_COUNT = 0.5, 2
+_EARLY_DIP_RATIO, _EARLY_DIP_COUNT = 0.5, 2
 """So many metrics with so much of an alarm, when the job came to stand."""
 
 
@@ -265,7 +265,7 @@ class PeerDetector:
             self._abstain(Reason.TOO_FEW_PEERS)
             return []
         announced = self._graph.in_announced_phase(data.start_ns, data.end_ns)
-        if announced or self.work.standing_since_ns:
+        if announced or self.work.stalled_since_ns:
             self.load.clear()
         else:
             self._see_load(data, told.hosts, seen, groups, step_ns)
@@ -282,7 +282,7 @@ class PeerDetector:
             self._standing.clear()
             self._odd.clear()
             self._first = None
-        if announced or self.work.standing_since_ns:
+        if announced or self.work.stalled_since_ns:
             self._patience.drop()
         else:
             crowded = self._working.crowded(seen.sigmas)
@@ -295,7 +295,7 @@ class PeerDetector:
             self._judge_idle(data, seen, groups, began=not was_idle)
         else:
             self._judge_working(data, seen, jumped=jumped)
-        standing = self._while_standing(data, seen, groups) if self.work.standing_since_ns else []
+        standing = self._while_stalled(data, seen, groups) if self.work.stalled_since_ns else []
         jammed = self._jammed_switches(data, seen)
         return [*self._while_working(data, seen), *standing, *self._ended_first(data, seen), *jammed]
 
@@ -364,19 +364,19 @@ class PeerDetector:
         return [found[row] for row in sorted(found)]
 
     def _judge_idle(self, data: Slice, seen: Seen, groups: IntArray, *, began: bool) -> None:
-        sigmas = standing_sigmas(seen, self._known(), groups, began=began)
+        sigmas = stall_sigmas(seen, self._known(), groups, began=began)
         if began:
             # Who fell first is far from the others while they still fall; clocks and sampling differ by less.
             falling = Cusum(self._config.standing, len(self._metrics), len(self._hosts))
             falling.add(sigmas, data.start_ns, data.end_ns)
-            rows = falling.leaning(_LEANING_RATIO, 1)
+            rows = falling.early_dips(_EARLY_DIP_RATIO, 1)
             self._first = self._anomaly(data, rows[0], falling, seen) if len(rows) == 1 else None
-        if self.work.standing_since_ns and not self.work.is_rising:
+        if self.work.stalled_since_ns and not self.work.is_rising:
             self._standing.add(sigmas, data.start_ns, data.end_ns)
             self._odd.add(self._odd_sigmas(seen, groups), data.start_ns, data.end_ns)
             return
         self._abstain(Reason.NOT_CONTINUOUS)
-        if not self.work.standing_since_ns:
+        if not self.work.stalled_since_ns:
             self._working.add(seen.sigmas, data.start_ns, data.end_ns, self._at_any_pace(), judges_rest=False)
 
     def _at_any_pace(self) -> NDArray[np.bool_]:
@@ -384,18 +384,18 @@ class PeerDetector:
         return np.array([metric.name in _AT_ANY_PACE for metric in self._metrics], bool)
 
     def _odd_sigmas(self, seen: Seen, groups: IntArray) -> FloatArray:
-        return odd_sigmas(seen, self._blocks, groups, self._config.lone_gpu_ratio, len(self._hosts))
+        return outlier_sigmas(seen, self._blocks, groups, self._config.lone_gpu_ratio, len(self._hosts))
 
     def _is_overdue(self, now_ns: int, step_ns: int) -> bool:
         """Whether steps are known and none has ended for much longer than one takes."""
         late_ns = now_ns - self._graph.progress_ns
         return step_ns > 0 and late_ns > overdue_seconds(step_ns / NS_PER_SECOND) * NS_PER_SECOND
 
-    def _while_standing(self, data: Slice, seen: Seen, groups: IntArray) -> list[Anomaly]:
+    def _while_stalled(self, data: Slice, seen: Seen, groups: IntArray) -> list[Anomaly]:
         """Who is not where the others are; and who fell first: that shows in the window before, or as they fall."""
         held = {self._hosts[row] for row in np.flatnonzero(holds_memory(seen, self._known()))}
         standing = [self._anomaly(data, row, self._standing, seen) for row in self._standing.alarms()]
-        rows = self._working.leaning(_LEANING_RATIO, _LEANING_COUNT)
+        rows = self._working.early_dips(_EARLY_DIP_RATIO, _EARLY_DIP_COUNT)
         leaning = [self._anomaly(data, row, self._working, seen) for row in rows]
         if self._first is not None and all(anomaly.component != self._first.component for anomaly in leaning):
             leaning.append(self._first)

@@ -106,7 +106,7 @@ def _among(block: Block, names: Collection[str]) -> NDArray[np.bool_]:
     return np.array([metric.name in names for metric in block.metrics], bool)
 
 
-def standing_sigmas(seen: Seen, known: Known, groups: IntArray, *, began: bool = False) -> FloatArray:
+def stall_sigmas(seen: Seen, known: Known, groups: IntArray, *, began: bool = False) -> FloatArray:
     """Only what tells a rank that stopped from ranks that wait: a large part of the usual level.
 
     ``began``: the window in which the job came to stand. Later a single GPU may wait for data that others have.

@@ -29,7 +29,7 @@ _NOT_ASKED = frozenset({"gpu_temperature_celsius", "gpu_sm_clock_hertz"})
 _ONLY_HIGH = frozenset({"pfc_tx_packets_per_second", "ecn_packets_per_second", "cnp_packets_per_second"})
 
 
-def odd_sigmas(
+def outlier_sigmas(
     seen: Seen, blocks: Mapping[str, Block], groups: IntArray, lone_gpu_ratio: float, host_count: int
 ) -> FloatArray:
     """How odd each host is by each metric, shape (2: high, low; hosts, metrics + 1), NaN = no sample.

@@ -117,7 +117,7 @@ def check_budget(budget_per_machine_day: float) -> None:
         raise ConfigError("--budget-per-machine-day", budget_per_machine_day, "above 0 (inf: no budget)")
 
 
-def standing(score: Score, budget_per_machine_day: float) -> BudgetReason:
+def budget_state(score: Score, budget_per_machine_day: float) -> BudgetReason:
     """How these figures stand to a budget."""
     if math.isinf(budget_per_machine_day):
         return BudgetReason.NO_BUDGET
@@ -147,12 +147,12 @@ def choose(tried: Sequence[BudgetTrial[ThingT]], budget_per_machine_day: float) 
     for other in tried[1:]:
         if worth(other.score, budget_per_machine_day) > worth(best.score, budget_per_machine_day):
             best = other
-    return Choice(best.thing, best.score, standing(best.score, budget_per_machine_day), budget_per_machine_day)
+    return Choice(best.thing, best.score, budget_state(best.score, budget_per_machine_day), budget_per_machine_day)
 
 
 def worth(score: Score, budget_per_machine_day: float) -> tuple[int, float, float]:
     """What figures are compared by; more is better."""
-    reason = standing(score, budget_per_machine_day)
+    reason = budget_state(score, budget_per_machine_day)
     f1, false = score.f1 or 0.0, float(-score.false_count)
     if reason is BudgetReason.BUDGET_EXCEEDED:
         return 0, false, f1

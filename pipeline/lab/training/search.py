@@ -16,8 +16,8 @@ from tocsin.pipeline.lab.parallel import Progress
 from tocsin.pipeline.lab.training.budget import (
     BudgetTrial,
     Choice,
+    budget_state,
     choose,
-    standing,
 )
 from tocsin.pipeline.recording.score import Score
 
@@ -114,7 +114,9 @@ def search(
         if at == before:
             break
     score = known.scores[at]
-    choice = Choice(numbers_at(coordinates, at), score, standing(score, budget_per_machine_day), budget_per_machine_day)
+    choice = Choice(
+        numbers_at(coordinates, at), score, budget_state(score, budget_per_machine_day), budget_per_machine_day
+    )
     changed = {one.path: (one.own, value) for one, value in zip(coordinates, at, strict=True) if value != one.own}
     return SearchResult(choice, own.score, changed, len(known.scores))
 

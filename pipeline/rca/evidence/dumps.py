@@ -111,7 +111,7 @@ class DumpTracker:
         self._answers, self._judged, self._left = {}, None, False
 
     @property
-    def standing_since_ns(self) -> int:
+    def stalled_since_ns(self) -> int:
         """Since when ranks wait for others, as the dumps say; 0: they do not."""
         found = self._judged[1] if self._judged is not None else None
         return self._judged[2] if self._judged is not None and found is not None and found.blocked else 0

@@ -130,7 +130,7 @@ class FlowTracker:
             suspects_of(self._graph, [flow.rank]),
             since_ns,
             0.85,
-            Reason.TRANSFER_STANDS,
+            Reason.TRANSFER_STALLED,
             (evidence,),
         )
 

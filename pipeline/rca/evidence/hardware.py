@@ -47,8 +47,8 @@ _BY_PATTERN = frozenset(
         Reason.METRICS_DIFFER,
         Reason.METRICS_DIFFER_STEPS_SLOWER,
         Reason.NO_IMPACT,
-        Reason.SLOWER_BEFORE,
-        Reason.SLOWER_LATER,
+        Reason.SLOWDOWN_PRECEDES_ANOMALY,
+        Reason.SLOWDOWN_FOLLOWS_ANOMALY,
     }
 )
 VAGUE_CAUSES = frozenset({"cuda_execution_error", "gpu_execution_error"})
@@ -198,7 +198,7 @@ class HardwareTracker:
         self, graph: JobGraph, now_ns: int, fact: HardwareFact, pace: JobProgress
     ) -> tuple[list[Finding], list[Reason]]:
         slowdown = pace.slowdown_since(fact.ts_ns, now_ns)
-        if 0 < pace.standing_since_ns < fact.ts_ns - self.config.stall_after_ns:
+        if 0 < pace.stalled_since_ns < fact.ts_ns - self.config.stall_after_ns:
             return [], [Reason.NO_IMPACT]  # the job stood long before that
         died = any(
             facts.exit is not None and (facts.exit.code or facts.exit.signal)
@@ -260,7 +260,7 @@ class HardwareTracker:
         near = {host for host, ts_ns in first_ns.items() if abs(ts_ns - own_ns) <= self.config.open_ns}
         return _naming(finding, near) if may_fail_together(graph, near - graph.spare_hosts()) else finding
 
-    def beside_steps(
+    def filter_explained_by_steps(
         self, findings: Sequence[Finding], broken: Sequence[Finding], *, steps_will_tell: bool
     ) -> tuple[list[Finding], list[Finding]]:
         """Slow parts beside a slow job, of which steps tell why (all wait for data, all compute longer): they are odd.
@@ -425,7 +425,7 @@ class HardwareTracker:
         self.facts = {host: [HardwareFact(**fact) for fact in facts] for host, facts in state}
 
 
-def beside_harm(
+def filter_contradicted(
     graph: JobGraph,
     findings: Sequence[Finding],
     broken: Sequence[Finding],

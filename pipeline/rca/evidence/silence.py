@@ -149,7 +149,7 @@ def find_silence(
     reasons = dict.fromkeys(sorted(mute.difference(guilty)), Reason.MONITORING_LOST)
     reasons |= dict.fromkeys(ended, Reason.ENDED_WITH_OTHERS)
     needed_ns = config.sure_ns if set(emptied) & speaking else 0  # one that speaks has lost its processes
-    if now_ns - progress_ns < config.known_factor * pace.longest_standing_ns:
+    if now_ns - progress_ns < config.known_factor * pace.longest_stall_ns:
         needed_ns = config.long_silence_ns
     short = {host for host in guilty if now_ns - seen_ns[host] < needed_ns}
     short |= {host for host in guilty if _peers_may_pause(graph.hosts[host], progress_ns, now_ns, pace, config)}
@@ -209,7 +209,7 @@ def _excuse(graph: JobGraph, now_ns: int, pace: JobProgress, progress_ns: int, c
         return Reason.MONITORING_LOST
     if graph.in_announced_phase(now_ns - stalled_ns, now_ns):  # one that is over explains a standstill no longer
         return Reason.ANNOUNCED_PHASE
-    return Reason.OTHER_WORK if pace.work_goes_on else None
+    return Reason.NON_TRAINING_PHASE if pace.work_goes_on else None
 
 
 def _progress_of(
@@ -228,7 +228,7 @@ def _progress_of(
     if not pace.work_is_known:
         return Reason.NO_HOOK
     # No steps: their metrics tell whether they still work.
-    standing_ns = pace.standing_since_ns
+    standing_ns = pace.stalled_since_ns
     if not standing_ns:
         return Reason.MONITORING_LOST
     report_interval_ns = max(facts.report_interval_ns for facts in graph.hosts.values())

@@ -229,11 +229,11 @@ def first_death_ns(graph: JobGraph) -> int:
     return _first_ns(graph, dead) if dead else 0
 
 
-def stood_before_deaths_ns(graph: JobGraph, standing_since_ns: int, config: StopConfig) -> int:
+def stalled_before_deaths_ns(graph: JobGraph, stalled_since_ns: int, config: StopConfig) -> int:
     """When the first rank died of a job that had stood for a while; 0: it had not, or nobody died."""
     dead = _dead(graph)
     first_ns = _first_ns(graph, dead) if dead else 0
-    return first_ns if 0 < standing_since_ns <= first_ns - config.stood_ns else 0
+    return first_ns if 0 < stalled_since_ns <= first_ns - config.stood_ns else 0
 
 
 def gave_up_waiting_ns(graph: JobGraph) -> int | None:

@@ -17,7 +17,7 @@ from tocsin.pipeline.rca.rules.deviations import (
     MachineRules,
     begin_ns,
     family_of,
-    told_by,
+    reported_metrics,
 )
 from tocsin.pipeline.rca.rules.timing import window_ns
 from tocsin.schemas.verdicts import Anomaly
@@ -103,7 +103,7 @@ def _ways(anomaly: Anomaly) -> set[tuple[str, str]]:
     """In what it differs, but for being busier: two hot experts are."""
     return {
         (metric["metric"], metric["direction"])
-        for metric in told_by(anomaly)
+        for metric in reported_metrics(anomaly)
         if metric["direction"] == "low" or family_of(metric) not in ("activity", "power")
     }
 
@@ -135,12 +135,16 @@ def _are_congested(graph: JobGraph, jammed: Sequence[Anomaly]) -> bool:
 
 
 def _value(anomaly: Anomaly, limit: _Limit) -> float:
-    return max(float(m.get("value") or 0.0) for m in told_by(anomaly) if (m["metric"], m["direction"]) == limit)
+    return max(
+        float(m.get("value") or 0.0) for m in reported_metrics(anomaly) if (m["metric"], m["direction"]) == limit
+    )
 
 
 def _is_held(anomaly: Anomaly, limit: _Limit) -> bool:
     """Whether this limit speaks against it, and it is not that its GPUs have nothing to do, or more than others."""
-    told = {(family_of(metric), metric["direction"]) for metric in told_by(anomaly) if metric["metric"] != limit[0]}
+    told = {
+        (family_of(metric), metric["direction"]) for metric in reported_metrics(anomaly) if metric["metric"] != limit[0]
+    }
     busy_or_idle = {("activity", "low"), ("power", "high")} & told
     return not busy_or_idle and bool(_held_since(anomaly, limit))
 
@@ -148,6 +152,6 @@ def _is_held(anomaly: Anomaly, limit: _Limit) -> bool:
 def _held_since(anomaly: Anomaly, limit: _Limit) -> list[int]:
     return [
         int(metric["since_ns"])
-        for metric in told_by(anomaly)
+        for metric in reported_metrics(anomaly)
         if (metric["metric"], metric["direction"]) == limit and metric.get("sigmas", 0.0) >= _LIMIT_SIGMAS
     ]

@@ -133,14 +133,14 @@ def family_of(metric: Mapping[str, Any]) -> str:
     return FAMILIES.get(name, "activity" if name.startswith("gpu_") else name)
 
 
-def told_by(*anomalies: Anomaly) -> list[dict[str, Any]]:
+def reported_metrics(*anomalies: Anomaly) -> list[dict[str, Any]]:
     """The metrics that are beyond their alarm line: what speaks against a machine, not what hardly does."""
     return [metric for anomaly in anomalies for metric in anomaly.detail["metrics"] if metric["score"] >= 1.0]
 
 
 def families(anomaly: Anomaly) -> set[str]:
     """Families of the metrics that are beyond their alarm line."""
-    return {family_of(metric) for metric in told_by(anomaly)}
+    return {family_of(metric) for metric in reported_metrics(anomaly)}
 
 
 def begin_ns(anomaly: Anomaly) -> int:
@@ -162,7 +162,7 @@ _NEIGHBOURS_RATIO = 0.15
 that of a port that jams alone nothing (levels drift by some percent of a burst)."""
 
 
-def telling_of(anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomaly]:
+def alarming(anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomaly]:
     """The deviations that may accuse; where there are none, lasting marks of congestion (its neighbours show them)."""
     steady = [a for a in anomalies if not a.detail.get("leaning") and present_ratio(a) >= rules.present_ratio]
     loud = [anomaly for anomaly in steady if families(anomaly) - SILENT_FAMILIES]
@@ -175,7 +175,7 @@ def telling_of(anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomal
 
 def _is_only_jammed(anomaly: Anomaly) -> bool:
     """Whether nothing but its port speaks against it."""
-    loud = [metric for metric in told_by(anomaly) if family_of(metric) not in SILENT_FAMILIES]
+    loud = [metric for metric in reported_metrics(anomaly) if family_of(metric) not in SILENT_FAMILIES]
     return all(metric["metric"] == "pfc_tx_packets_per_second" for metric in loud)
 
 
@@ -202,7 +202,7 @@ def may_be_switch(graph: JobGraph, chosen: Sequence[Anomaly]) -> bool:
 
 def _is_of_network(anomaly: Anomaly) -> bool:
     """Whether nothing but its port, and what it moves less, or has to wait for with it, speaks against it."""
-    loud = [metric for metric in told_by(anomaly) if family_of(metric) not in SILENT_FAMILIES]
+    loud = [metric for metric in reported_metrics(anomaly) if family_of(metric) not in SILENT_FAMILIES]
     return all(metric["metric"] == "pfc_tx_packets_per_second" or metric["metric"] in _TRAFFIC for metric in loud)
 
 
@@ -212,7 +212,7 @@ def _shows_jam(anomaly: Anomaly) -> bool:
 
 def _neighbours_are_jammed(anomaly: Anomaly) -> bool:
     """Whether the hosts behind its switch are jammed too, if less: one port that jams leaves theirs as they were."""
-    jams = [metric for metric in told_by(anomaly) if metric["metric"] in JAM_METRICS]
+    jams = [metric for metric in reported_metrics(anomaly) if metric["metric"] in JAM_METRICS]
     return max((metric.get("neighbours_ratio", 0.0) for metric in jams), default=0.0) >= _NEIGHBOURS_RATIO
 
 
@@ -265,7 +265,7 @@ def may_have_more_work(graph: JobGraph, chosen: Sequence[Anomaly]) -> bool:
     counts = Counter(roles.values())
     if len(counts) < 2 or any(counts[roles.get(anomaly.component.name, ())] != 1 for anomaly in chosen):
         return False
-    told = [metric for metric in told_by(*chosen) if family_of(metric) not in SILENT_FAMILIES]
+    told = [metric for metric in reported_metrics(*chosen) if family_of(metric) not in SILENT_FAMILIES]
     harder = [m["direction"] == "high" and (family_of(m) == "activity" or m["metric"] == _POWER) for m in told]
     return bool(told) and all(harder)
 
@@ -286,7 +286,7 @@ _SHOWS_WITHIN_NS = 90 * NS_PER_SECOND
 _REPORTS = "reports_broken_part"
 
 
-def beside_reports(anomalies: Sequence[Anomaly], hosts: Collection[str]) -> list[Anomaly]:
+def annotate_reported(anomalies: Sequence[Anomaly], hosts: Collection[str]) -> list[Anomaly]:
     """The same, marked where the machine said of itself that a part of it is broken."""
     return [
         replace(anomaly, detail={**anomaly.detail, _REPORTS: True}) if anomaly.component.name in hosts else anomaly
@@ -294,16 +294,16 @@ def beside_reports(anomalies: Sequence[Anomaly], hosts: Collection[str]) -> list
     ]
 
 
-def works_harder(anomaly: Anomaly) -> bool:
+def has_higher_workload(anomaly: Anomaly) -> bool:
     """Whether a machine does more work a second than its peers, and nothing of it is low.
 
     In a synchronous job all do the same work in each step, and the steps of all are as long as those of the slowest:
     whoever is slow does no more work a second than those who wait for it. Whoever does has more to do: a hot expert,
     longer sequences. Activity alone does not show it: at a low clock the same work takes more of the cycles. It shows
     from the begin on: what one window shows minutes later takes nothing back. Nor does it of a machine that reports a
-    broken part (``beside_reports``): a failing link keeps GPUs busy.
+    broken part (``annotate_reported``): a failing link keeps GPUs busy.
     """
-    if not may_work_harder(anomaly, anomaly.end_ns):
+    if not may_have_higher_workload(anomaly, anomaly.end_ns):
         return False
     above = {m["metric"]: _above(m) for m in _seen(anomaly)}
     power, more_bytes = above.get(_POWER, 0.0), above.get(_MORE_BYTES, 0.0)
@@ -313,7 +313,7 @@ def works_harder(anomaly: Anomaly) -> bool:
     return (counted and as_fast) or occupied or power >= _MORE_POWER_RATIO
 
 
-def may_work_harder(anomaly: Anomaly, seen_ns: int) -> bool:
+def may_have_higher_workload(anomaly: Anomaly, seen_ns: int) -> bool:
     """Whether nothing speaks against it: busier only, as was seen soon, and no report of a broken part."""
     is_soon = seen_ns - begin_ns(anomaly) <= _SHOWS_WITHIN_NS
     return is_soon and not anomaly.detail.get(_REPORTS) and is_only_busier(anomaly)
@@ -337,7 +337,7 @@ def _above(metric: Mapping[str, Any]) -> float:
 
 def other_program(chosen: Sequence[Anomaly]) -> bool:
     """Whether all that speaks for it is that more of a CPU is used: other programs do that every day."""
-    used = [metric for metric in told_by(*chosen) if family_of(metric) == "cpu"]
+    used = [metric for metric in reported_metrics(*chosen) if family_of(metric) == "cpu"]
     return only_cpu(chosen) and all(metric["direction"] == "high" for metric in used)
 
 

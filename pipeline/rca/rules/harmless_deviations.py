@@ -60,9 +60,9 @@ class HarmlessDeviations:
         pace: JobProgress,
     ) -> None:
         """Remember what ``why_not`` said of the chosen ones: what the others show may still be why."""
-        if reason is Reason.OTHER_WORK:
+        if reason is Reason.NON_TRAINING_PHASE:
             self._forgive(graph, anomalies, now_ns, pace)
-        elif reason in (Reason.SLOWER_LATER, Reason.WORKS_HARDER):
+        elif reason in (Reason.SLOWDOWN_FOLLOWS_ANOMALY, Reason.HIGHER_WORKLOAD):
             self.since_ns.update({anomaly.component.name: begin_ns(anomaly) for anomaly in chosen})
 
     def hear_steps(self, chosen: Sequence[Anomaly], slowdown: Slowdown | None, pace: JobProgress) -> bool:

@@ -17,7 +17,7 @@ from tocsin.pipeline.rca.rules.deviations import (
     family_of,
     only_cpu,
     other_program,
-    told_by,
+    reported_metrics,
 )
 from tocsin.pipeline.rca.rules.timing import OWN_SHARE_RATIO, own_excess_of, window_ns
 from tocsin.schemas.records import NS_PER_SECOND
@@ -76,7 +76,7 @@ def has_impact(  # what is known of it
     if slowdown is None:
         return is_loud(chosen) and not _is_slight(chosen)
     if not pace.median_step_ns and window_ns(graph, chosen) > _SHORT_WINDOW_NS:
-        told = [metric["present_ratio"] for metric in told_by(*chosen)]
+        told = [metric["present_ratio"] for metric in reported_metrics(*chosen)]
         if max(told, default=0.0) < _STEADY_RATIO:
             return False
     if _is_too_small(chosen, slowdown) or _is_over(chosen):
@@ -112,7 +112,7 @@ def _is_too_small(chosen: Sequence[Anomaly], slowdown: Slowdown) -> bool:
     The others wait for a slow machine, and are less busy than it by what the job lost; where one GPU of its eight is
     slow, its mean is above theirs by an eighth of that.
     """
-    told = [metric for metric in told_by(*chosen) if family_of(metric) not in SILENT_FAMILIES]
+    told = [metric for metric in reported_metrics(*chosen) if family_of(metric) not in SILENT_FAMILIES]
     if {family_of(metric) for metric in told} == {"cpu"}:
         used = [
             m["value"] - m["expected"] for m in told if m.get("value") is not None and m.get("expected") is not None
@@ -127,7 +127,7 @@ def _is_too_small(chosen: Sequence[Anomaly], slowdown: Slowdown) -> bool:
 
 def _is_slight(chosen: Sequence[Anomaly]) -> bool:
     """Whether nothing differs by more than levels drift, be it ever so sure: too little where nobody knows its cost."""
-    told = [metric for metric in told_by(*chosen) if family_of(metric) not in SILENT_FAMILIES]
+    told = [metric for metric in reported_metrics(*chosen) if family_of(metric) not in SILENT_FAMILIES]
     known = [m for m in told if m["metric"] != _CLOCK and m.get("value") is not None and m.get("expected")]
     if len(known) < len(told):
         return False
@@ -138,7 +138,7 @@ def _is_over(chosen: Sequence[Anomaly]) -> bool:
     """Whether nothing of it is seen now: a burst of packets may lie in two half minutes, another job's work too."""
     return all(
         m.get("sigmas", math.inf) < (_NOTHING_SIGMAS if m["metric"] in JAM_METRICS else _HARDLY_SIGMAS)
-        for m in told_by(*chosen)
+        for m in reported_metrics(*chosen)
     )
 
 
@@ -167,7 +167,7 @@ def lasts(chosen: Sequence[Anomaly], lasted_ns: int, graph: JobGraph, pace: JobP
     """
     shown = pace.own_excess_seconds(chosen[0].component.name) is not None
     cpu_lasting_ns = rules.cpu_lasting_ns if shown else 2 * rules.cpu_lasting_ns
-    ratios = [metric["present_ratio"] for metric in told_by(*chosen) if family_of(metric) == "cpu"]
+    ratios = [metric["present_ratio"] for metric in reported_metrics(*chosen) if family_of(metric) == "cpu"]
     all_the_time = shown or max(ratios, default=0.0) >= _ALL_THE_TIME_RATIO
     return all_the_time and lasted_ns >= cpu_lasting_ns and lasted_ns > 2 * window_ns(graph, chosen)
 

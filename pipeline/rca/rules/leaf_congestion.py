@@ -51,7 +51,7 @@ def find_switch(now_ns: int, anomalies: Sequence[Anomaly], pace: JobProgress, ru
     return _finding(jam, slowdown, rules)
 
 
-def beside_switch(found: Sequence[Finding], switch: Finding | None) -> list[Finding]:
+def merge_leaf(found: Sequence[Finding], switch: Finding | None) -> list[Finding]:
     """What else was found, and the switch where nothing of it names anybody or another reason."""
     told = [finding for finding in found if not finding.only_holds and finding.fault is not FaultKind.DEGRADED]
     if switch is None or any(finding.suspects or finding.cause not in _SHARED_CAUSES for finding in told):

@@ -24,6 +24,7 @@ from tocsin.pipeline.rca.rules.deviations import (
     SHOWN_METRICS,
     SILENT_FAMILIES,
     MachineRules,
+    alarming,
     begin_ns,
     differs_now,
     evidence_of,
@@ -35,7 +36,6 @@ from tocsin.pipeline.rca.rules.deviations import (
     only_cpu,
     present_ratio,
     single_out,
-    telling_of,
 )
 from tocsin.pipeline.rca.rules.harmless_deviations import HarmlessDeviations
 from tocsin.pipeline.rca.rules.impact import (
@@ -54,8 +54,8 @@ from tocsin.pipeline.rca.rules.standstill import (
     find_stopped_alone,
     idle_beside_spinning,
     jammed,
-    since_standing,
-    steps_go_on,
+    since_stalled,
+    still_progressing,
 )
 from tocsin.pipeline.rca.rules.timing import TELLING_WINDOWS, why_not, window_ns
 from tocsin.schemas.reasons import Reason
@@ -77,18 +77,18 @@ def find_machine(  # what is known, and what is remembered
     cleared: HarmlessDeviations,
 ) -> tuple[list[Finding], list[Reason]]:
     """Explain the peer anomalies that hold now; reasons where one is not worth a verdict."""
-    if pace.standing_since_ns:
-        slow = steps_go_on(graph, pace) and (jammed(anomalies) or idle_beside_spinning(anomalies, rules))
+    if pace.stalled_since_ns:
+        slow = still_progressing(graph, pace) and (jammed(anomalies) or idle_beside_spinning(anomalies, rules))
         if not slow:
-            before_end = _beside_end(anomalies, pace, rules)
+            before_end = _filter_ended(anomalies, pace, rules)
             if anomalies and not before_end:
                 return [], [Reason.ENDED_WITH_OTHERS]
-            return find_stopped_alone(graph, now_ns, since_standing(before_end, pace, rules), pace, rules)
+            return find_stopped_alone(graph, now_ns, since_stalled(before_end, pace, rules), pace, rules)
         anomalies = slow
     return _find_working(graph, now_ns, anomalies, pace, rules, cleared)
 
 
-def _beside_end(anomalies: Sequence[Anomaly], pace: JobProgress, rules: MachineRules) -> list[Anomaly]:
+def _filter_ended(anomalies: Sequence[Anomaly], pace: JobProgress, rules: MachineRules) -> list[Anomaly]:
     """What tells of machines that stand.
 
     Where all processes ended as they came to, nobody waited: who fell first was ended first, and who differed since did
@@ -96,7 +96,7 @@ def _beside_end(anomalies: Sequence[Anomaly], pace: JobProgress, rules: MachineR
     does or holds more than they to this moment: its processes may live.
     """
     ended_ns = min(pace.ended_at_once.values(), default=0)
-    if not ended_ns or ended_ns - pace.standing_since_ns >= rules.ended_ns:
+    if not ended_ns or ended_ns - pace.stalled_since_ns >= rules.ended_ns:
         return list(anomalies)
     return [anomaly for anomaly in anomalies if not _fell_with_others(anomaly)]
 
@@ -117,7 +117,7 @@ def _find_working(  # as above
     cleared: HarmlessDeviations,
 ) -> tuple[list[Finding], list[Reason]]:
     """Who differs in a job that works."""
-    loud = telling_of(anomalies, rules)
+    loud = alarming(anomalies, rules)
     telling = loud or silent_but_slow(anomalies, now_ns, pace, rules)
     if not telling:
         fading = [_still_differs(anomaly) for anomaly in anomalies if _fades(anomaly)]
@@ -136,7 +136,7 @@ def _find_working(  # as above
     unrelated = why_not(graph, chosen, onset_ns, slowdown, pace)
     reason = unrelated or _more_work(graph, chosen, pace)
     cleared.learn(graph, open_ones, chosen, reason, now_ns, pace)
-    if reason is Reason.OTHER_WORK:
+    if reason is Reason.NON_TRAINING_PHASE:
         return [], [reason]
     if now_ns - max(anomaly.end_ns for anomaly in chosen) > max(
         rules.fresh_ns, round(_STALE_WINDOWS * window_ns(graph, chosen))
@@ -197,7 +197,7 @@ def _more_work(graph: JobGraph, chosen: Sequence[Anomaly], pace: JobProgress) ->
     """Why what these show is that they have more to do, and no fault; None: it may be one."""
     if may_have_more_work(graph, chosen):
         return Reason.TOO_FEW_PEERS
-    return Reason.WORKS_HARDER if all(shows_more_work(graph, anomaly, pace) for anomaly in chosen) else None
+    return Reason.HIGHER_WORKLOAD if all(shows_more_work(graph, anomaly, pace) for anomaly in chosen) else None
 
 
 def _pause_ns(
@@ -278,6 +278,6 @@ def _finding(  # what is known of it
         tuple(evidence[:SHOWN_METRICS] + evidence[-1:] if len(evidence) > SHOWN_METRICS else evidence),
         common=common_component(graph, {anomaly.component.name for anomaly in chosen}),
         seen_ns=max(anomaly.end_ns for anomaly in chosen),
-        exonerates=tuple(anomaly.component for anomaly in chosen) if reason is Reason.WORKS_HARDER else (),
+        exonerates=tuple(anomaly.component for anomaly in chosen) if reason is Reason.HIGHER_WORKLOAD else (),
         is_harmless=slowdown is not None and slowdown.is_gone,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.job_progress import JobProgress
-from tocsin.pipeline.rca.rules.deviations import may_work_harder, works_harder
+from tocsin.pipeline.rca.rules.deviations import has_higher_workload, may_have_higher_workload
 from tocsin.pipeline.rca.rules.timing import window_ns
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Anomaly
@@ -18,7 +18,7 @@ def shows_more_work(graph: JobGraph, anomaly: Anomaly, pace: JobProgress) -> boo
     host = anomaly.component.name
     sees_steps = pace.median_step_ns <= max(_WINDOW_NS, window_ns(graph, [anomaly]))
     load = pace.more_work(host)
-    draws_more = load is not None and may_work_harder(anomaly, load.since_ns)
+    draws_more = load is not None and may_have_higher_workload(anomaly, load.since_ns)
     if pace.wastes_power(host) or pace.moves_no_more(host):
         return False
-    return sees_steps and (works_harder(anomaly) or draws_more)
+    return sees_steps and (has_higher_workload(anomaly) or draws_more)

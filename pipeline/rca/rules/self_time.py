@@ -17,7 +17,7 @@ from tocsin.pipeline.rca.rules.deviations import (
     differs_now,
     family_of,
     present_ratio,
-    told_by,
+    reported_metrics,
 )
 from tocsin.schemas.verdicts import Anomaly, Evidence
 
@@ -54,7 +54,7 @@ def silent_but_slow(anomalies: Sequence[Anomaly], now_ns: int, pace: JobProgress
 
 
 def _is_no_more_work(anomaly: Anomaly, pace: JobProgress) -> bool:
-    told = told_by(anomaly)
+    told = reported_metrics(anomaly)
     if not all(family_of(metric) in SILENT_FAMILIES for metric in told):
         return False
     return pace.moves_no_more(anomaly.component.name) or all(_is_less(metric) for metric in told)

@@ -122,7 +122,7 @@ def _are_one_pipeline(graph: JobGraph, ranks: Sequence[int]) -> bool:
     return any(len(found) > 1 for found in stages.values())
 
 
-def beside_shared_data(steps: Sequence[Anomaly], peers: Sequence[Anomaly], rules: SlowRules) -> list[Anomaly]:
+def filter_shared_data(steps: Sequence[Anomaly], peers: Sequence[Anomaly], rules: SlowRules) -> list[Anomaly]:
     """What machines show, less those that are only busier or idler than others in a job that waits for its data."""
     shares = [anomaly.detail["data_ratio"] for anomaly in steps if anomaly.metric == "step_seconds"]
     if max(shares, default=0.0) < rules.shared_data_ratio:
@@ -206,7 +206,7 @@ class WorkloadSkew:
                 continue
             has_more = _is_among(anomaly, harder) or (host not in self.ailed and _more_load(anomaly, now_ns, pace))
             if has_more and not _waits_for_data(anomaly):
-                self.since_ns[host], self.reasons[host] = anomaly.start_ns, Reason.WORKS_HARDER
+                self.since_ns[host], self.reasons[host] = anomaly.start_ns, Reason.HIGHER_WORKLOAD
             elif host not in self.asked and (known := _made_slower(anomaly, slow, now_ns, pace)) is not None:
                 self.asked[host] = anomaly.start_ns
                 if not known and host not in ailing:
@@ -290,7 +290,7 @@ def _more_work(
     detail = slow.detail
     why = (
         "it does more work a second than they: it has more to do"
-        if reason is Reason.WORKS_HARDER
+        if reason is Reason.HIGHER_WORKLOAD
         else "the job's steps are as long as before: until then they waited for another one"
     )
     text = (

@@ -20,8 +20,8 @@ from tocsin.pipeline.rca.rules.deviations import (
     families,
     lost_gpu,
     present_ratio,
+    reported_metrics,
     single_out,
-    told_by,
 )
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.verdicts import Anomaly, Evidence, FaultKind, Suspect
@@ -45,9 +45,9 @@ _PFC = "pfc_tx_packets_per_second"
 _BUSY_FAMILIES = frozenset({"cpu", "memory", "congestion", "link"})
 
 
-def still_standing(pace: JobProgress, now_ns: int) -> Finding:
+def still_stalled(pace: JobProgress, now_ns: int) -> Finding:
     """The machines stand: whoever was named for it stays named."""
-    since_ns = pace.standing_since_ns
+    since_ns = pace.stalled_since_ns
     text = f"the machines do no work for {(now_ns - since_ns) / 1e9:.0f} s"
     evidence = Evidence("peers", "work", 1.0, since_ns, now_ns, text)
     reason = Reason.JOB_STALLED_UNEXPLAINED
@@ -59,12 +59,12 @@ def told_as_unexplained(graph: JobGraph, now_ns: int, pace: JobProgress, rules: 
 
     Where GPU memory is free the job is over, where GPUs draw power as ever they work; not measured, nobody can tell.
     """
-    since_ns, waits_ns = pace.standing_since_ns, pace.processes_wait_since_ns
-    longest_ns = max(pace.longest_standing_ns, pace.longest_pause_ns)
+    since_ns, waits_ns = pace.stalled_since_ns, pace.processes_wait_since_ns
+    longest_ns = max(pace.longest_stall_ns, pace.longest_pause_ns)
     return (
         bool(waits_ns)
         and now_ns - max(since_ns, waits_ns) >= max(rules.unexplained_ns, int(2 * rules.learned_factor * longest_ns))
-        and not steps_go_on(graph, pace)
+        and not still_progressing(graph, pace)
         and not graph.in_announced_phase(since_ns, now_ns)
     )
 
@@ -83,16 +83,16 @@ def elsewhere(anomalies: Sequence[Anomaly]) -> set[str]:
     return far if len(far) == 1 else set()
 
 
-def since_standing(anomalies: Sequence[Anomaly], pace: JobProgress, rules: MachineRules) -> list[Anomaly]:
+def since_stalled(anomalies: Sequence[Anomaly], pace: JobProgress, rules: MachineRules) -> list[Anomaly]:
     """One anomaly per host of what differs since the standstill began: what begins later is not why it began."""
-    since_ns = pace.standing_since_ns
+    since_ns = pace.stalled_since_ns
     standing: list[Anomaly] = []
     late: list[Anomaly] = []
     working, leaning, before = [], [], []
     for anomaly in anomalies:
         near = abs(anomaly.start_ns - since_ns) <= rules.standing_ns
         if anomaly.detail.get("standing"):
-            known = anomaly.start_ns <= pace.standing_known_ns + rules.standing_ns
+            known = anomaly.start_ns <= pace.stalled_known_ns + rules.standing_ns
             (standing if known else late).append(anomaly)
         elif anomaly.detail.get("leaning"):
             if 0 <= since_ns - anomaly.start_ns <= rules.leaning_ns:
@@ -124,7 +124,7 @@ def _differs_as_late_ones(anomaly: Anomaly, late: Sequence[Anomaly], rules: Mach
 
 
 def _ways_of(anomaly: Anomaly) -> set[tuple[str, str]]:
-    return {(metric["metric"], metric["direction"]) for metric in told_by(anomaly)}
+    return {(metric["metric"], metric["direction"]) for metric in reported_metrics(anomaly)}
 
 
 def _differed_until(anomaly: Anomaly, since_ns: int, rules: MachineRules) -> bool:
@@ -156,7 +156,7 @@ def _was_busy(anomaly: Anomaly) -> bool:
 
     Its GPUs may have rested meanwhile, where those of the others waited in a collective.
     """
-    told = told_by(anomaly)
+    told = reported_metrics(anomaly)
     return bool(told) and all(_is_busier(metric) for metric in told) and not differs_now(anomaly)
 
 
@@ -196,9 +196,9 @@ def _is_cut_off(metric: Mapping[str, Any]) -> bool:
     return known and float(value or 0.0) < _CUT_OFF_RATIO * float(expected or 0.0)
 
 
-def steps_go_on(graph: JobGraph, pace: JobProgress) -> bool:
+def still_progressing(graph: JobGraph, pace: JobProgress) -> bool:
     """Whether the machines only seem to stand: steps of three times the length leave a third of the work a second."""
-    since_ns = pace.standing_since_ns
+    since_ns = pace.stalled_since_ns
     return bool(pace.median_step_ns) and graph.progress_ns > since_ns + _STEPS_AFTER_COUNT * pace.median_step_ns
 
 
@@ -235,8 +235,8 @@ def idle_since(hang: Finding, anomalies: Sequence[Anomaly], now_ns: int, rules: 
         for anomaly in anomalies
         if abs(anomaly.start_ns - hang.onset_ns) <= rules.fresh_ns
         and now_ns - anomaly.end_ns <= rules.fresh_ns
-        and all(metric["direction"] == "low" for metric in told_by(anomaly))
-        and any(_idles_for_long(anomaly, metric, rules) for metric in told_by(anomaly))
+        and all(metric["direction"] == "low" for metric in reported_metrics(anomaly))
+        and any(_idles_for_long(anomaly, metric, rules) for metric in reported_metrics(anomaly))
     ]
     if len(found) != 1 or now_ns - hang.onset_ns < rules.standing_ns:
         return None
@@ -245,7 +245,7 @@ def idle_since(hang: Finding, anomalies: Sequence[Anomaly], now_ns: int, rules: 
         hang,
         suspects=(Suspect(found[0].component),),
         confidence=0.75,
-        reason=Reason.DIFFERS_WHILE_JOB_STANDS,
+        reason=Reason.DIFFERS_WHILE_JOB_STALLED,
         evidence=(*evidence, *hang.evidence),
         tentative=now_ns - hang.onset_ns < rules.sure_standing_ns,
     )
@@ -263,7 +263,7 @@ def _only(anomalies: Sequence[Anomaly], tells: Callable[[Anomaly, Mapping[str, A
     """Of what differs among standing machines, what tells in a job that works."""
     found = []
     for anomaly in anomalies:
-        told = [metric for metric in told_by(anomaly) if tells(anomaly, metric)]
+        told = [metric for metric in reported_metrics(anomaly) if tells(anomaly, metric)]
         if told and anomaly.detail.get("standing"):
             detail = {key: value for key, value in anomaly.detail.items() if key != "standing"}
             found.append(replace(anomaly, metric=told[0]["metric"], detail={**detail, "metrics": told}))
@@ -289,13 +289,13 @@ def find_stopped_alone(
     graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: JobProgress, rules: MachineRules
 ) -> tuple[list[Finding], list[Reason]]:
     """The machines stand, and one of them is not where the others are."""
-    since_ns = pace.standing_since_ns
-    patience_ns = max(rules.standing_ns, int(rules.learned_factor * pace.longest_standing_ns))
+    since_ns = pace.stalled_since_ns
+    patience_ns = max(rules.standing_ns, int(rules.learned_factor * pace.longest_stall_ns))
     patience_ns = min(patience_ns, rules.max_patience_ns)
     if not since_ns or now_ns - since_ns < patience_ns:
         return [], [Reason.WITHIN_PATIENCE]
-    if steps_go_on(graph, pace):
-        return [], [Reason.STEPS_GO_ON]
+    if still_progressing(graph, pace):
+        return [], [Reason.STILL_PROGRESSING]
     stands_ns = now_ns - since_ns
     leaning = [anomaly for anomaly in anomalies if anomaly.detail.get("leaning") and not _only_busy(anomaly)]
     anomalies = [anomaly for anomaly in anomalies if not anomaly.detail.get("leaning")]
@@ -312,7 +312,7 @@ def find_stopped_alone(
     if len(chosen) != 1:
         return [], [Reason.AMBIGUOUS]
     metrics = chosen[0].detail["metrics"]
-    stands = still_standing(pace, now_ns).evidence
+    stands = still_stalled(pace, now_ns).evidence
     evidence = (*(evidence_of(chosen[0], metric) for metric in metrics[:SHOWN_METRICS]), *stands)
     sure_ns = rules.sure_busy_ns if _only_busy(chosen[0]) else rules.sure_standing_ns
     finding = Finding(
@@ -321,7 +321,7 @@ def find_stopped_alone(
         (Suspect(chosen[0].component),),
         since_ns,
         0.75,
-        Reason.DIFFERS_WHILE_JOB_STANDS,
+        Reason.DIFFERS_WHILE_JOB_STALLED,
         evidence,
         tentative=stands_ns < max(sure_ns, 2 * patience_ns) or now_ns - chosen[0].end_ns > rules.fresh_ns,
         is_soft=stands_ns < rules.restart_ns,

@@ -15,9 +15,9 @@ from tocsin.pipeline.rca.rules.deviations import (
     differs_now,
     evidence_of,
     family_of,
-    told_by,
+    reported_metrics,
 )
-from tocsin.pipeline.rca.rules.standstill import cause_of, steps_go_on, still_standing
+from tocsin.pipeline.rca.rules.standstill import cause_of, still_progressing, still_stalled
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.verdicts import Anomaly, FaultKind, Suspect
 
@@ -25,7 +25,7 @@ ODD = "odd"
 """The mark of an anomaly that only this asks for."""
 
 
-def find_odd(
+def find_standstill_outlier(
     graph: JobGraph,
     now_ns: int,
     odd: Sequence[Anomaly],
@@ -45,8 +45,8 @@ def find_odd(
         pace: the job's pace.
         rules: settings.
     """
-    since_ns = pace.standing_since_ns
-    longest_ns = max(pace.longest_standing_ns, pace.longest_pause_ns)
+    since_ns = pace.stalled_since_ns
+    longest_ns = max(pace.longest_stall_ns, pace.longest_pause_ns)
     stands_ns, patience_ns = now_ns - since_ns, max(rules.odd_ns, int(2 * rules.learned_factor * longest_ns))
     gave_up_ns = gave_up_waiting_ns(graph)
     if gave_up_ns is None:
@@ -54,17 +54,17 @@ def find_odd(
     hung = 0 < since_ns < gave_up_ns
     if not since_ns or (not hung and (stands_ns < patience_ns or pace.ended_at_once)):
         return None
-    if steps_go_on(graph, pace) or graph.in_announced_phase(since_ns, now_ns):
+    if still_progressing(graph, pace) or graph.in_announced_phase(since_ns, now_ns):
         return None
     ill = [anomaly for anomaly in anomalies if _was_ill(anomaly, since_ns, rules)]
-    since_then = [anomaly for anomaly in odd if anomaly.start_ns <= pace.standing_known_ns + rules.standing_ns]
+    since_then = [anomaly for anomaly in odd if anomaly.start_ns <= pace.stalled_known_ns + rules.standing_ns]
     differing = [anomaly for anomaly in (*ill, *since_then) if differs_now(anomaly)]
     if hung:  # who does something else since the others ended is one of those that live
         differing = [anomaly for anomaly in differing if anomaly.start_ns < gave_up_ns]
     if len({anomaly.component for anomaly in differing}) != 1:
         return None
     chosen = differing[0]
-    told = told_by(chosen)
+    told = reported_metrics(chosen)
     # Rank 0 may export the model while all others wait; who does so is busy, and nothing else.
     if all(map(_is_busy, told)) and stands_ns < rules.sure_standing_ns:
         return None
@@ -74,8 +74,8 @@ def find_odd(
         (Suspect(chosen.component),),
         since_ns,
         0.6,
-        Reason.DIFFERS_WHILE_JOB_STANDS,
-        (*(evidence_of(chosen, metric) for metric in told[:SHOWN_METRICS]), *still_standing(pace, now_ns).evidence),
+        Reason.DIFFERS_WHILE_JOB_STALLED,
+        (*(evidence_of(chosen, metric) for metric in told[:SHOWN_METRICS]), *still_stalled(pace, now_ns).evidence),
         tentative=True,  # as the job goes on it is taken back: it may have been a pause
     )
 

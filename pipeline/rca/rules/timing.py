@@ -51,17 +51,17 @@ def why_not(
     if slowdown is None or not slowdown.is_certain:
         return None
     if slowdown.ratio == float("inf") and pace.work_goes_on:
-        return Reason.OTHER_WORK  # own levels were learned while it trained: they say nothing of this
+        return Reason.NON_TRAINING_PHASE  # own levels were learned while it trained: they say nothing of this
     if began_with_other_work(graph, chosen, onset_ns, pace):
-        return Reason.OTHER_WORK
+        return Reason.NON_TRAINING_PHASE
     growth_seconds = slowdown.step_seconds - slowdown.before_seconds
     if (own_excess_of(chosen, pace) or 0.0) > max(0.0, OWN_SHARE_RATIO * growth_seconds):
         return None
     if _came_before(graph, chosen, onset_ns, slowdown, pace):
-        return Reason.SLOWER_BEFORE
+        return Reason.SLOWDOWN_PRECEDES_ANOMALY
     # Other programs use a CPU for minutes and hurt nobody; what else ails may take minutes until it hurts.
     later = other_program(chosen) and _came_later(graph, chosen, onset_ns, slowdown, pace)
-    return Reason.SLOWER_LATER if later else None
+    return Reason.SLOWDOWN_FOLLOWS_ANOMALY if later else None
 
 
 def began_with_other_work(graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, pace: JobProgress) -> bool:

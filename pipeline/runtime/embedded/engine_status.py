@@ -49,7 +49,7 @@ def status_of(
             str(rank): {
                 "host": graph.host_of(rank),
                 "step": facts.last_step,
-                "steps_per_second": 0.0 if _stands(facts) else pipeline.steps.rate_of(rank, now_ns),
+                "steps_per_second": 0.0 if _is_stalled(facts) else pipeline.steps.rate_of(rank, now_ns),
                 "last_seen_seconds": (now_ns - facts.last_step_ns) / NS_PER_SECOND if facts.last_step_ns else None,
                 "stopped": facts.stopped_since_ns > 0,
                 "exited": facts.exit is not None,
@@ -63,7 +63,7 @@ def status_of(
     }
 
 
-def _stands(facts: RankFacts) -> bool:
+def _is_stalled(facts: RankFacts) -> bool:
     """Whether a rank is known to make no step now."""
     return bool(facts.exit is not None or facts.bye_ns or facts.stopped_since_ns or facts.stall is not None)
 

@@ -93,7 +93,8 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
     text = "time between two samples of the host's metrics"
     _flag(parser, "--period-seconds", "TOCSIN_PERIOD_SECONDS", "1.0", text, kind=float)
     parser.add_argument(
-        "--pose-pid",
+        "--as-process-tree",
+        dest="process_tree_pid",
         type=int,
         default=0,
         metavar="PID",
@@ -183,13 +184,13 @@ def metric_collectors(args: argparse.Namespace) -> list[Collector]:
     """Return the sources of the host's metrics, one collector each."""
     from tocsin.collectors.sources.disk import DiskCollector
     from tocsin.collectors.sources.host import HostCollector, HostConfig
-    from tocsin.collectors.sources.process_tree import PoseConfig, ProcessTreeCollector
+    from tocsin.collectors.sources.process_tree import ProcessTreeCollector, ProcessTreeConfig
     from tocsin.collectors.sources.procfs import Roots
 
     roots, period = Roots(args.proc_root, args.sys_root), args.period_seconds
     found: list[Collector] = []
-    if args.pose_pid:
-        found.append(ProcessTreeCollector(PoseConfig(args.pose_pid, roots, period)))
+    if args.process_tree_pid:
+        found.append(ProcessTreeCollector(ProcessTreeConfig(args.process_tree_pid, roots, period)))
     else:
         found.append(HostCollector(HostConfig(roots, period)))
     if args.disk_path:
@@ -211,11 +212,11 @@ def hardware_collectors(args: argparse.Namespace) -> list[Collector]:
     from tocsin.collectors.sources.rdma import RdmaCollector, RdmaConfig
 
     found: list[Collector] = []
-    if args.nvml.startswith("fake:") or (args.nvml == "auto" and not args.pose_pid):
+    if args.nvml.startswith("fake:") or (args.nvml == "auto" and not args.process_tree_pid):
         found.append(_gpus(args))
-    if args.rdma == "auto" and not args.pose_pid:
+    if args.rdma == "auto" and not args.process_tree_pid:
         found.append(RdmaCollector(RdmaConfig(Roots(args.proc_root, args.sys_root), args.period_seconds)))
-    if args.kmsg_path and not args.pose_pid:
+    if args.kmsg_path and not args.process_tree_pid:
         found.append(KernelLogCollector(KernelLogConfig(args.kmsg_path)))
     return [*found, *_exporters(args)]
 

@@ -117,7 +117,7 @@ def check_topics(settings: KafkaSettings, prefix: str) -> None:
         # of topics that were made for replays, which plain 'topics apply' would undo
         others = topics.check(settings, topics.Wish(prefix, is_for_replays=True))
         if len(others) < len(differences):
-            differences, command = others, f"{command} --for-replays"
+            differences, command = others, f"{command} --retain-forever"
     where = f"--kafka {','.join(settings.servers)} --topic-prefix {prefix}"
     for difference in differences:
         print(f"tocsin flink: {difference}: '{command} {where}' mends it", file=sys.stderr)

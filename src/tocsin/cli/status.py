@@ -15,37 +15,7 @@ from tocsin.schemas.printable import json_text, plain
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import IDLE_JOB_ID, NS_PER_SECOND
 
-_MEANING = {
-    "too_few_peers": "fewer than three peers of a role: a comparison cannot say which one moved",
-    "no_hook": "steps without communication times: attach the hook (hook.attach) to see who waits for whom",
-    "groups_unknown": "no communication groups announced: nobody knows who waits for whom",
-    "warming_up": "first steps of a rank are not judged",
-    "announced_phase": "steps in an announced checkpoint, evaluation or compilation are not judged",
-    "not_continuous": "something deviated, but not for long enough",
-    "within_patience": "waiting, but not longer than this job is known to wait",
-    "other_work": "no step ends and the machines work on: an evaluation, a compilation, a checkpoint? Announce it",
-    "steps_go_on": "the machines do hardly any work, and steps still end, one by one: slow, not standing",
-    "misfit_frame": "a metric frame of another size than its table says: left out (an agent of another version?)",
-    "metric_missing": "frames without a number, or fewer than three machines with the metric: nothing to compare",
-    "nothing_recorded": "none of the inputs that the detector reads is there",
-    "no_model": "the detector speaks only with a trained model: train one (tocsin train) and announce it",
-    "span_too_short": "fewer samples than one window of the detector: it says nothing before the first is whole",
-    "threshold_unreachable": "so few machines that no score can reach the model's threshold (of 7, none is above 2.45)",
-    "bad_number": "a time that cannot be (negative, infinite, not a number): left out",
-    "too_few_operations": "too few operations in a window: how their times are spread is chance",
-    "stages_unknown": "the job has pipeline stages and nobody said which rank is in which: a long stage looks slow",
-    "no_impact": "a machine deviated, and neither the steps nor its peers suffered",
-    "slower_before": "a machine deviated in a job that had been slower for a while: that is not why",
-    "slower_later": "a job became slower when a machine had deviated for a while: that is not why",
-    "works_harder": "a machine is slower than its peers and does more work a second: it has more to do",
-    "monitoring_lost": "a source fell silent while its peers went on",
-    "ended_with_others": "all processes ended together: the job was over or was started elsewhere",
-    "ambiguous": "several components fitted the evidence equally well",
-    "victim": "explained by another component's fault",
-    "clocks_too_close": "the order lies within the error of the clocks",
-}
-
-
+_MEANINGS = {reason.value: reason.meaning for reason in Reason}
 _HOOK = {True: "present", False: "absent: no step records, only events and silence can speak"}
 _METRIC_SLICE_SECONDS = 7
 """One metric slice, its lateness and the way."""
@@ -172,6 +142,6 @@ def _host_line(name: str, facts: dict[str, Any]) -> str:
 
 def _abstention_lines(abstained: dict[str, int]) -> list[str]:
     return [
-        f"  abstained {count} x {reason}" + (f": {_MEANING[reason]}" if reason in _MEANING else "")
+        f"  abstained {count} x {reason}" + (f": {_MEANINGS[reason]}" if reason in _MEANINGS else "")
         for reason, count in sorted(abstained.items(), key=lambda item: -item[1])
     ]

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "how long input topics keep what agents sent, by its own time; 0: for good (default: 12 for new topics)"
     parser.add_argument("--keep-hours", type=float, metavar="H", help=text)
     text = "topics that recordings are played into, whatever their time (replay --to-kafka): kept for good"
-    parser.add_argument("--for-replays", action="store_true", help=text)
+    parser.add_argument("--retain-forever", action="store_true", help=text)
     parser.add_argument(
         "--replication", type=int, default=-1, metavar="N", help="copies of a new topic (default: the broker's)"
     )
@@ -31,8 +31,8 @@ def run(args: argparse.Namespace) -> int:
     settings = settings_of(args)
     if args.partitions is not None and args.partitions < 1:
         raise ConfigError("--partitions", args.partitions, "at least 1")
-    if args.keep_hours is not None and args.for_replays:
-        raise ConfigError("--keep-hours", args.keep_hours, "left out with --for-replays, which keeps for good")
+    if args.keep_hours is not None and args.retain_forever:
+        raise ConfigError("--keep-hours", args.keep_hours, "left out with --retain-forever, which keeps for good")
     if args.keep_hours is not None and not 0 <= args.keep_hours < 1e6:
         raise ConfigError("--keep-hours", args.keep_hours, "0 (for good) or more")
     if args.replication != -1 and not 1 <= args.replication < 2**15:
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     from tocsin.pipeline.kafka import topics
 
     keep_seconds = None if args.keep_hours is None else args.keep_hours * _HOUR_SECONDS
-    wish = topics.Wish(args.topic_prefix, args.partitions, keep_seconds, args.replication, args.for_replays)
+    wish = topics.Wish(args.topic_prefix, args.partitions, keep_seconds, args.replication, args.retain_forever)
     differences = topics.apply(settings, wish) if args.what == "apply" else topics.check(settings, wish)
     for difference in differences:
         done = "created" if difference.what == "missing" else f"{difference.what}: {difference.wanted}"

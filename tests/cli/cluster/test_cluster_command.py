@@ -110,7 +110,7 @@ def test_a_recording_goes_through_all_of_it_while_its_servers_die(up: Up, tmp_pa
     status = up.tocsin("cluster", "status", f"--folder={up.folder}")
     assert (status.returncode, status.stderr) == (0, "")
     assert "job tocsin" in status.stdout
-    assert up.tocsin("topics", "apply", "--for-replays", kafka).returncode == 0
+    assert up.tocsin("topics", "apply", "--retain-forever", kafka).returncode == 0
 
     def rows() -> list[dict[str, Any]]:
         query = "SELECT verdict_id AS id, update_number AS update, state FROM tocsin.incidents_all"

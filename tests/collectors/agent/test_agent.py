@@ -91,7 +91,7 @@ def free_port() -> int:
 
 def test_from_hooks_to_an_engine_and_a_clean_end(start: Callable[..., Running]) -> None:
     port = free_port()
-    agent = start(f"--metrics-listen=127.0.0.1:{port}", f"--pose-pid={os.getpid()}", "--leaf=leaf3")
+    agent = start(f"--metrics-listen=127.0.0.1:{port}", f"--as-process-tree={os.getpid()}", "--leaf=leaf3")
     hooks = [agent.hook(rank) for rank in range(2)]
     for hook in hooks:
         hook.send("hello", pid=1, world_size=2, dp=hook.rank)

@@ -48,7 +48,7 @@ def test_a_missing_disk_path_takes_no_other_metric_away() -> None:
 
 def test_no_disk_path_is_no_disk_collector() -> None:
     assert [runner.name for runner in runners(["--disk-path="], {})] == ["host"]
-    assert [runner.name for runner in runners(["--pose-pid=1"], {})] == ["pose_process_tree", "disk"]
+    assert [runner.name for runner in runners(["--as-process-tree=1"], {})] == ["pose_process_tree", "disk"]
 
 
 def test_a_disk_that_does_not_answer_stops_itself_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.collectors.peer import wait_until
 from tocsin.collectors.api import CollectorError, NothingHere
 from tocsin.collectors.sources.host import HostCollector, HostConfig
-from tocsin.collectors.sources.process_tree import PoseConfig, ProcessTreeCollector
+from tocsin.collectors.sources.process_tree import ProcessTreeCollector, ProcessTreeConfig
 from tocsin.collectors.sources.procfs import (
     CpuTimes,
     KeptFiles,
@@ -177,7 +177,7 @@ def test_the_pretended_host_is_the_process_tree_and_ends_with_it() -> None:
     burner = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
     parent = subprocess.Popen([sys.executable, "-c", burner], start_new_session=True)
     try:
-        collector = ProcessTreeCollector(PoseConfig(parent.pid))
+        collector = ProcessTreeCollector(ProcessTreeConfig(parent.pid))
         until = time.monotonic() + 5
         while len(collector._tree()) < 2 and time.monotonic() < until:
             time.sleep(0.01)

@@ -37,8 +37,8 @@ def test_sources_are_on_where_they_exist_and_can_be_switched_off() -> None:
 
 
 def test_an_agent_that_poses_has_only_what_was_asked_for() -> None:
-    assert names("--pose-pid=1") == []
-    assert names("--pose-pid=1", "--nvml=fake:2", "--prometheus=http://a/") == ["nvml", "prometheus"]
+    assert names("--as-process-tree=1") == []
+    assert names("--as-process-tree=1", "--nvml=fake:2", "--prometheus=http://a/") == ["nvml", "prometheus"]
 
 
 def test_the_environment_sets_them_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -555,7 +555,7 @@ def test_who_was_slow_because_it_had_more_to_do_is_taken_back_though_it_was_conf
     life, component = Life(), Component(ComponentKind.HOST, "n3")
     life.see(finding(SLOW, "n3"), seconds=40)
     assert life.lines[-1].state is VerdictState.CONFIRMED
-    more = replace(finding(SLOW, cause="data_imbalance"), reason=Reason.WORKS_HARDER, exonerates=(component,))
+    more = replace(finding(SLOW, cause="data_imbalance"), reason=Reason.HIGHER_WORKLOAD, exonerates=(component,))
     taken_back, told = life.see(more)
 
     assert (taken_back.state, taken_back.reason, taken_back.update) == (VerdictState.CANCELLED, "works_harder", 2)

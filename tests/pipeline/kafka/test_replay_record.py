@@ -220,9 +220,9 @@ def test_topics_that_would_lose_a_recording_are_refused_before_anything_is_sent(
     with pytest.raises(EngineError, match=r"topics apply"):
         play(old, settings, topic_prefix)
     apply(settings, Wish(topic_prefix, 2))
-    refused(old, settings, topic_prefix, r"keeps records for 12 hours .* topics apply --for-replays")
+    refused(old, settings, topic_prefix, r"keeps records for 12 hours .* topics apply --retain-forever")
     apply(settings, Wish(topic_prefix, 2, keep_seconds=0))
-    refused(future, settings, topic_prefix, r"ends in the future.*--for-replays")
+    refused(future, settings, topic_prefix, r"ends in the future.*--retain-forever")
     apply(settings, Wish(topic_prefix, 2, is_for_replays=True))
     send(settings, topic_prefix, Tick(START_NS + 100 * SECOND_NS))
     with pytest.raises(EngineError, match=r"all of it would be late.*--topic-prefix"):

@@ -173,7 +173,7 @@ class DrillJob:
             *("--host", host_name(rank)),
             *("--cluster", CLUSTER),
             *("--spool-dir", str(self.folder / f"spool{rank}")),
-            *("--pose-pid", str(self.pid(rank))),
+            *("--as-process-tree", str(self.pid(rank))),
             *("--metrics-listen", ""),
         ]
         return self._processes.start(command, self.folder / f"agent{rank}.log")

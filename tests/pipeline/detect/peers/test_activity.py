@@ -24,13 +24,13 @@ def _after(*ratios: float) -> WorkTracker:
 @pytest.mark.parametrize("ratios", [(0.0, 0.0, 0.0, 0.0), (0.2, 0.21, 0.19, 0.2), (0.3, 0.2, 0.1, 0.0, 0.02)])
 def test_machines_that_wait_for_one_do_not_begin_again(ratios: tuple[float, ...]) -> None:
     tracker = _after(1.0, 1.0, *ratios)
-    assert tracker.standing_since_ns == 2 * WINDOW_NS
+    assert tracker.stalled_since_ns == 2 * WINDOW_NS
     assert not tracker.is_rising
 
 
 def test_machines_that_waited_for_their_data_go_on_one_after_the_other() -> None:
     tracker = _after(1.0, 1.0, 0.01, 0.0, 0.0, 0.05, 0.09)
-    assert tracker.standing_since_ns
+    assert tracker.stalled_since_ns
     assert tracker.is_rising
 
 
@@ -39,7 +39,7 @@ def test_traffic_between_machines_tells_of_work_where_gpus_do_not() -> None:
     for number in range(20):
         shares = {"rdma_bytes_per_second": 1.0 if number < 12 else 0.0, "cpu_util_ratio": 1.4, "gpu_util_ratio": 1.1}
         tracker.take((number * WINDOW_NS, (number + 1) * WINDOW_NS), shares, step_ns=0, announced=False)
-    assert tracker.standing_since_ns == 12 * WINDOW_NS
+    assert tracker.stalled_since_ns == 12 * WINDOW_NS
 
 
 @pytest.mark.parametrize(("power", "overdue", "stands"), [(0.5, True, True), (0.5, False, False), (0.9, True, False)])
@@ -50,7 +50,7 @@ def test_gpus_that_rest_while_no_step_ends_wait_and_spin(power: float, overdue: 
         late = overdue and number >= 13
         span_ns = number * WINDOW_NS, (number + 1) * WINDOW_NS
         tracker.take(span_ns, shares, step_ns=NS_PER_SECOND, announced=False, overdue=late)
-    assert bool(tracker.standing_since_ns) is stands
+    assert bool(tracker.stalled_since_ns) is stands
 
 
 def test_nobody_begins_again_where_nobody_stood() -> None:
@@ -97,14 +97,14 @@ def _with_pcie(*ratios: float) -> WorkTracker:
 def test_a_burst_over_pcie_ends_a_standstill() -> None:
     tracker = _with_pcie(*[1.0] * 12, *[0.0] * 12, 1.6)
 
-    assert (tracker.standing_since_ns, tracker.is_idle) == (0, False)
-    assert tracker.longest_standing_ns == 12 * WINDOW_NS
+    assert (tracker.stalled_since_ns, tracker.is_idle) == (0, False)
+    assert tracker.longest_stall_ns == 12 * WINDOW_NS
 
 
 def test_what_pcie_does_for_minutes_is_how_the_job_works_now() -> None:
     tracker = _with_pcie(*[1.0] * 12, *[1.6] * 80, *[0.0] * 12)
 
-    assert tracker.standing_since_ns == 92 * WINDOW_NS
+    assert tracker.stalled_since_ns == 92 * WINDOW_NS
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from tocsin.pipeline.lab.training.budget import (
     CONFIDENCE_RATIO,
     BudgetReason,
     BudgetTrial,
+    budget_state,
     check_budget,
     choose,
     provable_days,
-    standing,
     upper_bound,
     worth,
 )
@@ -51,10 +51,10 @@ def test_the_rule_of_three_and_what_it_takes_to_prove_a_budget() -> None:
 def test_a_choice_is_within_the_budget_wherever_anything_is(tried: list[Score], budget: float) -> None:
     choice = choose([BudgetTrial(index, one) for index, one in enumerate(tried)], budget)
     order = [BudgetReason.BUDGET_EXCEEDED, BudgetReason.COUNT_WITHIN_BUDGET, BudgetReason.BOUND_WITHIN_BUDGET]
-    best = max((standing(one, budget) for one in tried), key=order.index)
+    best = max((budget_state(one, budget) for one in tried), key=order.index)
 
-    assert choice.reason is best is standing(choice.score, budget)
-    alike = [one for one in tried if standing(one, budget) is best]
+    assert choice.reason is best is budget_state(choice.score, budget)
+    alike = [one for one in tried if budget_state(one, budget) is best]
     if best is BudgetReason.BUDGET_EXCEEDED:
         assert choice.score.false_count == min(one.false_count for one in alike)
     else:

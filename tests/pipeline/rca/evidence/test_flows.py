@@ -179,7 +179,7 @@ class _StepsOfOneSecond:
 
     median_step_ns = NS_PER_SECOND
     work_is_known = work_goes_on = False
-    standing_since_ns = standing_known_ns = longest_standing_ns = longest_pause_ns = other_work_since_ns = (
+    stalled_since_ns = stalled_known_ns = longest_stall_ns = longest_pause_ns = other_work_since_ns = (
         processes_wait_since_ns
     ) = 0
     ended_at_once: ClassVar[dict[str, int]] = {}
@@ -235,4 +235,4 @@ def test_the_whole_diagnosis_names_it_where_the_waiting_names_nobody(known: bool
             reasons |= {finding.reason} if finding.suspects else set()
 
     assert named == ({"n3"} if known else set())
-    assert reasons == ({Reason.TRANSFER_STANDS} if known else set())
+    assert reasons == ({Reason.TRANSFER_STALLED} if known else set())

@@ -188,9 +188,9 @@ class StubPace:
     median_step_ns: int = NS_PER_SECOND
     work_is_known: bool = False
     work_goes_on: bool = False
-    standing_since_ns: int = 0
-    standing_known_ns: int = 0
-    longest_standing_ns: int = 0
+    stalled_since_ns: int = 0
+    stalled_known_ns: int = 0
+    longest_stall_ns: int = 0
     processes_wait_since_ns: int = 0
     other_work_since_ns: int = 0
     longest_pause_ns: int = 0
@@ -382,8 +382,8 @@ class TestTracker:
     def test_what_breaks_long_after_the_job_came_to_stand_is_not_why_it_stands(self) -> None:
         machines = Machines()
         machines.say(200, "n3", events.XID, code=79)
-        stood = StubPace(STANDS, standing_since_ns=T0 + 100 * NS_PER_SECOND)
-        just = StubPace(STANDS, standing_since_ns=T0 + 180 * NS_PER_SECOND)
+        stood = StubPace(STANDS, stalled_since_ns=T0 + 100 * NS_PER_SECOND)
+        just = StubPace(STANDS, stalled_since_ns=T0 + 180 * NS_PER_SECOND)
 
         assert machines.find(205, stood) == ([], [Reason.NO_IMPACT])
         assert machines.find(205, just)[0][0].fault is FaultKind.FAIL_STOP

@@ -40,9 +40,9 @@ class StubPace:
     median_step_ns: int = 0
     work_is_known: bool = True
     work_goes_on: bool = False
-    standing_since_ns: int = 0
-    standing_known_ns: int = 0
-    longest_standing_ns: int = 0
+    stalled_since_ns: int = 0
+    stalled_known_ns: int = 0
+    longest_stall_ns: int = 0
     processes_wait_since_ns: int = 0
     other_work_since_ns: int = 0
     longest_pause_ns: int = 0
@@ -140,7 +140,7 @@ def test_the_job_stands_by_the_steps_of_ranks_of_which_nobody_knows_the_host() -
 
 
 def test_the_others_stand_since_then_by_their_metrics() -> None:
-    [finding], _ = Job().run(80).find(80, StubPace(standing_since_ns=at(LOST_SECOND)))
+    [finding], _ = Job().run(80).find(80, StubPace(stalled_since_ns=at(LOST_SECOND)))
 
     assert [suspect.component.name for suspect in finding.suspects] == ["n3"]
     said = "its peers have stood still for 20 s, their metrics say (no steps are recorded)"
@@ -152,7 +152,7 @@ def test_whose_peers_worked_on_for_a_window_must_stand_for_longer_than_a_checkpo
     stood_after: int, told_after: int
 ) -> None:
     """No steps tell how long one is: peers of a dead machine may work on, or only write a checkpoint."""
-    pace = StubPace(standing_since_ns=at(LOST_SECOND + stood_after))
+    pace = StubPace(stalled_since_ns=at(LOST_SECOND + stood_after))
     told = [second for second in range(70, 130) if Job().run(second).find(second, pace)[0]]
 
     assert told[0] <= LOST_SECOND + told_after
@@ -163,7 +163,7 @@ def test_whose_peers_worked_on_for_a_window_must_stand_for_longer_than_a_checkpo
 def test_one_report_that_is_late_is_no_silence(seconds: int) -> None:
     second = LOST_SECOND + seconds
 
-    assert Job().run(second).find(second, StubPace(standing_since_ns=at(LOST_SECOND))) == ([], {})
+    assert Job().run(second).find(second, StubPace(stalled_since_ns=at(LOST_SECOND))) == ([], {})
 
 
 def test_the_others_work_on() -> None:
@@ -176,7 +176,7 @@ def test_the_others_work_on() -> None:
 @pytest.mark.parametrize(("second", "is_named"), [(125, False), (150, False), (156, True)])
 def test_the_others_worked_on_for_most_of_a_minute_and_stand_since(second: int, is_named: bool) -> None:
     """An agent is lost, and they write a checkpoint then; or they had one long step without it."""
-    found, reasons = Job().run(second).find(second, StubPace(standing_since_ns=at(110)))
+    found, reasons = Job().run(second).find(second, StubPace(stalled_since_ns=at(110)))
 
     assert bool(found) is is_named
     assert reasons == ({} if is_named else {"n3": Reason.MONITORING_LOST})
@@ -197,7 +197,7 @@ def test_nobody_knows_what_the_others_do() -> None:
 def test_the_others_do_other_work() -> None:
     job = Job().run(200, steps_until=LOST_SECOND)
 
-    assert job.find(200, StubPace(NS_PER_SECOND, work_goes_on=True)) == ([], {"n3": Reason.OTHER_WORK})
+    assert job.find(200, StubPace(NS_PER_SECOND, work_goes_on=True)) == ([], {"n3": Reason.NON_TRAINING_PHASE})
 
 
 @pytest.mark.parametrize(("second", "is_named"), [(80, False), (89, False), (91, True)])
@@ -220,7 +220,7 @@ def test_the_silent_one_lost_its_processes() -> None:
 
 
 def test_it_is_tentative_at_first_and_sure_later() -> None:
-    pace = StubPace(standing_since_ns=at(LOST_SECOND))
+    pace = StubPace(stalled_since_ns=at(LOST_SECOND))
     [early], _ = Job().run(75).find(75, pace)
     [late], _ = Job().run(120).find(120, pace)
 
@@ -230,7 +230,7 @@ def test_it_is_tentative_at_first_and_sure_later() -> None:
 @pytest.mark.parametrize(("second", "named"), [(80, False), (95, False), (106, True)])
 def test_in_a_job_that_stood_before_and_went_on_a_host_must_be_silent_for_longer(second: int, named: bool) -> None:
     """An agent that restarts in one of its checkpoints, which nobody announces."""
-    pace = StubPace(NS_PER_SECOND, longest_standing_ns=45 * NS_PER_SECOND)
+    pace = StubPace(NS_PER_SECOND, longest_stall_ns=45 * NS_PER_SECOND)
     findings, reasons = Job().run(second, steps_until=LOST_SECOND).find(second, pace)
 
     assert [suspect.component.name for finding in findings for suspect in finding.suspects] == ["n3"] * named
@@ -266,8 +266,8 @@ def test_slow_samples_are_waited_for_longer() -> None:
     """One report every 25 s: half a minute without one is nothing."""
     job = Job(tick_seconds=5).run(75)
 
-    assert job.find(85, StubPace(standing_since_ns=at(50))) == ([], {})
-    assert job.find(120, StubPace(standing_since_ns=at(50)))[0]
+    assert job.find(85, StubPace(stalled_since_ns=at(50))) == ([], {})
+    assert job.find(120, StubPace(stalled_since_ns=at(50)))[0]
 
 
 def test_a_phase_was_announced() -> None:
@@ -335,7 +335,7 @@ class TestProcessesEndedBefore:
         return job
 
     @pytest.mark.parametrize(
-        ("pace", "steps_until"), [(StubPace(NS_PER_SECOND), 55), (StubPace(standing_since_ns=at(55)), 0)]
+        ("pace", "steps_until"), [(StubPace(NS_PER_SECOND), 55), (StubPace(stalled_since_ns=at(55)), 0)]
     )
     @pytest.mark.parametrize("second", [80, 130])
     def test_who_told_that_it_was_asked_to_end_with_most_of_the_others(
@@ -348,24 +348,24 @@ class TestProcessesEndedBefore:
     @pytest.mark.parametrize("hosts", [(0, 1, 2, 4, 5, 6, 7), (3,)], ids=["the-others", "it-alone"])
     def test_the_others_are_ended_because_it_died(self, hosts: tuple[int, ...]) -> None:
         """A machine that died tells of no end; one that ends alone is no reason to look elsewhere."""
-        [finding], _ = self._ended_by_order(hosts, 58).run(80).find(80, StubPace(standing_since_ns=at(58)))
+        [finding], _ = self._ended_by_order(hosts, 58).run(80).find(80, StubPace(stalled_since_ns=at(58)))
 
         assert [suspect.component.name for suspect in finding.suspects] == ["n3"]
 
     def test_an_end_after_which_the_job_went_on_excuses_nobody(self) -> None:
-        [finding], _ = self._ended_by_order(range(8), 20).run(80).find(80, StubPace(standing_since_ns=at(58)))
+        [finding], _ = self._ended_by_order(range(8), 20).run(80).find(80, StubPace(stalled_since_ns=at(58)))
 
         assert [suspect.component.name for suspect in finding.suspects] == ["n3"]
 
     def test_whose_memory_was_free_with_that_of_the_others(self) -> None:
-        pace = StubPace(standing_since_ns=at(55), ended_at_once={f"n{host}": at(57) for host in range(8)})
+        pace = StubPace(stalled_since_ns=at(55), ended_at_once={f"n{host}": at(57) for host in range(8)})
 
         assert Job().run(80).find(80, pace) == ([], {"n3": Reason.ENDED_WITH_OTHERS})
 
     @pytest.mark.parametrize("second", [20, 62], ids=["long-before", "after-its-silence"])
     def test_not_whose_memory_was_free_at_another_time(self, second: int) -> None:
         ended = {f"n{host}": at(second) for host in range(8) if second == 20 or host != 3}
-        [finding], _ = Job().run(80).find(80, StubPace(standing_since_ns=at(58), ended_at_once=ended))
+        [finding], _ = Job().run(80).find(80, StubPace(stalled_since_ns=at(58), ended_at_once=ended))
 
         assert [suspect.component.name for suspect in finding.suspects] == ["n3"]
 

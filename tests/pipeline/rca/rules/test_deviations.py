@@ -8,12 +8,12 @@ import pytest
 
 from tocsin.pipeline.rca.rules.deviations import (
     MachineRules,
-    beside_reports,
+    alarming,
+    annotate_reported,
     evidence_of,
-    telling_of,
-    works_harder,
+    has_higher_workload,
 )
-from tocsin.pipeline.rca.rules.slow import SlowRules, beside_shared_data
+from tocsin.pipeline.rca.rules.slow import SlowRules, filter_shared_data
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
@@ -50,11 +50,11 @@ def test_marks_of_congestion_tell_where_the_peers_are_not_jammed_too(
 ) -> None:
     anomaly = _jam(value, expected)
 
-    assert telling_of([anomaly], MachineRules()) == ([anomaly] if tells else [])
+    assert alarming([anomaly], MachineRules()) == ([anomaly] if tells else [])
 
 
 def test_a_burst_tells_nothing() -> None:
-    assert telling_of([_jam(7000.0, 0.0, seconds=10)], MachineRules()) == []
+    assert alarming([_jam(7000.0, 0.0, seconds=10)], MachineRules()) == []
 
 
 @pytest.mark.parametrize("name", ["rdma_bytes_per_second", "nvlink_bytes_per_second", "pcie_bytes_per_second"])
@@ -62,8 +62,8 @@ def test_who_moves_more_bytes_than_its_peers_is_not_accused_of_it(name: str) -> 
     """Samples of one place in a long step show so for minutes, and whoever carries more is not held up by that."""
     more, less = _deviates(name, "high", 1.3e11, 1.0e11), _deviates(name, "low", 0.7e11, 1.0e11)
 
-    assert telling_of([more], MachineRules()) == []
-    assert telling_of([less], MachineRules()) == [less]
+    assert alarming([more], MachineRules()) == []
+    assert alarming([less], MachineRules()) == [less]
 
 
 def test_one_of_several_that_are_jammed_together_is_not_told_apart_by_its_pause_frames() -> None:
@@ -72,9 +72,9 @@ def test_one_of_several_that_are_jammed_together_is_not_told_apart_by_its_pause_
     marked = [replace(_jam(20000.0, 50.0), component=Component(ComponentKind.HOST, name)) for name in ("n2", "n3")]
     clock = _deviates("gpu_sm_clock_hertz", "low", 1.0e9, 1.9e9)
 
-    assert telling_of([port, *marked], MachineRules()) == []
-    assert telling_of([port, *marked[:1]], MachineRules()) == [port]
-    assert telling_of([clock, *marked], MachineRules()) == [clock]
+    assert alarming([port, *marked], MachineRules()) == []
+    assert alarming([port, *marked[:1]], MachineRules()) == [port]
+    assert alarming([clock, *marked], MachineRules()) == [clock]
 
 
 @pytest.mark.parametrize(("data_ratio", "is_left"), [(0.48, False), (0.1, True)])
@@ -88,7 +88,7 @@ def test_who_is_only_busier_is_not_why_a_job_waits_for_its_data(data_ratio: floa
     busier = _deviates("gpu_util_ratio", "high", 0.91, 0.87)
     slower = _deviates("gpu_sm_clock_hertz", "low", 1.0e9, 1.9e9)
 
-    assert beside_shared_data([steps], [busier, slower], SlowRules()) == [*([busier] if is_left else []), slower]
+    assert filter_shared_data([steps], [busier, slower], SlowRules()) == [*([busier] if is_left else []), slower]
 
 
 def _shows(*metrics: tuple[str, str, float]) -> Anomaly:
@@ -121,19 +121,19 @@ def test_whoever_does_more_work_a_second_has_more_to_do(
     shown: tuple[tuple[str, str, float], ...], harder: bool
 ) -> None:
     """All do the same work in each step, and all steps are as long as the slowest's."""
-    assert works_harder(_shows(*shown)) is harder
+    assert has_higher_workload(_shows(*shown)) is harder
 
 
 @pytest.mark.parametrize(("seconds", "harder"), [(30, True), (90, True), (120, False)])
 def test_what_one_window_shows_minutes_later_takes_nothing_back(seconds: int, harder: bool) -> None:
-    assert works_harder(_deviates(POWER, "high", 1.1, 1.0, seconds)) is harder
+    assert has_higher_workload(_deviates(POWER, "high", 1.1, 1.0, seconds)) is harder
 
 
 @pytest.mark.parametrize(("host", "harder"), [("n1", False), ("n2", True)])
 def test_more_work_clears_nobody_who_reports_a_broken_part(host: str, harder: bool) -> None:
-    [marked] = beside_reports([_deviates(POWER, "high", 1.1, 1.0)], {host})
+    [marked] = annotate_reported([_deviates(POWER, "high", 1.1, 1.0)], {host})
 
-    assert works_harder(marked) is harder
+    assert has_higher_workload(marked) is harder
 
 
 @pytest.mark.parametrize(

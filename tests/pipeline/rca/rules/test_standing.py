@@ -10,7 +10,7 @@ import pytest
 from tocsin.models.pace import Slowdown, find_slowdown
 from tocsin.pipeline.detect.peers.workload import Load
 from tocsin.pipeline.job.graph import JobGraph
-from tocsin.pipeline.rca.evidence.stop import StopConfig, stood_before_deaths_ns
+from tocsin.pipeline.rca.evidence.stop import StopConfig, stalled_before_deaths_ns
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.pipeline.rca.join import join
 from tocsin.pipeline.rca.rules.deviations import MachineRules
@@ -58,9 +58,9 @@ class Pace:
 
     slowdown: Slowdown | None = None
     slower_ns: int = T0 - 5 * NS_PER_SECOND
-    standing_since_ns: int = 0
-    standing_known_ns: int = 0
-    longest_standing_ns: int = 0
+    stalled_since_ns: int = 0
+    stalled_known_ns: int = 0
+    longest_stall_ns: int = 0
     processes_wait_since_ns: int = 0
     other_work_since_ns: int = 0
     longest_pause_ns: int = 0
@@ -125,7 +125,7 @@ def _ill(span: tuple[float, float]) -> Anomaly:
 
 
 def _named_while_standing(now: float, *anomalies: Anomaly) -> list[str] | list[Reason]:
-    pace = Pace(standing_since_ns=_ns(0), standing_known_ns=_ns(10))
+    pace = Pace(stalled_since_ns=_ns(0), stalled_known_ns=_ns(10))
     found, reasons = find_machine(_graph(), _ns(now), anomalies, pace, MachineRules(), HarmlessDeviations())
     return [suspect.component.name for finding in found for suspect in finding.suspects] or reasons
 
@@ -149,7 +149,7 @@ class TestStanding:
     def test_who_is_busy_may_write_a_checkpoint_for_minutes(
         self, anomaly: Anomaly, second: int, is_tentative: bool
     ) -> None:
-        pace = Pace(standing_since_ns=_ns(0), standing_known_ns=_ns(10))
+        pace = Pace(stalled_since_ns=_ns(0), stalled_known_ns=_ns(10))
         [found], _ = find_machine(_graph(), _ns(second), [anomaly], pace, MachineRules(), HarmlessDeviations())
 
         assert found.tentative is is_tentative
@@ -193,7 +193,7 @@ class TestStanding:
 
     def test_how_slow_the_job_was_before_does_not_matter(self) -> None:
         idle = _differs("n5", (0, 35), "gpu_util_ratio", "low", standing=True)
-        pace = Pace(standing_since_ns=_ns(0), standing_known_ns=_ns(10))
+        pace = Pace(stalled_since_ns=_ns(0), stalled_known_ns=_ns(10))
         named, _ = find_machine(_graph(), _ns(40), [idle], pace, MachineRules(), HarmlessDeviations())
         slower = Finding(FaultKind.FAIL_SLOW, "workload_change", (), _ns(-60), 0.6, Reason.JOB_WIDE_SLOWDOWN, ())
 
@@ -223,11 +223,11 @@ class TestStanding:
     def test_one_odd_number_is_no_illness(self) -> None:
         assert _named_while_standing(40, _differs("n4", (-60, -5), "cpu_util_ratio", "low")) == [Reason.AMBIGUOUS]
 
-    @pytest.mark.parametrize(("second", "named"), [(1.9, ["n5"]), (30.0, [Reason.STEPS_GO_ON])])
+    @pytest.mark.parametrize(("second", "named"), [(1.9, ["n5"]), (30.0, [Reason.STILL_PROGRESSING])])
     def test_a_job_whose_steps_still_end_is_slow_and_does_not_stand(self, second: float, named: list[object]) -> None:
         graph = _graph()
         graph.take([StepBatch(JOB, "n1", _ns(second), (StepRecord(_ns(second), 1, 7, 9.0),))])
-        pace = Pace(standing_since_ns=_ns(0), standing_known_ns=_ns(10))
+        pace = Pace(stalled_since_ns=_ns(0), stalled_known_ns=_ns(10))
         found, reasons = find_machine(graph, _ns(40), [self.fell_first], pace, MachineRules(), HarmlessDeviations())
 
         assert ([suspect.component.name for finding in found for suspect in finding.suspects] or reasons) == named
@@ -270,7 +270,7 @@ class TestStanding:
 
     def _named_where_ended(self, second: float, anomaly: Anomaly) -> list[str] | list[Reason]:
         ended = {f"n{row}": _ns(second) for row in range(8)}
-        pace = Pace(standing_since_ns=_ns(0), standing_known_ns=_ns(10), ended_at_once=ended)
+        pace = Pace(stalled_since_ns=_ns(0), stalled_known_ns=_ns(10), ended_at_once=ended)
         found, reasons = find_machine(_graph(), _ns(40), [anomaly], pace, MachineRules(), HarmlessDeviations())
         return [suspect.component.name for finding in found for suspect in finding.suspects] or reasons
 
@@ -312,7 +312,7 @@ class TestForgiven:
         begins = _differs("n3", (0, 10), "nvlink_bytes_per_second", "low")
         assert find_machine(_graph(), _ns(12), [begins], Pace(NO_STEP, work_goes_on=True), rules, cleared) == (
             [],
-            [Reason.OTHER_WORK],
+            [Reason.NON_TRAINING_PHASE],
         )
         later = _differs("n3", (0, 90), "nvlink_bytes_per_second", "low", now_sigmas)
         found, _ = find_machine(_graph(), _ns(92), [later], pace, rules, cleared)
@@ -357,14 +357,14 @@ def test_a_minute_of_long_steps_shows_no_absence_of_harm(step_seconds: float, fa
 
 def test_a_job_had_stood_before_its_first_death_or_it_had_not() -> None:
     graph, config = _graph(), StopConfig()
-    assert stood_before_deaths_ns(graph, _ns(0), config) == 0
+    assert stalled_before_deaths_ns(graph, _ns(0), config) == 0
     payload = {"code": 0, "signal": 6, "stderr_tail": "Watchdog caught collective operation timeout"}
     exits = Event(JOB, "n2", _ns(30), 2, EventSource.PROCESS, events.EXIT, Severity.ERROR, payload)
     graph.take([exits])
 
-    assert stood_before_deaths_ns(graph, _ns(0), config) == _ns(30)
-    assert stood_before_deaths_ns(graph, _ns(25), config) == 0
-    assert stood_before_deaths_ns(graph, 0, config) == 0
+    assert stalled_before_deaths_ns(graph, _ns(0), config) == _ns(30)
+    assert stalled_before_deaths_ns(graph, _ns(25), config) == 0
+    assert stalled_before_deaths_ns(graph, 0, config) == 0
 
 
 @pytest.mark.parametrize(
@@ -382,7 +382,7 @@ def test_a_jammed_port_is_named_in_a_job_that_is_so_slow_that_it_seems_to_stand(
     """Steps of three times the length leave less than 0.35 of the work per second: that looks like standing."""
     graph = _graph()
     graph.take([StepBatch(JOB, "n0", _ns(last_step), (StepRecord(_ns(last_step), 0, 7, 3.0),))])
-    pace = Pace(SLOWER, standing_since_ns=_ns(0), standing_known_ns=_ns(10))
+    pace = Pace(SLOWER, stalled_since_ns=_ns(0), stalled_known_ns=_ns(10))
     anomaly = _differs("n3", (0, 85), metric, "high", standing=True, holds_memory=True)
 
     found, _ = find_machine(graph, _ns(90), [anomaly], pace, MachineRules(), HarmlessDeviations())
@@ -440,7 +440,7 @@ def test_whose_cpu_another_program_used_when_the_job_became_slower_is_not_why() 
 
     assert _told(at_once, 70, HarmlessDeviations()) == hurts
     assert _told(later, 40, cleared) == [("degraded", Reason.NO_IMPACT)]
-    assert _told(later, 120, cleared) == [("degraded", Reason.SLOWER_LATER)]
+    assert _told(later, 120, cleared) == [("degraded", Reason.SLOWDOWN_FOLLOWS_ANOMALY)]
     assert _told(at_once, 125, cleared) == [("degraded", Reason.NO_IMPACT)]
     assert _told(later, 120, HarmlessDeviations(), "pfc_tx_packets_per_second") == hurts
 
@@ -453,7 +453,7 @@ def test_only_whom_it_was_said_of_is_cleared() -> None:
     first, _ = find_machine(_graph(), _ns(110), [daemon, link], pace, MachineRules(), cleared)
     then, _ = find_machine(_graph(), _ns(115), [daemon, link], pace, MachineRules(), cleared)
 
-    assert [(f.suspects[0].component.name, f.reason) for f in first][:1] == [("n3", Reason.SLOWER_LATER)]
+    assert [(f.suspects[0].component.name, f.reason) for f in first][:1] == [("n3", Reason.SLOWDOWN_FOLLOWS_ANOMALY)]
     assert [(f.suspects[0].component.name, f.fault) for f in then][:1] == [("n5", FaultKind.FAIL_SLOW)]
 
 
@@ -533,7 +533,7 @@ def test_however_long_steps_are_who_differs_in_a_slow_job_is_not_why(seconds: fl
         _graph(), now_ns, [anomaly], replace(slow, slower_ns=_ns(began)), MachineRules(), HarmlessDeviations()
     )
 
-    assert [finding.reason for finding in late] == [Reason.SLOWER_BEFORE]
+    assert [finding.reason for finding in late] == [Reason.SLOWDOWN_PRECEDES_ANOMALY]
     assert [finding.reason for finding in at_once] == [Reason.METRICS_DIFFER_STEPS_SLOWER]
 
 
@@ -562,7 +562,9 @@ def test_whoever_began_to_differ_when_the_job_had_been_slower_for_a_while_is_not
     found = _told(Pace(SLOWER, slower_ns=_ns(slower)), 40, HarmlessDeviations())
 
     assert found == (
-        [("fail_slow", Reason.METRICS_DIFFER_STEPS_SLOWER)] if hurts else [("degraded", Reason.SLOWER_BEFORE)]
+        [("fail_slow", Reason.METRICS_DIFFER_STEPS_SLOWER)]
+        if hurts
+        else [("degraded", Reason.SLOWDOWN_PRECEDES_ANOMALY)]
     )
 
 
@@ -799,7 +801,7 @@ def test_the_one_whose_gpus_are_idle_while_all_others_spin_is_named_in_a_job_tha
     """Its loader takes three steps' time: the others wait for it in a collective, which keeps their GPUs busy."""
     graph = _graph()
     graph.take([StepBatch(JOB, "n0", _ns(last_step), (StepRecord(_ns(last_step), 0, 7, 3.0),))])
-    pace = Pace(SLOWER, standing_since_ns=_ns(0), standing_known_ns=_ns(10))
+    pace = Pace(SLOWER, stalled_since_ns=_ns(0), stalled_known_ns=_ns(10))
     found, _ = find_machine(graph, _ns(90), anomalies, pace, MachineRules(), HarmlessDeviations())
 
     slow = [finding for finding in found if finding.fault is FaultKind.FAIL_SLOW]
@@ -1034,11 +1036,11 @@ def test_hosts_that_steps_name_together_are_few_and_no_pipeline(
 @pytest.mark.parametrize(
     ("pace", "after_seconds"),
     [
-        (Pace(standing_since_ns=T0, processes_wait_since_ns=T0), 300.0),
-        (Pace(standing_since_ns=T0, processes_wait_since_ns=T0, longest_standing_ns=_ns(200) - T0), 600.0),
-        (Pace(standing_since_ns=T0, processes_wait_since_ns=T0, longest_pause_ns=_ns(400) - T0), 1200.0),
-        (Pace(standing_since_ns=T0, processes_wait_since_ns=_ns(100)), 400.0),  # GPUs that worked until then
-        (Pace(standing_since_ns=T0, processes_wait_since_ns=0), None),
+        (Pace(stalled_since_ns=T0, processes_wait_since_ns=T0), 300.0),
+        (Pace(stalled_since_ns=T0, processes_wait_since_ns=T0, longest_stall_ns=_ns(200) - T0), 600.0),
+        (Pace(stalled_since_ns=T0, processes_wait_since_ns=T0, longest_pause_ns=_ns(400) - T0), 1200.0),
+        (Pace(stalled_since_ns=T0, processes_wait_since_ns=_ns(100)), 400.0),  # GPUs that worked until then
+        (Pace(stalled_since_ns=T0, processes_wait_since_ns=0), None),
     ],
 )
 def test_when_a_standstill_is_told_that_nothing_explains(pace: Pace, after_seconds: float | None) -> None:

@@ -10,7 +10,7 @@ from tests.pipeline.rca.rules.test_standing import Pace
 from tests.pipeline.states import through_bytes
 from tocsin.pipeline.detect.peers.workload import Load
 from tocsin.pipeline.job.graph import JobGraph
-from tocsin.pipeline.rca.rules.deviations import beside_reports
+from tocsin.pipeline.rca.rules.deviations import annotate_reported
 from tocsin.pipeline.rca.rules.more_work import shows_more_work
 from tocsin.pipeline.rca.rules.slow import WorkloadSkew
 from tocsin.schemas.reasons import Reason
@@ -198,7 +198,7 @@ def _busier(ratio: float, end: int, **change: object) -> Anomaly:
         (141, _busier(1.05, 400), False),
         (None, _busier(1.05, 100), False),
         (60, _busier(0.9, 100, direction="low"), False),
-        (60, beside_reports([_busier(1.05, 100)], {"n3"})[0], False),
+        (60, annotate_reported([_busier(1.05, 100)], {"n3"})[0], False),
     ],
 )
 def test_a_little_more_of_all_work_since_the_begin_is_more_to_do(
