@@ -25,18 +25,26 @@ RANK_COUNT = 4
 
 
 def user_prefix() -> list[str]:
-    """What makes a command run as a user without rights; [] where the tests do already, or where that cannot be."""
+    """What makes a command run as a user without rights; [] where the tests do already, or where that cannot be.
+
+    A user who may not read this Python can be had by a user namespace: its only user owns what root owns outside, and
+    has another number and no capabilities inside.
+    """
     if os.getuid():
         return []
-    prefix = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
-    with suppress(OSError):
-        if (
-            subprocess.run([*prefix, str(BIN / "tocsin"), "--version"], capture_output=True, check=False).returncode
-            == 0
-        ):
-            return prefix
+    other = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
+    for prefix in (other, ["unshare", "--user", "--map-user=1000", "--map-group=1000"]):
+        tried = [*prefix, str(BIN / "tocsin"), "exec", "--", "python", "-c", "import os, tocsin; assert os.getuid()"]
+        with suppress(OSError):
+            if subprocess.run(tried, env=_environment(), capture_output=True, check=False).returncode == 0:
+                return prefix
     sys.stdout.write("no other user may run this Python: everything runs as root\n")
     return []
+
+
+def _environment() -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("TOCSIN_", "SLURM_", "PYTEST"))}
+    return {**kept, "PATH": f"{BIN}:{kept.get('PATH', '')}"}
 
 
 class Walk:
@@ -56,17 +64,15 @@ class Walk:
         self._runtime = folder / "runtime"
         for made in (self.job_folder, self._runtime):
             made.mkdir(mode=0o700)
-        if self._prefix:
+        if self._prefix[:1] == ["setpriv"]:
             for owned in (folder, self.job_folder, self._runtime):
                 os.chown(owned, _NOBODY, _NOBODY)
         self._address = f"127.0.0.1:{free_port()}"
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("TOCSIN_", "SLURM_", "PYTEST"))}
         self._env = {
-            **kept,
+            **_environment(),
             "HOME": str(folder),
             "XDG_RUNTIME_DIR": str(self._runtime),
             "TOCSIN_JOB_ID": "walk",
-            "PATH": f"{BIN}:{kept.get('PATH', '')}",
         }
 
     def start(self, name: str, *command: str, env: Mapping[str, str] | None = None) -> None:
