@@ -16,6 +16,8 @@ from tocsin.cli.main import COMMANDS
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 LINKED = sorted([*PAGES, ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *(ROOT / "docs" / "adr").glob("*.md")])
+NARROW = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/architecture.md", "docs/claims.md", "docs/limits.md")
+"""Tables and code are as wide as they must be."""
 TOP_FOLDERS = ("collectors", "deploy", "docs", "models", "pipeline", "schemas", "src", "tests")
 FILES_OF_USERS = frozenset({"deploy/.env"})
 """Paths that a reader is told to make."""
@@ -159,6 +161,12 @@ def test_each_command_that_a_page_names_has_these_verbs_and_options(page: Path) 
             found = [command] if command not in COMMANDS else list(wrong_parts(command, rest))
             wrong += [f"{part} in {code.text!r}" for part in found]
     assert wrong == []
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_lines_of_prose_are_at_most_120_characters_long(name: str) -> None:
+    lines = FENCE.sub("\n", (ROOT / name).read_text()).splitlines()
+    assert [line for line in lines if len(line) > 120 and not line.startswith("|")] == []
 
 
 def test_a_command_that_does_not_exist_is_found() -> None:
