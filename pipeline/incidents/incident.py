@@ -61,6 +61,8 @@ class Incident:
     """When it came again, as it comes and goes; 0: it never went."""
     is_lone: bool = False
     """The others went on as if nothing had happened, as was last seen."""
+    is_wordless: bool = False
+    """Processes ended by themselves and gave no reason, as was last seen: lost numbers may explain that."""
 
     def to_state(self) -> dict[str, Any]:
         """JSON-able state."""
@@ -111,10 +113,8 @@ def same_fault(incident: Incident, finding: Finding) -> bool:
         return False  # what hurts began after that was said
     if _stopped_later(incident, finding):
         return False
-    if FaultKind.SILENT_CORRUPTION in (finding.fault, verdict.fault) and {finding.fault, verdict.fault} & set(SLOWER):
-        return False  # numbers that break are no slowness, be it the same machine
-    if verdict.fault is FaultKind.SILENT_CORRUPTION and finding.fault in STANDSTILL and not _ends_itself(finding):
-        return False  # nor do they kill a process by a signal, or with another reason
+    if _is_apart_from_numbers(incident, finding):
+        return False
     if _share_a_suspect(verdict, finding):
         return True
     if verdict.fault in STANDSTILL and finding.fault in STANDSTILL:
@@ -128,13 +128,36 @@ def same_fault(incident: Incident, finding: Finding) -> bool:
     return verdict.fault is finding.fault and not verdict.suspects and not finding.suspects
 
 
+def _is_apart_from_numbers(incident: Incident, finding: Finding) -> bool:
+    """Whether one of both is about lost numbers, and the other about something that those never cause.
+
+    They slow no machine down, end no process by a signal, and give no process another reason to end.
+    """
+    told = incident.verdict.fault
+    if FaultKind.SILENT_CORRUPTION not in (finding.fault, told) or finding.fault is told:
+        return False
+    if finding.fault in STANDSTILL:
+        return not _ends_itself(finding)
+    return told not in STANDSTILL or not incident.is_wordless
+
+
 def _share_a_suspect(verdict: Verdict, finding: Finding) -> bool:
     """Whether both name one machine; where the job has no other, one of its ranks, or the machine as such."""
     shared = components(verdict.suspects) & components(finding.suspects)
     if not shared or finding.machine_count > 1:
         return bool(shared)
-    told, new = ({rank for one in named.suspects for rank in one.ranks} for named in (verdict, finding))
-    return not told or not new or bool(told & new)
+    return _share_ranks(verdict.suspects, finding.suspects)
+
+
+def _share_ranks(some: Sequence[Suspect], others: Sequence[Suspect]) -> bool:
+    """Whether suspects of two sides have a machine in common, and ranks of it where both sides name ranks."""
+    for one in some:
+        for other in others:
+            if one.component == other.component and (
+                not one.ranks or not other.ranks or set(one.ranks) & set(other.ranks)
+            ):
+                return True
+    return False
 
 
 def _stopped_later(incident: Incident, finding: Finding) -> bool:
@@ -217,6 +240,10 @@ def components(suspects: Sequence[Suspect]) -> set[Component]:
 def explains_better(finding: Finding, incident: Incident) -> bool:
     """Whether the finding may speak for the incident: it is the same story, or a stronger one."""
     verdict = incident.verdict
+    if finding.fault is not verdict.fault and FaultKind.SILENT_CORRUPTION in (finding.fault, verdict.fault):
+        return finding.fault is FaultKind.SILENT_CORRUPTION  # lost numbers explain an end, no end explains them
+    if _died_of_hang(finding, incident):
+        return False
     if same_suspects(finding, verdict):
         weaker = incident.certain and not finding.certain
         return not weaker and not is_smaller(finding, verdict)
@@ -232,6 +259,20 @@ def explains_better(finding: Finding, incident: Incident) -> bool:
     if components(finding.suspects) > components(verdict.suspects) and finding.cause == verdict.cause:
         return True  # the second of two machines behind one switch was heard of a little later
     return finding.onset_ns < verdict.onset_ns and finding.confidence >= verdict.confidence
+
+
+def _died_of_hang(finding: Finding, incident: Incident) -> bool:
+    """Whether other processes than those of a reported hang ended after it was reported: they were waiting for it.
+
+    A watchdog, a launcher or a person ends a job that hangs.
+    """
+    return (
+        incident.verdict.fault is FaultKind.HANG
+        and finding.fault is FaultKind.FAIL_STOP
+        and bool(incident.verdict.suspects)
+        and finding.onset_ns > incident.opened_ns
+        and not _share_ranks(finding.suspects, incident.verdict.suspects)
+    )
 
 
 def is_hard(verdict: Verdict) -> bool:

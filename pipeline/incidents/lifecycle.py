@@ -103,7 +103,8 @@ class Decide:
             if finding.fault in STANDSTILL and not finding.only_holds
             for suspect in finding.suspects
         }
-        for finding in findings:
+        # Lost numbers first: processes that end without a word in the same slice belong to them.
+        for finding in sorted(findings, key=lambda one: one.fault is not FaultKind.SILENT_CORRUPTION):
             lines.extend(self._take_back(finding, now_ns))
             if finding.only_holds:
                 self._hold_those(finding, now_ns, named)
@@ -143,7 +144,10 @@ class Decide:
         is_told = any(incident.verdict.fault in STANDSTILL for incident in self._incidents)
         over = (*SLOWER, FaultKind.SILENT_CORRUPTION) if is_told else SLOWER
         ended = [incident for incident in self._incidents if incident.verdict.fault in over]
-        return [self._end(incident, now_ns, Reason.JOB_ENDED) for incident in ended]
+        lines = [self._end(incident, now_ns, Reason.JOB_ENDED) for incident in ended]
+        for incident in self._incidents:
+            incident.held_ns = incident.seen_ns = now_ns  # a dead job recovers from nothing
+        return lines
 
     def explains_end(self, finding: Finding) -> bool:
         """Whether a finding may still hold when all processes of the job are gone."""
@@ -228,7 +232,8 @@ class Decide:
             witnesses=finding.witnesses,
         )
         was_confirmed = bool(closed[3])
-        incident = Incident(verdict, now_ns, now_ns, finding.certain, seen_ns, was_confirmed, is_lone=finding.is_lone)
+        incident = Incident(verdict, now_ns, now_ns, finding.certain, seen_ns, was_confirmed)
+        incident.is_lone, incident.is_wordless = finding.is_lone, finding.is_wordless
         self._incidents.append(incident)
         return [verdict]
 
@@ -265,6 +270,7 @@ class Decide:
             finding = replace(finding, evidence=(*verdict.evidence, *new)[:_SHOWN_EVIDENCE_COUNT])
         incident.hold(now_ns, self._config.gone_ns)
         incident.certain, incident.is_lone = finding.certain, finding.is_lone
+        incident.is_wordless = finding.is_wordless
         # Evidence that does not go on (a job that makes no steps now) confirms nothing.
         incident.seen_ns = finding.seen_ns or now_ns
         confirmed = verdict.state is VerdictState.CONFIRMED and (retold or not changed)

@@ -152,7 +152,7 @@ def ticker_dies() -> Outcome:
     """What nothing catches ends the process with a status that is not 0, in words."""
     with tempfile.TemporaryDirectory() as folder:
         code = (
-            "import sys; from tocsin.pipeline import service; from tocsin.cli.main import main\n"
+            "import sys; from tocsin.pipeline.runtime.embedded import service; from tocsin.cli.main import main\n"
             "def tick(*_): raise MemoryError\n"
             f"service.EngineService.tick = tick\nsys.exit(main({_arguments(Path(folder))!r}))"
         )

@@ -83,6 +83,81 @@ class TestDeathAfterLostNumbers:
         assert scenario.verdicts[-1].state.value == "confirmed"
 
 
+def _exit(job: FakeJob, rank: int, signal: int = 0, code: int = 1, words: str = "") -> None:
+    job.event(rank, events.EXIT, Severity.ERROR, code=code, signal=signal, stderr_tail=words)
+    job.ranks[rank].exited = True
+    job.standing = True
+
+
+def _all_exit(job: FakeJob, first: int, words: str = "", victims_signal: int = 0) -> None:
+    """Rank ``first`` exits with status 1, the others 0.3 s later likewise, or by a signal that a launcher sends."""
+    now_ns = job.now_ns
+    _exit(job, first, words=words)
+    job.now_ns += 300_000_000
+    for rank in job.ranks:
+        if not rank.exited:
+            _exit(job, rank.rank, victims_signal, 0 if victims_signal else 1, "" if victims_signal else words)
+    job.now_ns = now_ns
+
+
+class TestEndOfAJobWithLostNumbers:
+    """Exits that say nothing, or repeat that a number was lost, change nothing of the NaN's incident."""
+
+    @pytest.mark.parametrize("victims_signal", [0, 15])
+    @pytest.mark.parametrize("words", ["", "FloatingPointError: loss is nan"])
+    @pytest.mark.parametrize(("rank_count", "host_ranks_count"), [(4, 4), (8, 8), (8, 4), (8, 1)])
+    @pytest.mark.parametrize(("first", "seconds"), [(2, 30), (2, 36), (3, 36)])
+    def test_one_incident_with_one_story(
+        self, rank_count: int, host_ranks_count: int, first: int, seconds: int, words: str, victims_signal: int
+    ) -> None:
+        scenario = Scenario(JobShape(rank_count, host_ranks_count, step_seconds=0.5))
+        job = scenario.job
+        scenario.at(30).inject(job.nan, 2)
+        scenario.at(seconds).inject(_all_exit, job, first, words, victims_signal)
+        scenario.run(400)
+
+        told = {(verdict.verdict_id, verdict.fault.value) for verdict in scenario.verdicts}
+        assert [fault for _, fault in told] == ["silent_corruption"]
+        assert {suspect.ranks for verdict in scenario.verdicts for suspect in verdict.suspects} == {(2,)}
+        assert scenario.verdicts[-1].state.value == "confirmed"
+        assert len(scenario.verdicts) <= 4
+
+    def test_it_stays_for_an_hour(self) -> None:
+        scenario = Scenario(_SHAPE)
+        scenario.at(30).inject(scenario.job.nan, 2)
+        scenario.at(60).inject(_all_exit, scenario.job, 5, "", 15)
+        scenario.run(3800)
+        last = scenario.verdicts[-1]
+        assert {verdict.fault.value for verdict in scenario.verdicts} == {"silent_corruption"}
+        assert (last.state.value, last.reason) == ("resolved", "job_ended")
+        assert 3650 <= (last.detected_ns - _SHAPE.start_ns) // NS_PER_SECOND <= 3680
+
+
+class TestEndOfAJobThatHangs:
+    @pytest.mark.parametrize("how", ["watchdog", "cancelled", "victims_vanish"])
+    @pytest.mark.parametrize("is_seen", [True, False])
+    def test_what_hung_stays_the_reason(self, how: str, *, is_seen: bool) -> None:
+        scenario = Scenario(_SHAPE)
+        job = scenario.job
+        scenario.at(60).inject(job.freeze, 5, seen=is_seen)
+
+        def end() -> None:
+            words = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12)" if how == "watchdog" else ""
+            for rank in range(8):
+                if rank != 5:
+                    _exit(job, rank, 6 if how == "watchdog" else 15 if how == "cancelled" else 9, 0, words)
+
+        scenario.at(150).inject(end)
+        scenario.at(153).inject(_exit, job, 5, 9, 0)
+        scenario.run(500)
+        stood = [
+            verdict for verdict in scenario.verdicts if verdict.detected_ns > _SHAPE.start_ns + 149 * NS_PER_SECOND
+        ]
+        assert {suspect.ranks for verdict in stood for suspect in verdict.suspects} <= {(5,)}
+        assert {verdict.state.value for verdict in scenario.final()} == {"confirmed"}
+        assert {suspect.ranks for verdict in scenario.final() for suspect in verdict.suspects} == {(5,)}
+
+
 class TestJobIsOver:
     def test_nobody_is_slow_any_more_and_what_ended_it_stays_for_an_hour(self) -> None:
         scenario = Scenario(_SHAPE)
