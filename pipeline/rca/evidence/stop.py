@@ -154,7 +154,7 @@ def find_gone_first(graph: JobGraph, anomaly: Anomaly, config: StopConfig, stood
 
     Args:
         graph: the job.
-        anomaly: an anomaly of the detector ``peer_exits`` that names the first machine with free GPU memory.
+        anomaly: an anomaly of the detector ``exits`` that names the first machine with free GPU memory.
         config: settings.
         stood_since_ns: since when the job made no progress while its processes lived; 0: not known.
 
