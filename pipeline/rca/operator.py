@@ -14,12 +14,10 @@ from tocsin.pipeline.rca.evidence.backlog import BacklogRules, BacklogTracker
 from tocsin.pipeline.rca.evidence.contradicted import Belied, came_late
 from tocsin.pipeline.rca.evidence.dumps import DumpConfig, DumpTracker
 from tocsin.pipeline.rca.evidence.flows import FlowRules, FlowTracker
-from tocsin.pipeline.rca.evidence.hardware import (
-    HardwareRules,
-    HardwareTracker,
-    add_broken,
-    filter_contradicted,
-)
+from tocsin.pipeline.rca.evidence.hardware import BrokenHosts
+from tocsin.pipeline.rca.evidence.hardware_causes import HardwareCauses
+from tocsin.pipeline.rca.evidence.hardware_log import HardwareLog, HardwareRules
+from tocsin.pipeline.rca.evidence.hardware_reports import add_broken, filter_contradicted, filter_explained_by_steps
 from tocsin.pipeline.rca.evidence.loaders import LoaderConfig, LoaderTracker
 from tocsin.pipeline.rca.evidence.loss_spikes import LossConfig, LossSpikes
 from tocsin.pipeline.rca.evidence.nan import NanConfig, NanTracker
@@ -120,7 +118,9 @@ class Diagnose:
         self._waits = WaitTracker(config.waits, graph)
         self._flows = FlowTracker(config.flows, graph)
         self._dumps = DumpTracker(config.dumps, graph, config.waits.mute_after_seconds)
-        self._hardware = HardwareTracker(config.hardware)
+        self._hardware = HardwareLog(config.hardware)
+        self._broken = BrokenHosts(config.hardware, self._hardware)
+        self._hardware_causes = HardwareCauses(config.hardware, self._hardware)
         self._cleared = HarmlessDeviations()
         self._exonerated = WorkloadSkew()
         self._network = NetworkTracker(config.network, graph)
@@ -159,7 +159,7 @@ class Diagnose:
         anomalies = [a for a in anomalies if a.detector not in (EXITS, SWITCHES) and not a.detail.get(ODD)]
         if stop_reason is not None:
             reasons.append(stop_reason)
-        broken, broken_reasons = self._hardware.find(self._graph, now_ns, pace)
+        broken, broken_reasons = self._broken.find(self._graph, now_ns, pace)
         reasons.extend(broken_reasons)
         told = [*exits, *anomalies]
         findings, aside, stop_reason, has_nan = self._stops(now_ns, pace, reasons, told, (stop, stop_reason))
@@ -171,13 +171,13 @@ class Diagnose:
         findings = [*self._not_where_others_are(findings, now_ns, anomalies, pace), *findings]
         findings.extend(self._is_stalled(now_ns, pace, findings, all_live=stop_reason is None))
         if not any(finding.suspects for finding in findings):
-            findings = self._hardware.accuse_who_told(self._graph, findings, now_ns)
+            findings = self._hardware_causes.accuse_who_told(self._graph, findings, now_ns)
         if stop_reason in (None, Reason.VICTIM) and not any(finding.suspects for finding in findings):
             findings = self._merge_outlier(now_ns, findings, odd, anomalies, pace)
-        findings = self._hardware.explain(explain_by_metrics(findings, anomalies))
+        findings = self._hardware_causes.explain(explain_by_metrics(findings, anomalies))
         broken = filter_contradicted(self._graph, findings, broken, pace.median_step_ns, self._doubted(aside))
         later = tells_later(anomalies, self._config.slow)
-        findings = add_broken(*self._hardware.filter_explained_by_steps(findings, broken, steps_will_tell=later))
+        findings = add_broken(*filter_explained_by_steps(self._hardware, findings, broken, steps_will_tell=later))
         findings = self._loaders.explain(findings, now_ns)
         findings = [*findings, *self._again_and_again(now_ns, findings, has_nan=has_nan)]
         told_aside = [] if any(finding.suspects for finding in findings) else aside

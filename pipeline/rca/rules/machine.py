@@ -14,7 +14,7 @@ from tocsin.models.pace import Slowdown
 from tocsin.pipeline.detect.peers.anomalies import DETECTOR
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.common import common_component
-from tocsin.pipeline.rca.evidence.hardware import VAGUE_CAUSES
+from tocsin.pipeline.rca.evidence.hardware_causes import VAGUE_CAUSES
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.pipeline.rca.job_progress import JobProgress
 from tocsin.pipeline.rca.pace_evidence import pace_evidence
