@@ -43,7 +43,6 @@ from tocsin.pipeline.rca.rules.leaf_congestion import SwitchRules, find_switch, 
 from tocsin.pipeline.rca.rules.machine import explain_by_metrics, find_machine
 from tocsin.pipeline.rca.rules.slow import (
     SlowRules,
-    WorkloadSkew,
     can_be_at_fault,
     filter_shared_data,
     find_slow_findings,
@@ -57,6 +56,7 @@ from tocsin.pipeline.rca.rules.standstill import (
 )
 from tocsin.pipeline.rca.rules.standstill_outlier import ODD, find_standstill_outlier
 from tocsin.pipeline.rca.rules.timing import began_later
+from tocsin.pipeline.rca.rules.workload_skew import WorkloadSkew
 from tocsin.pipeline.rca.testimony import Testimony
 from tocsin.schemas import events
 from tocsin.schemas.reasons import Reason
