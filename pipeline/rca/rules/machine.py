@@ -202,7 +202,10 @@ class _DeviatingMachines:
         ) and has_impact(graph, chosen, slowdown, self.pace, self.lasted_ns, self.rules)
 
     def pause_ns(self) -> tuple[int, int]:
-        """Return for how long no step has ended, and how long an unannounced checkpoint may take, ns; 0, 0: steps end."""
+        """Return for how long no step has ended, and how long an unannounced checkpoint may take, ns.
+
+        Both are 0 where steps end.
+        """
         if self.slowdown is None or self.slowdown.ratio != float("inf"):
             return 0, 0
         patience_ns = max(self.rules.standing_ns, int(self.rules.learned_factor * self.pace.longest_pause_ns))
@@ -252,10 +255,8 @@ def _judge(
     holding = [_still_differs(anomaly) for anomaly in open_ones if anomaly not in chosen]
     finding = _finding(machines, _reason_of(machines.slowdown, unrelated, hurts=hurts), hurts=hurts)
     is_pause = bool(patience_ns) and paused_ns < max(machines.rules.sure_standing_ns, 2 * patience_ns)
-    return [
-        _with_doubts(machines, finding, is_pause=is_pause, is_harmless=is_harmless, is_silent=is_silent),
-        *holding,
-    ], []
+    finding = _with_doubts(machines, finding, is_pause=is_pause, is_harmless=is_harmless, is_silent=is_silent)
+    return [finding, *holding], []
 
 
 def _with_doubts(

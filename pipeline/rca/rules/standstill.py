@@ -134,7 +134,7 @@ def _was_over(anomaly: Anomaly, since_ns: int) -> bool:
 
 
 def _differs_as_late_ones(anomaly: Anomaly, late: Sequence[Anomaly], rules: MachineRules) -> bool:
-    """Return whether a short deviation returns as several machines begin to deviate alike: their data arrive in turn."""
+    """Return whether a short deviation recurs as several machines begin to deviate alike: their data come in turn."""
     ways = _ways_of(anomaly)
     alike = [other for other in late if ways & _ways_of(other)]
     return len(alike) >= _LATE_HOST_COUNT and present_ratio(anomaly) < rules.steady_ratio
