@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from tocsin.pipeline.core.frame_blocks import FrameBlock
@@ -23,8 +23,7 @@ from tocsin.pipeline.core.slices import (
 from tocsin.pipeline.runtime.embedded.clock_watch import HostTimes
 from tocsin.pipeline.runtime.embedded.engine_ledger import EngineLedger, NoLedger
 from tocsin.pipeline.runtime.embedded.engine_output import EngineOutput, TickResult
-from tocsin.pipeline.runtime.embedded.engine_parts import finished_of, snapshot_of
-from tocsin.pipeline.runtime.embedded.engine_queries import EngineQueries
+from tocsin.pipeline.runtime.embedded.engine_snapshots import EngineSnapshots
 from tocsin.pipeline.runtime.embedded.job_attempts import JobAttempts
 from tocsin.pipeline.runtime.embedded.observers import Onlookers, count_late
 from tocsin.pipeline.runtime.history import HistoryConfig
@@ -59,7 +58,7 @@ def played(config: EngineConfig) -> EngineConfig:
     return replace(config, job=replace(config.job, speakers=speakers))
 
 
-class EmbeddedEngine(EngineQueries):
+class EmbeddedEngine(EngineSnapshots):
     """All jobs of one process.
 
     Attributes:
@@ -87,7 +86,7 @@ class EmbeddedEngine(EngineQueries):
             on_job: called once for each attempt that appears.
             models: announced models that the caller keeps; None: this engine takes and keeps them.
         """
-        self._config = config
+        self._slice_config = config.slices
         self._has_own_models = models is None
         self.models = ModelSchedule() if models is None else models
         self._buffer = SliceBuffer(config.slices)
@@ -137,7 +136,7 @@ class EmbeddedEngine(EngineQueries):
         if isinstance(record, ModelAnnouncement):
             return self._take_model(record, now_ns)
         with self._lock:
-            if now_ns is not None and record.ts_ns > now_ns + self._config.slices.max_ahead_ns:
+            if now_ns is not None and record.ts_ns > now_ns + self._slice_config.max_ahead_ns:
                 self.counters["refused_clock_ahead"] += 1
                 self.host_times.heard(record.host, is_on_time=False)
                 raise ClockAheadError(record.ts_ns - now_ns)
@@ -172,7 +171,7 @@ class EmbeddedEngine(EngineQueries):
             text = f"a model for {announcement.name} among a job's records: models have a topic of their own"
             raise ModelRefusedError(ModelRefusal.MISPLACED.value, text)
         with self._lock:
-            if now_ns is not None and announcement.ts_ns > now_ns + self._config.slices.max_ahead_ns:
+            if now_ns is not None and announcement.ts_ns > now_ns + self._slice_config.max_ahead_ns:
                 self.counters["refused_clock_ahead"] += 1
                 raise ClockAheadError(announcement.ts_ns - now_ns)
             is_new = self.models.offer(announcement, self._now_ns or 0)
@@ -333,55 +332,6 @@ class EmbeddedEngine(EngineQueries):
         with self._lock:
             self.taps.remove(tap)
 
-    def finished_parts(self, known: Collection[str]) -> dict[str, bytes]:
-        """Return the parts of the next snapshot that do not change any more.
-
-        A caller that keeps them ahead writes less at the snapshot. Until a snapshot names them they mean nothing.
-
-        Args:
-            known: names of parts to leave out.
-        """
-        with self._lock:
-            return finished_of(self._jobs.pipelines, known)
-
-    def snapshot(self, known: Collection[str] = ()) -> dict[str, bytes]:
-        """Return the state of the runtime and of all jobs, as named parts.
-
-        Args:
-            known: names of parts that the caller has; of these, parts that never change are ``UNCHANGED``.
-        """
-        with self._lock:
-            return self._snapshot(known)
-
-    def cut(self, known: Collection[str], on_cut: Callable[[], int]) -> tuple[dict[str, bytes], int]:
-        """Return a snapshot and the position of a journal at the same moment.
-
-        Args:
-            known: as in ``snapshot``.
-            on_cut: returns the journal's position; called while no record is taken.
-        """
-        with self._lock:
-            return self._snapshot(known), on_cut()
-
-    def _snapshot(self, known: Collection[str]) -> dict[str, bytes]:
-        """Return a snapshot; the caller holds the lock."""
-        parts = {f"slices/{name}": data for name, data in self._buffer.snapshot().items()}
-        parts.update(snapshot_of(self._jobs.pipelines, known))
-        if self._has_own_models:
-            parts.update(self.models.snapshot())
-        return parts
-
-    def clear(self) -> None:
-        """Drop the time, all jobs and all records."""
-        with self._lock:
-            self._buffer = SliceBuffer(self._config.slices)
-            self._now_ns = None
-            self._jobs.clear()
-            self._onlookers.forget(())
-            self.late_by_host.clear()
-            if self._has_own_models:
-                self.models.load(())
-
     def excuse(self, hosts: Collection[str], until_ns: int) -> None:
         """Let the silence of these hosts count only from a time on, because the engine was away until then.
 
@@ -393,20 +343,3 @@ class EmbeddedEngine(EngineQueries):
             self.ledger.excused(hosts, until_ns)
             for pipeline in self._jobs.pipelines.values():
                 pipeline.graph.excuse(hosts, until_ns)
-
-    def restore(self, parts: Mapping[str, bytes]) -> None:
-        """Restore the state that ``snapshot`` returned; the series behind verdicts start empty."""
-        with self._lock:
-            self._buffer.restore(
-                {name.removeprefix("slices/"): data for name, data in parts.items() if name.startswith("slices/")}
-            )
-            self._now_ns = (
-                None
-                if self._buffer.watermark_ns is None
-                else (self._buffer.watermark_ns + self._config.slices.lateness_ns)
-            )
-            if self._has_own_models:
-                self.models.restore(parts)
-            self._jobs.restore(parts)
-            for job in self._jobs.pipelines:
-                self._onlookers.begin(job)
