@@ -1,4 +1,7 @@
-"""One live verdict, and which findings speak of it: the same story, a better one, a weaker word, another incident."""
+"""One live verdict and its evidence over time, and which findings belong to the same incident.
+
+A finding can repeat an incident, explain it better, be weaker than what is known, or belong to another incident.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tocsin.pipeline.core.operator import shallow
-from tocsin.pipeline.job.witnesses import (
-    HARD,
-    NEEDS_FOLLOWERS,
-    joined,
-    others_of,
-)
+from tocsin.pipeline.incidents.proposed_action import STANDSTILL, is_withheld
+from tocsin.pipeline.job.witnesses import HARD, joined
 from tocsin.pipeline.rca.finding import Finding
-from tocsin.schemas.causes import CAUSES
 from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
@@ -22,71 +20,171 @@ from tocsin.schemas.verdicts import (
     ActionKind,
     Component,
     ComponentKind,
-    Evidence,
     FaultKind,
     Suspect,
     Verdict,
     VerdictState,
 )
 
-DECIDER = "decide"
-_NAMED_COUNT = 4
-STANDSTILL = (FaultKind.FAIL_STOP, FaultKind.HANG)
 SLOWER = (FaultKind.FAIL_SLOW, FaultKind.DEGRADED)
+"""Faults with which the job goes on."""
+_SHOWN_EVIDENCE_COUNT = 7
 _THROTTLING = ("thermal_throttle", "power_cap")
 _RESTING, _RESTING_RATIO = ("gpu_util_ratio", "gpu_graphics_active_ratio", "gpu_sm_active_ratio"), 0.9
-"""Time in which anything runs: a throttled GPU is as busy as its peers, who wait for it, or busier."""
+"""Busy-time metrics, and the share of the peers' busy time below which a GPU rests.
+
+A throttled GPU is at least as busy as its peers, which wait for it.
+"""
 _SAME_ONSET_NS = 30 * NS_PER_SECOND
 _SAME_MOMENT_NS = 2 * NS_PER_SECOND
 _ONE_STORY_NS = 10 * NS_PER_SECOND
-"""A card gets warm, and seconds later it lowers its clocks. Where it does so a minute later, what hurts began then."""
+"""A fault with impact that begins this much later than a harmless deviation is another incident.
+
+A GPU lowers its clocks within seconds of getting warm.
+"""
 
 
 @dataclass(slots=True)
 class Incident:
-    """One live verdict and what holds it."""
+    """One live verdict, and when its evidence was seen.
+
+    Attributes:
+        verdict: the newest line of the verdict.
+        opened_ns: when the incident began to name these suspects for this fault.
+        held_ns: the last slice end at which the fault held.
+        certain: whether the last finding was certain.
+        seen_ns: time of the newest evidence.
+        was_confirmed: whether the verdict was confirmed earlier with these suspects.
+        other_cause: a cause that findings name instead of the verdict's; "": none.
+        other_since_ns: since when findings name ``other_cause`` and no other.
+        spell_ns: when the fault last came back after a break; 0: it never went away.
+        is_lone: whether the other hosts went on as if nothing had happened, by the last finding.
+        is_wordless: whether processes ended by themselves without a reason, by the last finding: lost numbers may
+            explain that.
+    """
 
     verdict: Verdict
     opened_ns: int
     held_ns: int
     certain: bool
     seen_ns: int
-    """Newest evidence."""
     was_confirmed: bool = False
-    """It was confirmed before, with these suspects."""
     other_cause: str = ""
     other_since_ns: int = 0
-    """Another cause than the one named, and since when nothing else is seen."""
     spell_ns: int = 0
-    """When it came again, as it comes and goes; 0: it never went."""
     is_lone: bool = False
-    """The others went on as if nothing had happened, as was last seen."""
     is_wordless: bool = False
-    """Processes ended by themselves and gave no reason, as was last seen: lost numbers may explain that."""
 
     def to_state(self) -> dict[str, Any]:
-        """JSON-able state."""
+        """Return the state as a JSON-able object."""
         state = shallow(self)
         return {**state, "verdict": encode_verdict(self.verdict).decode()}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Incident:
-        """Take back what ``to_state`` gave."""
+        """Return the incident that ``to_state`` described."""
         return cls(**{**state, "verdict": decode_verdict(state["verdict"].encode())})
 
     @property
     def spell_began_ns(self) -> int:
-        """Since when it has been so without a break."""
+        """Time since when the fault has held without a break."""
         return max(self.opened_ns, self.spell_ns)
 
     def hold(self, now_ns: int, gone_ns: int) -> None:
-        """It is so now; after a break of so long it is again."""
+        """Note that the fault holds now.
+
+        Args:
+            now_ns: the slice's end.
+            gone_ns: a longer break than this begins a new spell.
+        """
         if now_ns - self.held_ns > gone_ns:
             self.spell_ns = now_ns
         self.held_ns = now_ns
 
-    def hear(self, finding: Finding) -> Finding:
-        """Remember who saw it, and return the finding with all who ever did: of the same suspects."""
+    def hold_if_same(self, finding: Finding, now_ns: int, gone_ns: int) -> None:
+        """Keep the incident alive by a finding that is too weak to change its verdict.
+
+        Such a finding names the same suspects, or shows that the job still stands or is still slow.
+
+        Args:
+            finding: the weaker finding.
+            now_ns: the slice's end.
+            gone_ns: as in ``hold``.
+        """
+        verdict = self.verdict
+        speaks = verdict.state is VerdictState.OPEN and verdict.reason == Reason.SILENT_AND_PEERS_STALLED.value
+        same_standstill = finding.fault in STANDSTILL and not speaks  # it was silent for seconds
+        stands = not finding.suspects and (same_standstill or is_slow_still(finding, self))
+        over = is_smaller(finding, verdict) and finding.is_harmless
+        same = (same_suspects(finding, verdict) and not over) or tells_of_some(finding, verdict)
+        if not (same or stands):
+            return
+        self.hold(now_ns, gone_ns)
+        if finding.suspects or finding.fault in STANDSTILL:  # a job that is slow as a whole shows nothing of a machine
+            self.seen_ns = max(self.seen_ns, finding.seen_ns)
+
+    def follow(self, finding: Finding, now_ns: int, gone_ns: int, *, moved: bool) -> None:
+        """Take the times and the certainty of a finding that speaks for the incident.
+
+        Call it before the verdict is replaced: other suspects, or an impact where there was none, begin a new period.
+
+        Args:
+            finding: the finding.
+            now_ns: the slice's end.
+            gone_ns: as in ``hold``.
+            moved: whether the finding names other suspects than the verdict.
+        """
+        if moved or is_smaller(self.verdict, finding):  # that it hurts is another thing than that it differs
+            self.opened_ns = now_ns
+            self.was_confirmed = False
+        elif self.verdict.state is VerdictState.CONFIRMED:
+            self.was_confirmed = True
+        self.hold(now_ns, gone_ns)
+        self.certain, self.is_lone, self.is_wordless = finding.certain, finding.is_lone, finding.is_wordless
+        # Evidence that does not go on (a job that makes no steps now) confirms nothing.
+        self.seen_ns = finding.seen_ns or now_ns
+
+    def soften(self, now_ns: int) -> Verdict:
+        """Replace a hard action by a probe, because a machine with a recurring fault is well at present.
+
+        The verdict's expiry time stays.
+
+        Args:
+            now_ns: the slice's end.
+
+        Returns:
+            The verdict's new line.
+        """
+        self.verdict = replace(
+            self.verdict,
+            action=ActionKind.PROBE,
+            detected_ns=now_ns,
+            update=self.verdict.update + 1,
+            reason=Reason.FLAPPING.value,
+        )
+        return self.verdict
+
+    def renew(self, now_ns: int, action_ttl_ns: int) -> Verdict:
+        """Prolong the proposed action of a verdict that still holds, and return the verdict's new line.
+
+        Args:
+            now_ns: the slice's end.
+            action_ttl_ns: time from now until the action expires.
+        """
+        self.verdict = replace(
+            self.verdict,
+            detected_ns=now_ns,
+            update=self.verdict.update + 1,
+            expires_ns=now_ns + action_ttl_ns,
+            reason=Reason.STILL_TRUE.value,
+        )
+        return self.verdict
+
+    def with_witnesses(self, finding: Finding) -> Finding:
+        """Add a finding's witnesses to the verdict's, and return the finding with the witnesses of both.
+
+        A finding of other suspects is returned as it is.
+        """
         if not same_suspects(finding, self.verdict):
             return finding
         witnesses = joined(self.verdict.witnesses, finding.witnesses, finding.accused)
@@ -95,7 +193,16 @@ class Incident:
         return replace(finding, witnesses=witnesses) if witnesses != finding.witnesses else finding
 
     def settled_cause(self, finding: Finding, now_ns: int, settle_ns: int) -> str:
-        """The cause to name: what metrics tell from one window to the next may change to and fro."""
+        """Return the cause to name for a finding of the incident's suspects.
+
+        Causes that metrics suggest can alternate from window to window. So another cause must last before it replaces
+        the verdict's; a hardware event or a certain finding replaces it at once.
+
+        Args:
+            finding: the finding.
+            now_ns: the slice's end.
+            settle_ns: how long another cause must be seen.
+        """
         named = self.verdict.cause
         told = bool(finding.evidence) and finding.evidence[0].detector == "hardware"
         if finding.cause in (named, "unknown") or named == "unknown" or told or finding.certain:
@@ -106,8 +213,14 @@ class Incident:
         return finding.cause if now_ns - self.other_since_ns >= settle_ns else named
 
 
+def with_evidence_of(finding: Finding, verdict: Verdict) -> Finding:
+    """Return a finding whose evidence is the verdict's, followed by what is new in the finding."""
+    new = [evidence for evidence in finding.evidence if evidence not in verdict.evidence]
+    return replace(finding, evidence=(*verdict.evidence, *new)[:_SHOWN_EVIDENCE_COUNT])
+
+
 def same_fault(incident: Incident, finding: Finding) -> bool:
-    """Whether a finding speaks of the incident that a verdict stands for."""
+    """Return whether a finding belongs to an incident."""
     verdict = incident.verdict
     if is_smaller(verdict, finding) and finding.onset_ns > incident.opened_ns + _ONE_STORY_NS:
         return False  # what hurts began after that was said
@@ -118,7 +231,7 @@ def same_fault(incident: Incident, finding: Finding) -> bool:
     if _share_a_suspect(verdict, finding):
         return True
     if verdict.fault in STANDSTILL and finding.fault in STANDSTILL:
-        # A job stands still once: whoever stops or hangs after the first is its victim.
+        # A job stands still once: who stops or hangs after the first is its victim.
         return True
     if verdict.fault is FaultKind.SILENT_CORRUPTION and _ends_itself(finding) and not incident.is_lone:
         return True
@@ -129,9 +242,9 @@ def same_fault(incident: Incident, finding: Finding) -> bool:
 
 
 def _is_apart_from_numbers(incident: Incident, finding: Finding) -> bool:
-    """Whether one of both is about lost numbers, and the other about something that those never cause.
+    """Return whether one of both is about lost numbers, and the other about something that lost numbers never cause.
 
-    They slow no machine down, end no process by a signal, and give no process another reason to end.
+    Lost numbers slow no machine down, end no process by a signal, and give no process another reason to end.
     """
     told = incident.verdict.fault
     if FaultKind.SILENT_CORRUPTION not in (finding.fault, told) or finding.fault is told:
@@ -142,7 +255,10 @@ def _is_apart_from_numbers(incident: Incident, finding: Finding) -> bool:
 
 
 def _share_a_suspect(verdict: Verdict, finding: Finding) -> bool:
-    """Whether both name one machine; where the job has no other, one of its ranks, or the machine as such."""
+    """Return whether a verdict and a finding name the same machine.
+
+    In a job of one machine they must also name one of its ranks together, or one of them the machine as a whole.
+    """
     shared = components(verdict.suspects) & components(finding.suspects)
     if not shared or finding.machine_count > 1:
         return bool(shared)
@@ -150,7 +266,7 @@ def _share_a_suspect(verdict: Verdict, finding: Finding) -> bool:
 
 
 def _share_ranks(some: Sequence[Suspect], others: Sequence[Suspect]) -> bool:
-    """Whether suspects of two sides have a machine in common, and ranks of it where both sides name ranks."""
+    """Return whether two lists of suspects share a machine, and a rank of it where both name ranks."""
     for one in some:
         for other in others:
             if one.component == other.component and (
@@ -161,7 +277,7 @@ def _share_ranks(some: Sequence[Suspect], others: Sequence[Suspect]) -> bool:
 
 
 def _stopped_later(incident: Incident, finding: Finding) -> bool:
-    """Whether a machine that only differed in its metrics, and hurt nobody, stopped some time after that was said."""
+    """Return whether a machine with a harmless metric deviation stopped well after that incident was opened."""
     verdict = incident.verdict
     return (
         verdict.fault is FaultKind.DEGRADED
@@ -172,9 +288,9 @@ def _stopped_later(incident: Incident, finding: Finding) -> bool:
 
 
 def is_slow_still(finding: Finding, incident: Incident) -> bool:
-    """Whether the job is as slow as since the machine was named, and nobody else is to blame: it is not well again.
+    """Return whether the job is still slow since a confirmed incident began, and nothing else explains it.
 
-    What its metrics showed may have faded: levels are learned.
+    The machine's own deviation may have faded meanwhile, because expected levels are learned.
     """
     return (
         finding.fault is FaultKind.FAIL_SLOW
@@ -186,30 +302,30 @@ def is_slow_still(finding: Finding, incident: Incident) -> bool:
 
 
 def _ends_itself(finding: Finding) -> bool:
-    """Whether a job that saw a NaN may have ended itself: who of it dies first, and says nothing, is no culprit."""
+    """Return whether a finding may show a job that ended itself after a NaN: nobody is named, or gives a reason."""
     return finding.fault in STANDSTILL and (not finding.suspects or finding.is_wordless)
 
 
 def is_smaller(one: Finding | Verdict, other: Finding | Verdict) -> bool:
-    """A fault that hurts does not become one that does not: either it stands, or it is over."""
+    """Return whether ``one`` is a deviation without impact and ``other`` a fault with impact."""
     return one.fault is FaultKind.DEGRADED and other.fault is not FaultKind.DEGRADED
 
 
 def same_suspects(finding: Finding, verdict: Verdict) -> bool:
-    """Whether both name the same components (the ranks on them may differ)."""
+    """Return whether a finding and a verdict name the same components; the ranks on them may differ."""
     return components(finding.suspects) == components(verdict.suspects)
 
 
 def tells_of_some(finding: Finding, verdict: Verdict) -> bool:
-    """Whether a finding speaks of some of several machines that were confirmed together: that is not over."""
+    """Return whether a finding names some of the machines that a confirmed verdict says are slow together."""
     confirmed = verdict.state is VerdictState.CONFIRMED and verdict.fault is finding.fault is FaultKind.FAIL_SLOW
     return confirmed and bool(finding.suspects) and components(finding.suspects) < components(verdict.suspects)
 
 
 def retells(finding: Finding, verdict: Verdict) -> bool:
-    """Whether what was confirmed, with a hard action, is only told again: first by an event, then by what stands.
+    """Return whether a finding only repeats a confirmed verdict that has, or lacks only witnesses for, a hard action.
 
-    The weaker word takes nothing back: a card that fell off the bus is gone, however its processes end.
+    Such a finding is weaker and takes nothing back. A GPU that fell off the bus is gone, however its processes end.
     """
     return (
         verdict.state is VerdictState.CONFIRMED
@@ -221,7 +337,12 @@ def retells(finding: Finding, verdict: Verdict) -> bool:
 
 
 def placed(finding: Finding, live: Sequence[Verdict]) -> Finding:
-    """The same, of ranks whose machine nobody knows with the machine that a live verdict says they slow down."""
+    """Return a finding about ranks of unknown machines with the machine that a live verdict names for these ranks.
+
+    Args:
+        finding: the finding; returned as it is where a suspect is no rank, or no verdict names one machine.
+        live: open and confirmed verdicts.
+    """
     ranks = {rank for suspect in finding.suspects for rank in suspect.ranks}
     if not ranks or any(suspect.component.kind is not ComponentKind.RANK for suspect in finding.suspects):
         return finding
@@ -233,12 +354,12 @@ def placed(finding: Finding, live: Sequence[Verdict]) -> Finding:
 
 
 def components(suspects: Sequence[Suspect]) -> set[Component]:
-    """What they name."""
+    """Return the components that suspects name."""
     return {suspect.component for suspect in suspects}
 
 
 def explains_better(finding: Finding, incident: Incident) -> bool:
-    """Whether the finding may speak for the incident: it is the same story, or a stronger one."""
+    """Return whether a finding may replace an incident's verdict: it is the same explanation, or a stronger one."""
     verdict = incident.verdict
     if finding.fault is not verdict.fault and FaultKind.SILENT_CORRUPTION in (finding.fault, verdict.fault):
         return finding.fault is FaultKind.SILENT_CORRUPTION  # lost numbers explain an end, no end explains them
@@ -262,9 +383,10 @@ def explains_better(finding: Finding, incident: Incident) -> bool:
 
 
 def _died_of_hang(finding: Finding, incident: Incident) -> bool:
-    """Whether other processes than those of a reported hang ended after it was reported: they were waiting for it.
+    """Return whether a finding tells of deaths that a reported hang explains.
 
-    A watchdog, a launcher or a person ends a job that hangs.
+    They are deaths of other ranks than those that hang, after the report: a watchdog, a launcher or a person ended the
+    job.
     """
     return (
         incident.verdict.fault is FaultKind.HANG
@@ -275,13 +397,8 @@ def _died_of_hang(finding: Finding, incident: Incident) -> bool:
     )
 
 
-def is_hard(verdict: Verdict) -> bool:
-    """Whether it proposes to take a machine away."""
-    return verdict.action in HARD
-
-
 def is_by_silence(verdict: Verdict) -> bool:
-    """Whether a machine is said to be dead because nothing was heard of it."""
+    """Return whether a verdict accuses a machine because its agent fell silent."""
     told = {Reason.SILENT_AND_PEERS_STALLED.value, Reason.STILL_TRUE.value}
     return (
         verdict.fault in STANDSTILL
@@ -291,7 +408,7 @@ def is_by_silence(verdict: Verdict) -> bool:
 
 
 def is_spell(verdict: Verdict) -> bool:
-    """Whether what a verdict told may come again: a part that throttled, uneven data, what was odd and hurt nobody."""
+    """Return whether a verdict's fault may come and go: throttling, uneven data, or a deviation without impact."""
     if verdict.fault is FaultKind.FAIL_SLOW:
         moves = not verdict.suspects and verdict.cause == "data_imbalance"  # a hot expert, now here, now there
         return moves or (verdict.action in (ActionKind.PROBE, *HARD) and throttles(verdict))
@@ -299,9 +416,10 @@ def is_spell(verdict: Verdict) -> bool:
 
 
 def throttles(told: Verdict | Finding) -> bool:
-    """Whether what is told is a lower clock, or less power, of GPUs that do not rest.
+    """Return whether a verdict or finding names throttled GPUs that are as busy as their peers.
 
-    Whoever saves, logs, evaluates or waits for data alone is slow for seconds again and again, too, and healthy.
+    A healthy machine that saves, logs, evaluates or waits for data is slow for seconds again and again, too. Its GPUs
+    rest meanwhile.
     """
     rests = any(
         evidence.metric in _RESTING
@@ -310,79 +428,3 @@ def throttles(told: Verdict | Finding) -> bool:
         for evidence in told.evidence
     )
     return told.cause in _THROTTLING and bool(told.suspects) and not rests
-
-
-def action_of(finding: Finding, *, confirmed: bool, hard: bool) -> tuple[ActionKind, tuple[Evidence, ...]]:
-    """The action to propose: the cause's own when confirmed, a mild one before, never hard for nobody.
-
-    Nor is it hard where too few saw it, nor does it stop all others where they go on.
-
-    Returns:
-        The action, and the finding's evidence: with why none is hard, where that is for want of witnesses.
-    """
-    action, evidence = _wished_action(finding, confirmed=confirmed, hard=hard), finding.evidence
-    if action in HARD and not finding.has_witnesses:
-        evidence = (*evidence, _too_few(finding, action))
-        action = _milder(finding)
-    is_alone = action in NEEDS_FOLLOWERS and finding.is_lone
-    return (ActionKind.NOTIFY if is_alone else action), evidence
-
-
-def retold_action(finding: Finding, verdict: Verdict) -> tuple[ActionKind, tuple[Evidence, ...]]:
-    """The action of what is told again: as before, or hard now that enough saw it; and the evidence, as ``action_of``.
-
-    Args:
-        finding: what is told again.
-        verdict: what was told; it proposed a hard action, or did not for want of witnesses.
-    """
-    if is_hard(verdict) or not finding.has_witnesses:
-        return verdict.action, finding.evidence
-    evidence = tuple(one for one in finding.evidence if one.metric != Reason.ONE_WITNESS.value)
-    return CAUSES[verdict.cause].action, evidence
-
-
-def _too_few(finding: Finding, wished: ActionKind) -> Evidence:
-    """Why no machine is taken away."""
-    accused = finding.accused
-    others = sorted(others_of(finding.witnesses, accused))
-    who = f"of all others only {', '.join(others)}" if others else f"nobody but {', '.join(accused[:_NAMED_COUNT])}"
-    text = f"{who} saw it: not enough to {wished.value} a machine"
-    if len(others) > 1 and finding.fault is FaultKind.FAIL_SLOW:
-        text = f"it is slower than {', '.join(others)}, and no event tells more: not enough to {wished.value} a machine"
-    elif len(others) > 1:
-        text = f"only the program's own words tell it: not enough to {wished.value} a machine"
-    return Evidence(DECIDER, Reason.ONE_WITNESS.value, 0.0, finding.onset_ns, finding.onset_ns, text)
-
-
-def _wished_action(finding: Finding, *, confirmed: bool, hard: bool) -> ActionKind:
-    """As ``action_of``, if only all had seen it."""
-    if finding.fault is FaultKind.DEGRADED:
-        return ActionKind.NONE
-    if not finding.suspects:
-        mild = CAUSES[finding.cause].blames == "nobody"
-        return CAUSES[finding.cause].action if mild else ActionKind.NOTIFY
-    action = CAUSES[finding.cause].action
-    if finding.fault is FaultKind.HANG and action in HARD and not finding.certain:
-        # It lives and is elsewhere (an evaluation of its own, a full disk): no machine is shown to be bad.
-        action = ActionKind.RESTART
-    if finding.is_soft and action is ActionKind.RESTART:
-        action = ActionKind.NOTIFY
-    if not confirmed:
-        return ActionKind.PROBE if action in HARD else ActionKind.NOTIFY
-    if action in HARD and (finding.is_soft or not hard):
-        return ActionKind.NOTIFY if finding.is_soft else ActionKind.PROBE
-    return action
-
-
-def _milder(finding: Finding) -> ActionKind:
-    """What to do where a machine may not be taken away: a job that stopped is restarted, else somebody looks at it."""
-    stopped = finding.certain or finding.reason is Reason.SILENT_AND_PEERS_STALLED
-    followed = stopped or bool(others_of(finding.witnesses, finding.accused))
-    if finding.fault in STANDSTILL and followed and not finding.is_lone:
-        return ActionKind.RESTART
-    return ActionKind.PROBE
-
-
-def is_withheld(verdict: Verdict) -> bool:
-    """Whether it proposes no hard action for nothing else than that too few saw it."""
-    return any(evidence.metric == Reason.ONE_WITNESS.value for evidence in verdict.evidence)

@@ -1,8 +1,8 @@
 """The life of verdicts: one incident for one fault, from open to resolved.
 
-``diagnose`` says each second what explanations hold. ``decide`` turns them into
-verdicts with ids fixed at opening, asks for patience before a hard action is
-proposed, and closes what is no longer true. Nothing is executed here.
+``diagnose`` returns once a second the explanations that hold. ``decide`` turns them into verdicts whose ids are fixed
+at opening. It waits before it proposes an action that takes a machine away, and closes what no longer holds. Nothing
+is executed here.
 """
 
 from __future__ import annotations
@@ -11,36 +11,29 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tocsin.pipeline.core.operator import pack_state, unpack_state
+from tocsin.pipeline.incidents.closed_verdicts import ClosedVerdicts
 from tocsin.pipeline.incidents.flapping import RelapseConfig, Relapses
 from tocsin.pipeline.incidents.incident import (
     SLOWER,
-    STANDSTILL,
     Incident,
-    action_of,
     components,
     explains_better,
     is_by_silence,
-    is_hard,
-    is_slow_still,
-    is_smaller,
     is_spell,
     placed,
     retells,
-    retold_action,
     same_fault,
     same_suspects,
-    tells_of_some,
     throttles,
+    with_evidence_of,
 )
+from tocsin.pipeline.incidents.proposed_action import STANDSTILL, action_of, is_hard, retold_action
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
 from tocsin.schemas.verdicts import ActionKind, Component, FaultKind, Verdict, VerdictState, verdict_id_of
 
-_LIVE = (VerdictState.OPEN, VerdictState.CONFIRMED)
-_KEPT_CLOSED_COUNT = 256
 _TOLD_BY_ONE = (Reason.HARDWARE_EVENT.value, Reason.SILENT_AND_PEERS_STALLED.value)
-_SHOWN_EVIDENCE_COUNT = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +41,15 @@ class DecideConfig:
     """Settings.
 
     Attributes:
-        confirm_ns: how long an explanation must hold before its full action is proposed. A daemon
-            that eats CPU for 10 s slows a rank for 10 s: fail_slow waits 15 s.
-        hard_ns: how long it must hold before a machine is drained or evicted for it, where that takes
-            longer: an excess alone (no event, no counter) may be the data of a few minutes.
-        settle_ns: how long another cause must be seen before it replaces the one named.
-        gone_ns: how long it must be gone before the verdict is closed.
-        relapses: who is slow again and again.
-        fresh_ns: evidence older than this renews nothing: the verdict expires.
-        action_ttl_ns: a proposed action must not be executed after this.
+        confirm_ns: how long a finding of each fault must hold before its verdict is confirmed. A daemon that takes
+            CPU time for 10 s slows a rank for 10 s, so fail_slow waits 15 s.
+        hard_ns: how long a finding of a fault must hold before a machine is drained or evicted, where that is longer.
+            A longer step time alone, without event or counter, may come from the data of a few minutes.
+        settle_ns: how long another cause must be seen before it replaces the verdict's.
+        gone_ns: how long a fault must be gone before its verdict is closed.
+        relapses: settings for machines that are slow again and again.
+        fresh_ns: a verdict expires unless its newest evidence is younger than this.
+        action_ttl_ns: time until a proposed action expires.
     """
 
     confirm_ns: Mapping[FaultKind, int] = field(
@@ -77,15 +70,19 @@ class DecideConfig:
 
 
 class Decide:
-    """Verdict life of one job."""
+    """The verdicts of one job, from open to resolved."""
 
     def __init__(self, config: DecideConfig, job: JobKey) -> None:
-        """Start without verdicts."""
+        """Start without verdicts.
+
+        Args:
+            config: settings.
+            job: the job whose verdicts these are.
+        """
         self._config = config
         self._job = job
         self._incidents: list[Incident] = []
-        self._closed: dict[str, list[int]] = {}
-        """id -> [last update, newest evidence, accused somebody, was confirmed]: an id never starts anew."""
+        self._closed = ClosedVerdicts()
         self._relapses = Relapses(config.relapses)
 
     @property
@@ -94,7 +91,12 @@ class Decide:
         return tuple(incident.verdict for incident in self._incidents)
 
     def on_findings(self, now_ns: int, findings: Sequence[Finding]) -> list[Verdict]:
-        """Take what holds at ``now_ns``; return the verdict lines that this changes."""
+        """Apply the findings of one slice, and return the verdict lines that change.
+
+        Args:
+            now_ns: the slice's end.
+            findings: the explanations that hold then.
+        """
         lines: list[Verdict] = []
         findings = [placed(finding, self.live) for finding in findings]
         named = {
@@ -118,7 +120,7 @@ class Decide:
         return lines
 
     def _take_back(self, finding: Finding, now_ns: int) -> list[Verdict]:
-        """Whoever was said to be slow, or dead as it was silent, and is not, as this finding shows."""
+        """Cancel verdicts on slow or silent machines that a finding exonerates; return the closing lines."""
         freed, lines = set(finding.exonerates), []
         for incident in list(self._incidents):
             verdict = incident.verdict
@@ -129,17 +131,22 @@ class Decide:
         return lines
 
     def close_all(self, now_ns: int, reason: Reason) -> list[Verdict]:
-        """Close everything: the job ended, or a new attempt began.
+        """Close all verdicts because the job ended or a new attempt began, and return the closing lines.
 
-        Who was said to be slow or to hold up all, for too short a time to be sure, is not: the job came to its end. Nor
-        is who is said to hold it up for a line in its log alone: it stood because it was started again.
+        Unconfirmed slowdowns and hangs are cancelled when the job ended. An unconfirmed hang that only a hardware event
+        explains is always cancelled: the job stood because it was started again. All others are resolved.
+
+        Args:
+            now_ns: the time of the end.
+            reason: the reason on the closing lines.
         """
         return [self._end(incident, now_ns, reason) for incident in list(self._incidents)]
 
     def close_what_ended(self, now_ns: int) -> list[Verdict]:
-        """All processes of the job are gone: nobody is slow any more; what explains the end stays.
+        """Close the verdicts that cannot hold without processes, and return the closing lines.
 
-        Lost numbers explain it where nothing else does.
+        Slowdowns are closed; verdicts that explain the end stay. Silent corruption explains it only where no
+        standstill does.
         """
         is_told = any(incident.verdict.fault in STANDSTILL for incident in self._incidents)
         over = (*SLOWER, FaultKind.SILENT_CORRUPTION) if is_told else SLOWER
@@ -150,7 +157,7 @@ class Decide:
         return lines
 
     def explains_end(self, finding: Finding) -> bool:
-        """Whether a finding may still hold when all processes of the job are gone."""
+        """Return whether a finding can still hold when all processes of the job are gone."""
         if finding.fault is FaultKind.SILENT_CORRUPTION:
             return not any(incident.verdict.fault in STANDSTILL for incident in self._incidents)
         return finding.fault not in SLOWER
@@ -164,15 +171,24 @@ class Decide:
         return self._close(incident, now_ns, VerdictState.CANCELLED if taken_back else VerdictState.RESOLVED, reason)
 
     def abandon(self, now_ns: int, reason: Reason) -> list[Verdict]:
-        """Close everything because the job begins anew: nobody knows any more whether it still holds."""
+        """Expire all verdicts because the job's operators start without state; return the closing lines.
+
+        Args:
+            now_ns: the time of the start.
+            reason: the reason on the closing lines.
+        """
         lines = [self._close(one, now_ns, VerdictState.EXPIRED, reason) for one in list(self._incidents)]
         for line in lines:
-            self._closed[line.verdict_id][1] = 0  # what is seen again was seen before, and is opened again
+            self._closed.forget_evidence(line.verdict_id)
         return lines
 
     def follow(self, before: Decide) -> None:
-        """Take over the ids of what a job that began anew had said: none starts anew."""
-        self._closed = dict(before._closed)
+        """Take over the closed verdicts of the operator before this one, so that their updates go on.
+
+        Args:
+            before: the operator of the same job before it started without state.
+        """
+        self._closed.follow(before._closed)
 
     def _match(self, finding: Finding) -> Incident | None:
         for incident in self._incidents:
@@ -181,10 +197,15 @@ class Decide:
         return None
 
     def _hold_those(self, finding: Finding, now_ns: int, named: Collection[Component]) -> None:
-        """These suspects (none named: all that hurt, because the job stands) cannot be seen to be well again.
+        """Keep incidents alive by a finding that opens none: in a job that stands, no machine can show that it is well.
 
-        Who was only said to be slow, and is not whom the job waits for now, is not held; nor what an event or a silence
-        alone said and was never confirmed: the part is well again, the machine speaks, or it would be told still.
+        Two kinds of unconfirmed incidents are not kept. One is a slow machine while other machines are named for the
+        standstill. The other is a machine named only for a hardware event or its silence, which would be seen again.
+
+        Args:
+            finding: the finding; without suspects it keeps all standstills and slowdowns alive.
+            now_ns: the slice's end.
+            named: the components that findings name for a standstill now.
         """
         for incident in self._incidents:
             is_open = incident.verdict.state is VerdictState.OPEN
@@ -200,17 +221,13 @@ class Decide:
 
     def _open(self, finding: Finding, now_ns: int) -> list[Verdict]:
         verdict_id = verdict_id_of(self._job, finding.suspects, finding.fault, finding.onset_ns)
-        closed = self._closed.get(verdict_id)
         taken = any(incident.verdict.verdict_id == verdict_id for incident in self._incidents)
-        is_rest = closed is not None and (finding.fault is FaultKind.DEGRADED or (closed[2] and not finding.suspects))
-        if taken or is_rest:
-            # An incident that became another story holds the id. Or: what is left of an incident that hurt, or named
-            # somebody, is another one, and the old id keeps its last word.
+        if taken or self._closed.is_rest(verdict_id, finding):
+            # An incident that became another one holds the id; or the closed verdict with this id keeps its last line.
             verdict_id = verdict_id_of(self._job, finding.suspects, finding.fault, now_ns)
         seen_ns = finding.seen_ns or now_ns
-        closed = self._closed.pop(verdict_id, [-1, -1, 0, 0])
-        if seen_ns <= closed[1]:
-            self._closed[verdict_id] = closed
+        closed = self._closed.reopen(verdict_id, seen_ns)
+        if closed is None:
             return []
         action, evidence = action_of(finding, confirmed=finding.certain, hard=finding.certain)
         verdict = Verdict(
@@ -226,53 +243,49 @@ class Decide:
             reason=finding.reason.value,
             evidence=evidence,
             state=VerdictState.OPEN,
-            update=closed[0] + 1,
+            update=closed.update + 1,
             expires_ns=now_ns + self._config.action_ttl_ns,
             common=finding.common,
             witnesses=finding.witnesses,
         )
-        was_confirmed = bool(closed[3])
+        was_confirmed = bool(closed.was_confirmed)
         incident = Incident(verdict, now_ns, now_ns, finding.certain, seen_ns, was_confirmed)
         incident.is_lone, incident.is_wordless = finding.is_lone, finding.is_wordless
         self._incidents.append(incident)
         return [verdict]
 
     def _hold(self, incident: Incident, finding: Finding, now_ns: int) -> list[Verdict]:
-        finding = incident.hear(finding)
-        verdict = incident.verdict
+        """Apply a finding to the incident that it belongs to; return the verdict's new line, if there is one."""
+        finding = incident.with_witnesses(finding)
+        verdict, gone_ns = incident.verdict, self._config.gone_ns
         alike = finding.fault is verdict.fault or {finding.fault, verdict.fault} <= set(STANDSTILL)
         if same_suspects(finding, verdict) and alike:
             # Why is not forgotten because it is not shown again.
             finding = replace(finding, cause=incident.settled_cause(finding, now_ns, self._config.settle_ns))
         if not explains_better(finding, incident):
-            speaks = verdict.state is VerdictState.OPEN and verdict.reason == Reason.SILENT_AND_PEERS_STALLED.value
-            same_standstill = finding.fault in STANDSTILL and not speaks  # it was silent for seconds
-            stands = not finding.suspects and (same_standstill or is_slow_still(finding, incident))
-            over = is_smaller(finding, verdict) and finding.is_harmless
-            same = (same_suspects(finding, verdict) and not over) or tells_of_some(finding, verdict)
-            if same or stands:
-                incident.hold(now_ns, self._config.gone_ns)
-                if (
-                    finding.suspects or finding.fault in STANDSTILL
-                ):  # that all is slow still shows nothing of the machine
-                    incident.seen_ns = max(incident.seen_ns, finding.seen_ns)
+            incident.hold_if_same(finding, now_ns, gone_ns)
             return []
         moved = not same_suspects(finding, verdict)
         changed = moved or (finding.cause, finding.fault) != (verdict.cause, verdict.fault)
-        if moved or is_smaller(verdict, finding):  # that it hurts is another thing than that it differs
-            incident.opened_ns = now_ns
-            incident.was_confirmed = False
-        elif verdict.state is VerdictState.CONFIRMED:
-            incident.was_confirmed = True
         retold = not moved and retells(finding, verdict)
         if retold and changed:
-            new = [evidence for evidence in finding.evidence if evidence not in verdict.evidence]
-            finding = replace(finding, evidence=(*verdict.evidence, *new)[:_SHOWN_EVIDENCE_COUNT])
-        incident.hold(now_ns, self._config.gone_ns)
-        incident.certain, incident.is_lone = finding.certain, finding.is_lone
-        incident.is_wordless = finding.is_wordless
-        # Evidence that does not go on (a job that makes no steps now) confirms nothing.
-        incident.seen_ns = finding.seen_ns or now_ns
+            finding = with_evidence_of(finding, verdict)
+        incident.follow(finding, now_ns, gone_ns, moved=moved)
+        return self._update(incident, finding, now_ns, changed=changed, retold=retold)
+
+    def _update(
+        self, incident: Incident, finding: Finding, now_ns: int, *, changed: bool, retold: bool
+    ) -> list[Verdict]:
+        """Replace an incident's verdict where state, action or explanation change; return the new line, if any.
+
+        Args:
+            incident: the incident, with the finding's times taken.
+            finding: the finding that speaks for it.
+            now_ns: the slice's end.
+            changed: whether the finding names other suspects, another cause or another fault than the verdict.
+            retold: whether the finding only repeats a confirmed verdict.
+        """
+        verdict = incident.verdict
         confirmed = verdict.state is VerdictState.CONFIRMED and (retold or not changed)
         confirm = confirmed or self._lasted(incident, finding)
         hard = finding.certain or self._lasted_for_hard(incident, finding)
@@ -282,6 +295,7 @@ class Decide:
             action, evidence = action_of(finding, confirmed=confirm or finding.certain, hard=hard)
         if not changed and confirm == confirmed and action is verdict.action:
             return []
+        confidence = min(0.99, finding.confidence + (0.05 if confirm else 0.0))
         incident.verdict = replace(
             verdict,
             fault=finding.fault,
@@ -289,9 +303,7 @@ class Decide:
             suspects=finding.suspects,
             onset_ns=finding.onset_ns if changed else verdict.onset_ns,
             detected_ns=now_ns,
-            confidence=max(
-                min(0.99, finding.confidence + (0.05 if confirm else 0.0)), verdict.confidence if retold else 0.0
-            ),
+            confidence=max(confidence, verdict.confidence if retold else 0.0),
             action=action,
             reason=finding.reason.value,
             evidence=evidence,
@@ -304,7 +316,7 @@ class Decide:
         return [incident.verdict]
 
     def _lasted(self, incident: Incident, finding: Finding) -> bool:
-        """Whether it has been so for long enough to be confirmed: throttling that comes again need not last."""
+        """Return whether a finding has held long enough to be confirmed; throttling that comes again need not last."""
         if finding.tentative and not finding.is_brief:
             return False
         throttled = finding.fault is FaultKind.FAIL_SLOW and throttles(finding)
@@ -313,7 +325,7 @@ class Decide:
         return not finding.tentative and incident.seen_ns - incident.opened_ns >= self._config.confirm_ns[finding.fault]
 
     def _lasted_for_hard(self, incident: Incident, finding: Finding) -> bool:
-        """Whether it has been so, without a break, for long enough to take a machine away."""
+        """Return whether a finding has held, without a break, long enough to take a machine away."""
         hard_ns = max(self._config.hard_ns.get(finding.fault, 0), finding.hard_ns)
         return incident.seen_ns - incident.spell_began_ns >= hard_ns
 
@@ -326,60 +338,29 @@ class Decide:
                 state = VerdictState.RESOLVED if confirmed else VerdictState.CANCELLED
                 lines.append(self._close(incident, now_ns, state, Reason.RECOVERED))
             elif gone >= self._config.gone_ns and is_hard(incident.verdict):
-                lines.append(self._soften(incident, now_ns))
+                lines.append(incident.soften(now_ns))
             elif now_ns >= incident.verdict.expires_ns:
                 fresh = now_ns - incident.seen_ns <= self._config.fresh_ns
                 lines.append(
-                    self._renew(incident, now_ns)
+                    incident.renew(now_ns, self._config.action_ttl_ns)
                     if fresh
                     else self._close(incident, now_ns, VerdictState.EXPIRED, Reason.EXPIRED)
                 )
         return lines
 
-    def _soften(self, incident: Incident, now_ns: int) -> Verdict:
-        """A machine that is well now, and will hardly stay so, is looked at and not taken away.
-
-        That it is well prolongs no action.
-        """
-        incident.verdict = replace(
-            incident.verdict,
-            action=ActionKind.PROBE,
-            detected_ns=now_ns,
-            update=incident.verdict.update + 1,
-            reason=Reason.FLAPPING.value,
-        )
-        return incident.verdict
-
     def _relapse_ns(self, incident: Incident) -> int:
-        """For how long it must be gone as it comes again and again, 0: it does not, or was not sure this time."""
+        """Return how long a recurring fault must be gone before its verdict is closed, ns; 0: as long as others."""
         verdict = incident.verdict
         named = verdict.fault is FaultKind.FAIL_SLOW and bool(verdict.suspects)
         unsure = named and verdict.state is VerdictState.OPEN
         return 0 if unsure else self._relapses.gone_ns(incident.verdict, incident.opened_ns)
-
-    def _renew(self, incident: Incident, now_ns: int) -> Verdict:
-        incident.verdict = replace(
-            incident.verdict,
-            detected_ns=now_ns,
-            update=incident.verdict.update + 1,
-            expires_ns=now_ns + self._config.action_ttl_ns,
-            reason=Reason.STILL_TRUE.value,
-        )
-        return incident.verdict
 
     def _close(self, incident: Incident, now_ns: int, state: VerdictState, reason: Reason) -> Verdict:
         self._incidents.remove(incident)
         if reason is Reason.RECOVERED and is_spell(incident.verdict):
             self._relapses.end(incident.verdict, incident.opened_ns, incident.held_ns)
         confirmed = incident.was_confirmed or incident.verdict.state is VerdictState.CONFIRMED
-        self._closed[incident.verdict.verdict_id] = [
-            incident.verdict.update + 1,
-            incident.seen_ns,
-            int(bool(incident.verdict.suspects)),
-            int(confirmed),
-        ]
-        while len(self._closed) > _KEPT_CLOSED_COUNT:
-            del self._closed[next(iter(self._closed))]
+        self._closed.add(incident.verdict, incident.seen_ns, was_confirmed=confirmed)
         return replace(
             incident.verdict,
             detected_ns=now_ns,
@@ -391,14 +372,14 @@ class Decide:
         )
 
     def snapshot(self) -> dict[str, bytes]:
-        """State in one part."""
+        """Return the state as one named part."""
         state = [incident.to_state() for incident in self._incidents]
         spells = self._relapses.to_state()
-        return {"decide": pack_state({"incidents": state, "closed": list(self._closed.items()), "spells": spells})}
+        return {"decide": pack_state({"incidents": state, "closed": self._closed.to_state(), "spells": spells})}
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
-        """Take back what ``snapshot`` gave."""
+        """Restore the state that ``snapshot`` returned."""
         state = unpack_state(parts, "decide")
-        self._closed = dict(map(tuple, state["closed"]))
+        self._closed.load_state(state["closed"])
         self._relapses.load_state(state["spells"])
         self._incidents = [Incident.from_state(entry) for entry in state["incidents"]]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.job.witnesses import listed
-from tocsin.pipeline.rca.evidence.hardware import HardwareTracker
+from tocsin.pipeline.rca.evidence.hardware_log import HardwareLog
 from tocsin.pipeline.rca.evidence.stop import who_lost_peers
 from tocsin.pipeline.rca.evidence.waits import WaitTracker
 from tocsin.pipeline.rca.finding import Finding
@@ -46,7 +46,7 @@ class Testimony:
     graph: JobGraph
     now_ns: int
     waits: WaitTracker
-    hardware: HardwareTracker
+    hardware: HardwareLog
     pace: JobProgress
     silent: Sequence[str]
 

@@ -1,9 +1,7 @@
-"""A folder of Flight Recorder dumps -> who stands behind.
+"""Analysis of a folder of Flight Recorder dumps: the ranks that the others wait for.
 
-Reads the files (one per rank, the name ends in the rank), levels what the dumps leave
-open - which local group number is which group, whose peer ``send 0->1`` means, what
-runs beside the recorder's eyes - and asks ``tocsin.models.hang``. A file that cannot be
-read is evidence about its rank, not the end of the analysis.
+Reads one file per rank, whose name ends in the rank, and asks ``tocsin.models.hang``. An unreadable file is evidence
+about its rank and does not end the analysis.
 """
 
 from __future__ import annotations
@@ -14,34 +12,29 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tocsin.models.hang import GroupInfo, HangFinding, HangInput, OpState, RankWait, analyse
+from tocsin.models.hang import HangFinding, HangInput, analyse
 from tocsin.models.hang_waits import unheard_ranks
+from tocsin.pipeline.rca.evidence.dump_names import DEFAULT_GROUP_DESC, DEFAULT_GROUP_NAME, DumpNames
 from tocsin.pipeline.rca.evidence.missing_dumps import without_the_uncollected
 from tocsin.schemas.errors import ConfigError, FieldError, SchemaError
 from tocsin.schemas.formats.flight_recorder import (
     MAX_DUMP_BYTES,
     FlightDump,
-    FlightEntry,
     parse_dump,
     rank_of_filename,
 )
 from tocsin.schemas.wire.validate import MAX_RANKS
 
-DEFAULT_GROUP_DESC = "default_pg"
-DEFAULT_GROUP_NAME = "0"
-HISTORY_OPS = 512
-"""Finished operations of a rank that the analysis may look back on."""
-
 
 @dataclass(frozen=True, slots=True)
 class DumpFolder:
-    """What a folder of dumps holds.
+    """Contents of a folder of dumps.
 
     Attributes:
         dumps: rank -> its dump.
-        unreadable: rank -> (file name, why) of files that are no whole dump.
-        notes: files that were passed over, and why.
-        names: rank -> the file that its dump was read from.
+        unreadable: rank -> (file name, error) of files that are no whole dump.
+        notes: sentences about files that were passed over.
+        names: rank -> name of the file that its dump was read from.
     """
 
     dumps: Mapping[int, FlightDump]
@@ -51,13 +44,13 @@ class DumpFolder:
 
 
 def read_folder(folder: Path) -> DumpFolder:
-    """Read all dumps of a folder (not of its subfolders).
+    """Read all dumps of a folder, without its subfolders.
 
     Args:
-        folder: where the dumps are.
+        folder: the folder.
 
     Raises:
-        ConfigError: no folder, no file whose name ends in a rank, or none that can be read.
+        ConfigError: the folder does not exist, no file's name ends in a rank, or no file is readable.
     """
     if not folder.is_dir():
         what = "it is a file" if folder.exists() else "it does not exist"
@@ -89,7 +82,16 @@ def read_folder(folder: Path) -> DumpFolder:
 def _sort_broken(
     dumps: dict[int, FlightDump], broken: list[tuple[int, Path, str]], notes: list[str], prefixes: set[str]
 ) -> DumpFolder:
-    """A broken file speaks about its rank only where it is named as the dumps are."""
+    """Return the folder's contents, with broken files sorted into unreadable dumps and notes.
+
+    A broken file is an unreadable dump only where its name is built like a readable dump's, or its rank is no higher.
+
+    Args:
+        dumps: rank -> its dump.
+        broken: rank, path and error of each broken file.
+        notes: notes so far; more are added.
+        prefixes: what the names of readable dumps begin with.
+    """
     unreadable: dict[int, tuple[str, str]] = {}
     for rank, path, why in broken:
         if rank in dumps or (_prefix(path) not in prefixes and rank > max(dumps)):
@@ -100,6 +102,7 @@ def _sort_broken(
 
 
 def _files_by_rank(folder: Path) -> dict[int, list[Path]]:
+    """Return the files whose names end in a rank, by rank, each rank's files by name."""
     files: dict[int, list[Path]] = {}
     for path in sorted(folder.iterdir()):
         if path.is_file() and not path.name.startswith("."):
@@ -113,11 +116,12 @@ def _files_by_rank(folder: Path) -> dict[int, list[Path]]:
 
 
 def _prefix(path: Path) -> str:
+    """Return a file's name without suffix and without the rank at its end."""
     return path.stem.rstrip("0123456789")
 
 
 def _read_file(path: Path) -> FlightDump | str:
-    """The dump, or why there is none."""
+    """Return a file's dump, or the error as a sentence."""
     try:
         if path.stat().st_size > MAX_DUMP_BYTES:
             return f"larger than {MAX_DUMP_BYTES} bytes"
@@ -127,14 +131,16 @@ def _read_file(path: Path) -> FlightDump | str:
 
 
 def analyse_folder(folder: Path, world_size: int = 0) -> HangFinding:
-    """Read a folder and judge it; what was unreadable stands in the evidence.
+    """Read a folder of dumps and return the ranks that the others wait for.
+
+    The finding's evidence names unreadable files.
 
     Args:
-        folder: where the dumps are.
-        world_size: ranks in the job; 0: as the dumps say, or as the files' numbers suggest.
+        folder: the folder.
+        world_size: ranks in the job; 0: taken from the dumps and from the files' numbers.
 
     Raises:
-        ConfigError: there is nothing to judge.
+        ConfigError: the folder has no readable dump, or none of a rank of this job.
     """
     content = read_folder(folder)
     finding = analyse_dumps(content, world_size)
@@ -142,15 +148,17 @@ def analyse_folder(folder: Path, world_size: int = 0) -> HangFinding:
 
 
 def analyse_dumps(content: DumpFolder, world_size: int = 0, facts: Mapping[int, str] | None = None) -> HangFinding:
-    """Judge dumps that were read; what was unreadable stands in the evidence.
+    """Return the ranks that the others wait for by dumps that were read before.
+
+    The finding's evidence names unreadable files and ranks without a dump.
 
     Args:
         content: the dumps.
         world_size: as in ``analyse_folder``.
-        facts: what else is known of ranks without a dump (``tocsin.models.hang``).
+        facts: rank -> a ``FACT_...`` of ``tocsin.models.hang`` for ranks without a dump.
 
     Raises:
-        ConfigError: none of the dumps is of a rank of this job.
+        ConfigError: no dump is of a rank of this job.
     """
     content = _within_world(content, world_size)
     data = hang_input(content, world_size)
@@ -164,7 +172,7 @@ def analyse_dumps(content: DumpFolder, world_size: int = 0, facts: Mapping[int, 
 
 
 def _within_world(content: DumpFolder, world_size: int) -> DumpFolder:
-    """Leave out files of ranks that the job does not have: they are another job's."""
+    """Return the contents without ranks beyond the job's world size: those files are another job's."""
     world = world_size or _known_world(content.dumps.values())
     strangers = sorted(rank for rank in {*content.dumps, *content.unreadable} if rank >= world > 0)
     if not strangers:
@@ -180,7 +188,7 @@ def _within_world(content: DumpFolder, world_size: int) -> DumpFolder:
 
 
 def _known_world(dumps: Iterable[FlightDump]) -> int:
-    """Ranks in the job by what most dumps say of the default group, 0: none says."""
+    """Return the size of the default group in most dumps, in ranks; 0: no dump lists its members."""
     sizes = Counter(
         len(group.ranks)
         for dump in dumps
@@ -191,7 +199,10 @@ def _known_world(dumps: Iterable[FlightDump]) -> int:
 
 
 def report(finding: HangFinding) -> dict[str, Any]:
-    """The object that ``tocsin flight-recorder --json`` prints: a contract, keys in its order."""
+    """Return the object that ``tocsin flight-recorder --json`` prints.
+
+    Its keys and their order are a public contract.
+    """
     return {
         "fault": "hang",
         "culprits": list(finding.culprits),
@@ -214,13 +225,13 @@ def report(finding: HangFinding) -> dict[str, Any]:
 
 
 def hang_input(content: DumpFolder, world_size: int = 0) -> HangInput:
-    """Build what the hang analysis looks at.
+    """Return the input of the hang analysis.
 
     Args:
         content: the dumps of one job at one time.
-        world_size: ranks in the job, 0: as the dumps say.
+        world_size: ranks in the job; 0: taken from the dumps.
     """
-    names = _Names(content.dumps)
+    names = DumpNames(content.dumps)
     heard = set(content.dumps)
     world = max(names.world, world_size)
     named = (names.ranks | set(content.unreadable)) - heard
@@ -233,169 +244,3 @@ def hang_input(content: DumpFolder, world_size: int = 0) -> HangInput:
         world_size=len(heard | silent),
         unlisted_count=max(0, world - len(heard | silent)),
     )
-
-
-class _Names:
-    """The names of one job's groups, the same for all its ranks."""
-
-    def __init__(self, dumps: Mapping[int, FlightDump]) -> None:
-        self._ranks: dict[str, set[tuple[int, ...]]] = {}
-        self._own: dict[tuple[int, str], tuple[int, ...]] = {}
-        self._desc: dict[str, str] = {}
-        self._comm_ids: dict[tuple[int, str], str] = {}
-        for rank, dump in dumps.items():
-            for group in dump.groups:
-                self._desc.setdefault(group.name, group.desc)
-                if group.ranks:
-                    self._ranks.setdefault(group.name, set()).add(group.ranks)
-                    self._own[rank, group.name] = group.ranks
-            for entry in dump.entries:
-                self._desc.setdefault(entry.group_name, entry.group_desc)
-        members = [ranks for by_name in self._ranks.values() for ranks in by_name]
-        members += [dump.nameless_ranks for dump in dumps.values()]
-        self.ranks = set(dumps).union(*members)
-        # Ranks are numbered without gaps: a number between two files is a rank without a file.
-        self.world = 1 + max(self.ranks)
-        self._mixed = {
-            entry.group_name
-            for dump in dumps.values()
-            for entry in dump.entries
-            if entry.is_p2p or entry.p2p_seq or entry.op_id not in {0, entry.collective_seq}
-        }
-        # Starts are recorded in all ranks of a job or in none (TORCH_NCCL_ENABLE_TIMING).
-        self._timed = any(map(_shows_starts, dumps.values()))
-        self._maps_in_order = _ids_in_order(dumps.values())
-
-    def _is_default(self, name: str) -> bool:
-        return self._desc.get(name) == DEFAULT_GROUP_DESC or name == DEFAULT_GROUP_NAME
-
-    def kind(self, name: str) -> str:
-        """What a group is for: ``world``, or its description."""
-        return "world" if self._is_default(name) else self._desc.get(name, "")
-
-    def comm_id(self, rank: int, name: str) -> str:
-        """The group's name; with its members where groups of one name have different ones."""
-        if len(self._ranks.get(name, ())) < 2:
-            return name
-        known = self._comm_ids.get((rank, name))
-        if known is None:  # made once: it is long, and asked for by each operation
-            known = self._comm_ids[rank, name] = f"{name}{list(self._own.get((rank, name), ()))}"
-        return known
-
-    def groups(self, known: frozenset[int]) -> tuple[GroupInfo, ...]:
-        """All groups with their members; without members where no dump says who they are."""
-        groups: dict[str, GroupInfo] = {}
-        for (rank, name), ranks in sorted(self._own.items()):
-            comm_id = self.comm_id(rank, name)
-            groups.setdefault(comm_id, GroupInfo(comm_id, self.kind(name), ranks))
-        for name in sorted(set(self._desc) - set(self._ranks)):
-            members = tuple(sorted(known)) if self._is_default(name) else ()
-            groups[name] = GroupInfo(name, self.kind(name), members, inferred=True)
-        return tuple(groups.values())
-
-    def state_of(self, rank: int, dump: FlightDump) -> RankWait:
-        """What one dump says of its rank."""
-        pending = [self._op(rank, entry) for entry in dump.entries if not entry.is_done]
-        done = [entry for entry in dump.entries if entry.is_done]
-        completed = self._from_status(rank, dump)
-        for entry in done:
-            if not entry.is_p2p:
-                comm_id = self.comm_id(rank, entry.group_name)
-                completed[comm_id] = max(completed.get(comm_id, -1), entry.collective_seq)
-        first: dict[str, int] = {}
-        for op in pending:
-            if not op.is_p2p:
-                first.setdefault(op.comm_id, op.seq)
-        # A communicator keeps its order: before its first unfinished collective all are finished.
-        completed |= {comm_id: seq - 1 for comm_id, seq in first.items()}
-        return RankWait(
-            rank=rank,
-            pending=tuple(pending),
-            completed=completed,
-            hidden_ops=_runs_hidden_ops(dump),
-            history=tuple(self._op(rank, entry) for entry in done[-HISTORY_OPS:]),
-        )
-
-    def _op(self, rank: int, entry: FlightEntry) -> OpState:
-        # The frame of a coalesced batch waits for nobody; the operations inside stand beside it.
-        is_p2p = entry.is_p2p or "coalesced" in entry.name.rpartition(":")[2].split("_")[:1]
-        started = entry.state == "started" or entry.started_ns > 0
-        return OpState(
-            comm_id=self.comm_id(rank, entry.group_name),
-            seq=entry.p2p_seq if entry.is_p2p else entry.collective_seq,
-            op_name=entry.name.rpartition(":")[2].partition(" ")[0],
-            msg_bytes=entry.msg_bytes,
-            dtype=entry.dtype,
-            peer=self._peer(rank, entry),
-            is_p2p=is_p2p,
-            started=started if self._timed else None,
-            start_ns=entry.created_ns,
-        )
-
-    def _peer(self, rank: int, entry: FlightEntry) -> int:
-        """The other side as a global rank; -1 where the members' order is not known."""
-        local = entry.p2p_peer
-        members = self._own.get((rank, entry.group_name), ())
-        if local < 0 or (members and local >= len(members)):
-            return -1
-        if members:
-            return members[local]
-        return local if self._is_default(entry.group_name) else -1
-
-    def _from_status(self, rank: int, dump: FlightDump) -> dict[str, int]:
-        """Last finished collectives by the watchdog's account.
-
-        It has one number for both kinds of operations, so a group with point-to-point traffic
-        says nothing; and it goes by local group numbers: see ``_ids_in_order``.
-        """
-        if not any(entry.backend == "nccl" for entry in dump.entries) and not dump.comm_lib_version:
-            return {}
-        name_of = {entry.pg_id: entry.group_name for entry in dump.entries}
-        if self._maps_in_order:
-            name_of |= _pair_in_order(dump)
-        return {
-            self.comm_id(rank, name_of[pg_id]): status.last_completed_seq
-            for pg_id, status in dump.status
-            if pg_id in name_of and name_of[pg_id] not in self._mixed and status.last_completed_seq >= 0
-        }
-
-
-def _shows_starts(dump: FlightDump) -> bool:
-    return any(entry.started_ns or entry.state == "started" for entry in dump.entries) or any(
-        status.last_started_seq >= 0 for _, status in dump.status
-    )
-
-
-def _pair_in_order(dump: FlightDump) -> dict[int, str]:
-    """Local group number -> name: both grow with the order in which the groups were made."""
-    names = sorted((group.name for group in dump.groups if group.name.isdigit()), key=int)
-    if len(names) != len(dump.groups) or len(names) != len(dump.status):
-        return {}
-    return {pg_id: name for (pg_id, _), name in zip(dump.status, names, strict=True)}
-
-
-def _ids_in_order(dumps: Iterable[FlightDump]) -> bool:
-    """Whether each pair of number and name that the entries show fits ``_pair_in_order``."""
-    shown = 0
-    for dump in dumps:
-        pairs = _pair_in_order(dump)
-        for entry in dump.entries:
-            if pairs.get(entry.pg_id, entry.group_name) != entry.group_name:
-                return False
-            shown += entry.pg_id in pairs
-    return shown > 0
-
-
-def _runs_hidden_ops(dump: FlightDump) -> bool:
-    """Whether a rank runs operations that the recorder does not see (gloo: send and receive).
-
-    They show in the counters only: the number of operations outruns that of collectives.
-    """
-    if any(entry.backend == "nccl" for entry in dump.entries) or dump.comm_lib_version:
-        return False
-    newest: dict[int, int] = {}
-    for entry in dump.entries:
-        newest[entry.pg_id] = max(newest.get(entry.pg_id, 0), entry.collective_seq)
-        if not entry.is_p2p and entry.op_id > entry.collective_seq and not entry.p2p_seq:
-            return True
-    return any(status.last_enqueued_seq > newest[pg] for pg, status in dump.status if pg in newest)

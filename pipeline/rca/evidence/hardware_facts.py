@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tocsin.schemas.events import IB_PORT
 from tocsin.schemas.records import Event
-from tocsin.schemas.verdicts import Evidence
+from tocsin.schemas.verdicts import Component, ComponentKind, Evidence, Suspect
 from tocsin.schemas.wire.event_payloads import number
 
 WEAK_CAUSES = frozenset({"unknown", "process_exit", "process_frozen", "machine_unreachable", "cpu_contention"})
@@ -82,3 +82,8 @@ def is_of(fact: HardwareFact, name: str, part: str) -> bool:
 def slows(fact: HardwareFact) -> bool:
     """Whether a machine says of itself that a part of it is slow."""
     return fact.accuses and fact.fault == "fail_slow" and fact.cause not in ("", *WEAK_CAUSES)
+
+
+def host_suspects(hosts: Iterable[str]) -> tuple[Suspect, ...]:
+    """Return hosts as suspects, by name."""
+    return tuple(Suspect(Component(ComponentKind.HOST, host)) for host in sorted(hosts))

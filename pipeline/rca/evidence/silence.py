@@ -1,13 +1,14 @@
-"""Silence of hosts: evidence only together with what the peers do.
+"""Silent hosts: a silence is evidence only together with what the peers do.
 
-All that passes through one agent is one source. A silent host is at fault only when
-its peers stopped with it; when they go on, only monitoring is lost.
+All records of a host pass through one agent. So a silent host is at fault only when its peers stopped with it. When
+they go on, only its monitoring is lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tocsin.pipeline.job.facts import HostFacts, left_in_order
 from tocsin.pipeline.job.graph import JobGraph
@@ -31,27 +32,29 @@ class SilenceConfig:
     """Settings.
 
     Attributes:
-        missed_count: so many reports are missing (a host reports every metric slice, 5 s) ...
-        silent_after_ns: ... and this much time beyond.
-        stalled_after_ns: the peers made no step for this long (or three of their steps, if longer).
-        same_time_ns: the silence began within this of the peers' last progress ...
-        after_ns: ... and where steps tell of that, no later than this and two steps after it: who speaks for longer has
-            not stopped them, as they wait for it in the step that follows.
-        sure_ns: so long a silence is no restart of an agent while everybody writes an unannounced checkpoint.
-        confirmed_ns: it is confirmed after this: where a job is taken down host by host within half a minute, the
-            others are known to be silent, too, by then.
-        long_silence_ns: a host that falls silent while the job stands anyway is accused after this; so is one in a job
-            that ...
-        known_factor: ... has stood for so long (times this) and gone on: agents restart in its checkpoints, too.
-        late_ns: where nobody knows how long a step is, the peers may have gone on for so long without a host
-            that has been silent for ``long_silence_ns``, and have stood for so long since.
-        worked_on_factor: who was last heard so many windows before the peers stood has not stopped them at once: where
-            no steps tell how long one is, they must stand for ``long_silence_ns``, as a checkpoint does not.
-        lost_ratio: where more of the hosts than this fall silent later, while the job stands, it is ended host by host;
-            one of a hundred agents may always be lost.
-        taken_down_ns: ... and no later than this after it came to stand.
-        max_suspect_ratio: more hosts silent together are no machine fault, unless they are all that hang on one
-            switch or minipod.
+        missed_count: reports that must be missing before a host counts as silent; it reports every metric slice (5 s).
+        silent_after_ns: further time before a host counts as silent.
+        stalled_after_ns: the peers stand when they made no step for this long, or for three steps if that is longer.
+        same_time_ns: most time between the begin of the silence and the peers' last progress.
+        after_ns: where steps are known, the silence begins at most this and two steps after the peers' last step. A
+            host that reports for longer did not stop them: they wait for it in the step that follows.
+        sure_ns: a shorter silence may be an agent's restart during an unannounced checkpoint.
+        confirmed_ns: silence after which a finding can be confirmed. Where a job is taken down host by host within half
+            a minute, the other hosts are known to be silent by then.
+        long_silence_ns: silence after which a host is accused that fell silent while the job stood anyway. The same
+            holds where the job may only pause (``known_factor``).
+        known_factor: a standstill shorter than this times the longest one that the job recovered from may be a pause.
+            Agents restart during checkpoints, too.
+        late_ns: where no step time is known, the time for which peers may have gone on without a host that has been
+            silent for ``long_silence_ns``. They must have stood for ``long_silence_ns``, too.
+        worked_on_factor: a host that was last heard more than this many reports before the peers stood did not stop
+            them at once. Where no step time is known, they must then stand for ``long_silence_ns``, longer than a
+            checkpoint takes.
+        lost_ratio: where more than this share of the hosts falls silent later while the job stands, the job is being
+            taken down host by host. One of a hundred agents may always be lost.
+        taken_down_ns: such later silences begin at most this long after the job came to stand.
+        max_suspect_ratio: more than this share of the hosts, silent together, is no machine fault, unless they are all
+            hosts of one switch or minipod.
     """
 
     missed_count: int = 2
@@ -71,15 +74,21 @@ class SilenceConfig:
 
 
 def monitoring_ended(graph: JobGraph, host: str) -> bool:
-    """Whether the host's agent said good-bye and nothing after it."""
+    """Return whether a host's agent announced its end and sent nothing afterwards."""
     facts = graph.hosts[host]
     return facts.agent_stopped_ns >= facts.last_seen_ns
 
 
 def silent_hosts(graph: JobGraph, now_ns: int, config: SilenceConfig) -> list[str]:
-    """Hosts that have said nothing for too long; not those whose agent said good-bye, nor those in a later attempt.
+    """Return the names of hosts that have sent nothing for too long, sorted.
 
-    Time in which nobody listened does not count: the engine's own absence shows nothing of a host.
+    Hosts whose agent announced its end, and hosts that moved to a later attempt, are left out. Time in which the engine
+    itself was away does not count.
+
+    Args:
+        graph: the job.
+        now_ns: the slice's end.
+        config: settings.
     """
     return sorted(
         host
@@ -100,23 +109,56 @@ def find_silence(
     silent: Sequence[str],
     emptied: Collection[str] = (),
 ) -> tuple[list[Finding], dict[str, Reason]]:
-    """What the silence of hosts means.
+    """Return findings about silent hosts that their peers stopped with.
 
     Args:
-        graph: what is known of the job.
+        graph: the job.
         now_ns: the slice's end.
-        pace: the job's pace.
+        pace: the job's progress.
         config: settings.
-        silent: the hosts concerned, as ``silent_hosts`` finds them.
+        silent: the silent hosts, as ``silent_hosts`` returns them.
         emptied: hosts whose GPU memory is free while the others hold theirs.
 
     Returns:
-        Findings, and for each silent host that is not accused the reason why not.
+        Findings; and for each silent host that is not accused the reason why not.
     """
     if not silent or graph.ended():
         return [], {}
     mute = set(silent)  # thousands, where a network is down
-    speaking = {
+    speaking = _speaking_hosts(graph, mute)
+    if not speaking:
+        if any(monitoring_ended(graph, host) for host in graph.hosts):
+            # Some agents announced their end: the monitoring was taken down, the last agents without a word.
+            return [], dict.fromkeys(silent, Reason.MONITORING_LOST)
+        return [_job_silent(graph, silent)], {}
+    stop = _last_progress(graph, speaking, pace, config)
+    if isinstance(stop, Reason):
+        return [], dict.fromkeys(silent, stop)
+    excuse = _excuse(graph, now_ns, pace, stop.progress_ns, config)
+    if excuse is not None:
+        return [], dict.fromkeys(silent, excuse)
+    seen_ns = {host: graph.hosts[host].last_seen_ns for host in sorted(mute - graph.spare_hosts())}
+    ended = _ended_before(graph, pace, seen_ns, stop.progress_ns - stop.before_ns)
+    seen_ns = {host: last_ns for host, last_ns in seen_ns.items() if host not in ended}
+    guilty = _silent_since_stop(seen_ns, now_ns, pace, stop, config)
+    reasons = dict.fromkeys(sorted(mute.difference(guilty)), Reason.MONITORING_LOST)
+    reasons |= dict.fromkeys(ended, Reason.ENDED_WITH_OTHERS)
+    needed_ns = _needed_ns(now_ns - stop.progress_ns, pace, config, has_lost_processes=bool(set(emptied) & speaking))
+    short = {host for host in guilty if now_ns - seen_ns[host] < needed_ns}
+    short |= {host for host in guilty if _peers_may_pause(graph.hosts[host], stop.progress_ns, now_ns, pace, config)}
+    reasons |= dict.fromkeys(short, Reason.WITHIN_PATIENCE)
+    guilty = [host for host in guilty if host not in short]
+    if not guilty or len(speaking) + len(guilty) < 2:  # a lone host has no peers to confirm it
+        return [], reasons
+    spared = _spares(graph, mute, guilty, stop.progress_ns, config)
+    if spared is not None:
+        return [], reasons | dict.fromkeys(guilty, spared)
+    return [_unreachable(graph, guilty, stop.progress_ns, now_ns, config.confirmed_ns)], reasons
+
+
+def _speaking_hosts(graph: JobGraph, mute: Collection[str]) -> set[str]:
+    """Return the hosts that report by themselves, except silent ones and those that left this attempt."""
+    return {
         host
         for host, facts in graph.hosts.items()
         if host not in mute
@@ -124,51 +166,59 @@ def find_silence(
         and facts.report_interval_ns
         and not monitoring_ended(graph, host)
     }
-    if not speaking:
-        if any(monitoring_ended(graph, host) for host in graph.hosts):
-            # Agents that said good-bye: the monitoring was taken down, the last ones without a word.
-            return [], dict.fromkeys(silent, Reason.MONITORING_LOST)
-        return [_job_silent(graph, silent)], {}
-    progress = _progress_of(graph, speaking, pace, config)
-    if isinstance(progress, Reason):
-        return [], dict.fromkeys(silent, progress)
-    progress_ns, before_ns, after_ns = progress
-    excuse = _excuse(graph, now_ns, pace, progress_ns, config)
-    if excuse is not None:
-        return [], dict.fromkeys(silent, excuse)
+
+
+def _needed_ns(stood_ns: int, pace: JobProgress, config: SilenceConfig, *, has_lost_processes: bool) -> int:
+    """Return how long a host must be silent before it is accused, ns.
+
+    Args:
+        stood_ns: how long the others have stood.
+        pace: the job's progress.
+        config: settings.
+        has_lost_processes: whether a host that still reports has lost its processes.
+    """
+    if stood_ns < config.known_factor * pace.longest_stall_ns:
+        return config.long_silence_ns
+    return config.sure_ns if has_lost_processes else 0
+
+
+def _silent_since_stop(
+    seen_ns: Mapping[str, int], now_ns: int, pace: JobProgress, stop: _LastProgress, config: SilenceConfig
+) -> list[str]:
+    """Return the hosts that fell silent as their peers stopped; without any, those that fell silent in the standstill.
+
+    Args:
+        seen_ns: silent hosts, and when each was last heard.
+        now_ns: the slice's end.
+        pace: the job's progress.
+        stop: the peers' last progress.
+        config: settings.
+    """
+    near = [host for host, at_ns in seen_ns.items() if -stop.before_ns <= at_ns - stop.progress_ns <= stop.after_ns]
+    if near:
+        return near
+    # The job stood already (a checkpoint): it would have gone on by now.
+    longest_ns = now_ns - config.long_silence_ns
     late_ns = 0 if pace.median_step_ns else config.late_ns
-    seen_ns = {host: graph.hosts[host].last_seen_ns for host in sorted(mute - graph.spare_hosts())}
-    ended = _ended_before(graph, pace, seen_ns, progress_ns - before_ns)
-    seen_ns = {host: last_ns for host, last_ns in seen_ns.items() if host not in ended}
-    guilty = [host for host, last_ns in seen_ns.items() if -before_ns <= last_ns - progress_ns <= after_ns]
-    if not guilty:
-        # The job stood already (a checkpoint): it would have gone on by now.
-        longest_ns = now_ns - config.long_silence_ns
-        late_ns = late_ns if progress_ns <= longest_ns else 0  # its peers worked on: they stand for another reason yet
-        guilty = [host for host, last_ns in seen_ns.items() if longest_ns >= last_ns > progress_ns - late_ns]
-    reasons = dict.fromkeys(sorted(mute.difference(guilty)), Reason.MONITORING_LOST)
-    reasons |= dict.fromkeys(ended, Reason.ENDED_WITH_OTHERS)
-    needed_ns = config.sure_ns if set(emptied) & speaking else 0  # one that speaks has lost its processes
-    if now_ns - progress_ns < config.known_factor * pace.longest_stall_ns:
-        needed_ns = config.long_silence_ns
-    short = {host for host in guilty if now_ns - seen_ns[host] < needed_ns}
-    short |= {host for host in guilty if _peers_may_pause(graph.hosts[host], progress_ns, now_ns, pace, config)}
-    reasons |= dict.fromkeys(short, Reason.WITHIN_PATIENCE)
-    guilty = [host for host in guilty if host not in short]
-    if not guilty or len(speaking) + len(guilty) < 2:  # a lone host has no peers to confirm it
-        return [], reasons
-    spared = _spares(graph, mute, guilty, progress_ns, config)
-    if spared is not None:
-        return [], reasons | dict.fromkeys(guilty, spared)
-    return [_unreachable(graph, guilty, progress_ns, now_ns, config.confirmed_ns)], reasons
+    # Peers that worked on until lately stand for another reason.
+    late_ns = late_ns if stop.progress_ns <= longest_ns else 0
+    return [host for host, at_ns in seen_ns.items() if longest_ns >= at_ns > stop.progress_ns - late_ns]
 
 
 def _spares(
     graph: JobGraph, mute: Collection[str], guilty: Sequence[str], progress_ns: int, config: SilenceConfig
 ) -> Reason | None:
-    """Why nobody is accused though some fell silent as the others stopped; None: they are.
+    """Return the reason why hosts are not accused that fell silent as the others stopped; None: they are accused.
 
-    They are too many; or others fall silent, too, while the job stands, and no process told how it died: all is ended.
+    Either they are too many. Or more hosts fall silent while the job stands, and no process reported a failure: the job
+    is being taken down.
+
+    Args:
+        graph: the job.
+        mute: all silent hosts.
+        guilty: those that fell silent as the others stopped.
+        progress_ns: when the others last made progress.
+        config: settings.
     """
     if len(guilty) > few_hosts(graph, config.max_suspect_ratio) and not is_whole(graph, guilty):
         return Reason.AMBIGUOUS
@@ -180,19 +230,21 @@ def _spares(
 
 
 def _peers_may_pause(facts: HostFacts, progress_ns: int, now_ns: int, pace: JobProgress, config: SilenceConfig) -> bool:
-    """Whether the peers worked on for a window without the host, and stand no longer than a checkpoint takes."""
+    """Return whether the peers worked on without a host, and stand no longer than a checkpoint takes."""
     worked_on = progress_ns - facts.last_seen_ns > config.worked_on_factor * facts.report_interval_ns
     return worked_on and not pace.median_step_ns and now_ns - progress_ns < config.long_silence_ns
 
 
 def _ended_before(graph: JobGraph, pace: JobProgress, seen_ns: Mapping[str, int], since_ns: int) -> set[str]:
-    """Hosts that lived when their processes were ended with all others', and fell silent later: they are replaced.
+    """Return the hosts that still reported when their processes ended with all others', and fell silent later.
+
+    Such hosts are replaced after the end of the job.
 
     Args:
-        graph: what is known of the job.
-        pace: the job's pace.
-        seen_ns: silent hosts and when they were last heard.
-        since_ns: what ended before that did not end the job: it went on.
+        graph: the job.
+        pace: the job's progress.
+        seen_ns: silent hosts, and when each was last heard.
+        since_ns: an earlier end of processes did not end the job.
     """
     found: set[str] = set()
     for ended in (ended_by_order(graph), pace.ended_at_once):
@@ -201,7 +253,7 @@ def _ended_before(graph: JobGraph, pace: JobProgress, seen_ns: Mapping[str, int]
 
 
 def _excuse(graph: JobGraph, now_ns: int, pace: JobProgress, progress_ns: int, config: SilenceConfig) -> Reason | None:
-    """Why the silence of a host says nothing of its job; None: the others stand."""
+    """Return the reason why silent hosts cannot have stopped the job; None: the others stand."""
     stalled_ns = max(config.stalled_after_ns, 3 * pace.median_step_ns)
     if graph.max_step >= 0 and not pace.median_step_ns:  # nobody knows yet how long a step takes
         stalled_ns = config.sure_ns
@@ -212,19 +264,30 @@ def _excuse(graph: JobGraph, now_ns: int, pace: JobProgress, progress_ns: int, c
     return Reason.NON_TRAINING_PHASE if pace.work_goes_on else None
 
 
-def _progress_of(
-    graph: JobGraph, speaking: set[str], pace: JobProgress, config: SilenceConfig
-) -> tuple[int, int, int] | Reason:
-    """When the speaking hosts last made progress, and how long before and after that who stopped them fell silent.
+class _LastProgress(NamedTuple):
+    """The last progress of the hosts that still report.
 
-    The reason where nobody knows.
+    Attributes:
+        progress_ns: when they last made progress.
+        before_ns: a host that stopped them fell silent at most this long before it.
+        after_ns: and at most this long after it.
     """
+
+    progress_ns: int
+    before_ns: int
+    after_ns: int
+
+
+def _last_progress(
+    graph: JobGraph, speaking: set[str], pace: JobProgress, config: SilenceConfig
+) -> _LastProgress | Reason:
+    """Return when the speaking hosts last made progress; a reason where that is not known."""
     hosts = {rank: graph.host_of(rank) for rank in graph.ranks}
     told = (rank for rank, host in hosts.items() if host in speaking or is_lone(host))  # they stop together
     steps_ns = max((graph.ranks[rank].last_step_ns for rank in told), default=0)
     if steps_ns:
         before_ns = config.same_time_ns + pace.median_step_ns
-        return steps_ns, before_ns, min(before_ns, config.after_ns + 2 * pace.median_step_ns)
+        return _LastProgress(steps_ns, before_ns, min(before_ns, config.after_ns + 2 * pace.median_step_ns))
     if not pace.work_is_known:
         return Reason.NO_HOOK
     # No steps: their metrics tell whether they still work.
@@ -233,10 +296,11 @@ def _progress_of(
         return Reason.MONITORING_LOST
     report_interval_ns = max(facts.report_interval_ns for facts in graph.hosts.values())
     margin_ns = config.same_time_ns + config.missed_count * report_interval_ns
-    return standing_ns, margin_ns, margin_ns
+    return _LastProgress(standing_ns, margin_ns, margin_ns)
 
 
 def _unreachable(graph: JobGraph, guilty: list[str], progress_ns: int, now_ns: int, confirmed_ns: int) -> Finding:
+    """Return a finding that accuses silent hosts of the standstill."""
     onset_ns = min(graph.hosts[host].last_seen_ns for host in guilty)
     suspects: list[Suspect] = []
     for host in guilty:
@@ -277,6 +341,7 @@ def _unreachable(graph: JobGraph, guilty: list[str], progress_ns: int, now_ns: i
 
 
 def _standing_words(graph: JobGraph, for_ns: int) -> str:
+    """Return the evidence text about peers that have stood for a time."""
     seconds = f"{for_ns / 1e9:.0f} s"
     if graph.max_step >= 0:
         return f"its peers finished their last step {seconds} ago and stand still since"
@@ -284,6 +349,7 @@ def _standing_words(graph: JobGraph, for_ns: int) -> str:
 
 
 def _job_silent(graph: JobGraph, silent: Sequence[str]) -> Finding:
+    """Return a finding without suspects about a job all of whose hosts fell silent."""
     first = min(graph.hosts[host].last_seen_ns for host in silent)
     last = max(graph.hosts[host].last_seen_ns for host in silent)
     who = f"all {len(silent)} hosts of the job" if len(silent) > 1 else f"{silent[0]}, the job's only host,"

@@ -1,4 +1,4 @@
-"""A job whose machines stand: which of them is not where the others are?"""
+"""The machine that is not where the others wait, in a job whose machines stand."""
 
 from __future__ import annotations
 
@@ -28,25 +28,34 @@ from tocsin.schemas.verdicts import Anomaly, Evidence, FaultKind, Suspect
 
 _GPU_IDLE = frozenset({"gpu_util_ratio", "gpu_sm_active_ratio", "gpu_graphics_active_ratio"})
 _NOTHING_RATIO = 0.02
-"""A mean over a machine's GPUs below this share of its waiting peers': none of them does anything."""
+"""Share of the waiting peers' mean below which none of a machine's GPUs does anything."""
 _CUT_OFF_RATIO = 0.02
-"""TCP traffic below this share of what waiting peers have."""
+"""Share of the waiting peers' TCP traffic below which a machine is cut off from the network."""
 _ILL_FAMILY_COUNT = 2
-"""A machine that ails shows it in so many ways; what is odd in one harmless way stays so when another one breaks."""
+"""Metric families in which a failing machine deviates.
+
+A machine that deviates in one harmless way goes on doing so when another one breaks.
+"""
 _STEPS_AFTER_COUNT = 2
-"""Steps that end no later than this were under way as the job came to stand; windows and clocks are not exact."""
+"""Steps after the begin of a standstill that were under way then; windows and clocks are not exact."""
 _LATE_HOST_COUNT = 2
-"""One more that begins late may be chance."""
+"""Machines that deviate late in the same way; one may be chance."""
 _UTIL, _FAR_SIGMAS, _FAR_BELOW_RATIO, _SPINNING_RATIO = "gpu_util_ratio", 8.0, 0.7, 0.7
-"""Kernels that wait in a collective keep a GPU busy (.9 and more); where all wait for data, all are idle."""
+"""An idle machine beside spinning ones: metric, deviation in sigmas, share of the expected value, expected value.
+
+Kernels that wait in a collective keep a GPU busy (0.9 and more). Where all machines wait for data, all are idle.
+"""
 _IDLE_SIGMAS, _ONE_IDLE_RATIO = 20.0, 0.9
-"""One idle GPU of eight is an eighth of what its machine should show; it was 53 sigmas of those that spin."""
+"""One idle GPU of eight beside spinning ones: deviation in sigmas and share of the expected value.
+
+Such a machine lacks an eighth of its expected value, which was 53 sigmas.
+"""
 _PFC = "pfc_tx_packets_per_second"
 _BUSY_FAMILIES = frozenset({"cpu", "memory", "congestion", "link"})
 
 
 def still_stalled(pace: JobProgress, now_ns: int) -> Finding:
-    """The machines stand: whoever was named for it stays named."""
+    """Return a finding that the machines stand, which opens no verdict and keeps open ones."""
     since_ns = pace.stalled_since_ns
     text = f"the machines do no work for {(now_ns - since_ns) / 1e9:.0f} s"
     evidence = Evidence("peers", "work", 1.0, since_ns, now_ns, text)
@@ -55,9 +64,9 @@ def still_stalled(pace: JobProgress, now_ns: int) -> Finding:
 
 
 def told_as_unexplained(graph: JobGraph, now_ns: int, pace: JobProgress, rules: MachineRules) -> bool:
-    """Whether a standstill is told though nothing shows why: it is longer than pauses are, and the processes live.
+    """Return whether an unexplained standstill is a finding: longer than pauses are, and its processes live.
 
-    Where GPU memory is free the job is over, where GPUs draw power as ever they work; not measured, nobody can tell.
+    Processes live and wait where GPUs hold memory and draw little power. Without such metrics the result is False.
     """
     since_ns, waits_ns = pace.stalled_since_ns, pace.processes_wait_since_ns
     longest_ns = max(pace.longest_stall_ns, pace.longest_pause_ns)
@@ -70,7 +79,7 @@ def told_as_unexplained(graph: JobGraph, now_ns: int, pace: JobProgress, rules: 
 
 
 def elsewhere(anomalies: Sequence[Anomaly]) -> set[str]:
-    """The host whose GPUs are by far not where the others' are since the job stands or came to; of several none."""
+    """Return the one host whose GPUs idle far below the others' in a standstill; empty where there are several."""
     far = {
         anomaly.component.name
         for anomaly in anomalies
@@ -84,7 +93,15 @@ def elsewhere(anomalies: Sequence[Anomaly]) -> set[str]:
 
 
 def since_stalled(anomalies: Sequence[Anomaly], pace: JobProgress, rules: MachineRules) -> list[Anomaly]:
-    """One anomaly per host of what differs since the standstill began: what begins later is not why it began."""
+    """Return one anomaly per host of the machines that deviate since the standstill began.
+
+    A later deviation does not explain the standstill.
+
+    Args:
+        anomalies: anomalies of the machines' metrics.
+        pace: the job's progress.
+        rules: settings.
+    """
     since_ns = pace.stalled_since_ns
     standing: list[Anomaly] = []
     late: list[Anomaly] = []
@@ -112,23 +129,24 @@ def since_stalled(anomalies: Sequence[Anomaly], pace: JobProgress, rules: Machin
 
 
 def _was_over(anomaly: Anomaly, since_ns: int) -> bool:
-    """Whether a machine differed in one way and no more when the job came to stand: a hiccup shortly before it."""
+    """Return whether a machine deviated in one way, and no more when the job came to stand."""
     return anomaly.end_ns <= since_ns and not differs_now(anomaly) and not _is_ill(anomaly)
 
 
 def _differs_as_late_ones(anomaly: Anomaly, late: Sequence[Anomaly], rules: MachineRules) -> bool:
-    """Whether a machine that differed for a moment differs again as several begin to: their data come, one by one."""
+    """Return whether a short deviation recurs as several machines begin to deviate alike: their data come in turn."""
     ways = _ways_of(anomaly)
     alike = [other for other in late if ways & _ways_of(other)]
     return len(alike) >= _LATE_HOST_COUNT and present_ratio(anomaly) < rules.steady_ratio
 
 
 def _ways_of(anomaly: Anomaly) -> set[tuple[str, str]]:
+    """Return the metrics that deviate, each with its direction."""
     return {(metric["metric"], metric["direction"]) for metric in reported_metrics(anomaly)}
 
 
 def _differed_until(anomaly: Anomaly, since_ns: int, rules: MachineRules) -> bool:
-    """Whether a machine was different in several ways for minutes at most, until the job stopped."""
+    """Return whether a machine deviated in several ways, for minutes at most, until the job stopped."""
     ended_ns = since_ns - anomaly.end_ns
     return (
         _is_ill(anomaly)
@@ -138,34 +156,39 @@ def _differed_until(anomaly: Anomaly, since_ns: int, rules: MachineRules) -> boo
 
 
 def _is_ill(anomaly: Anomaly) -> bool:
+    """Return whether a machine deviates in several metric families."""
     return len(families(anomaly) - SILENT_FAMILIES) >= _ILL_FAMILY_COUNT
 
 
 def _ailed(anomaly: Anomaly) -> bool:
-    """Whether a machine was different in several ways while the job still worked."""
+    """Return whether a machine deviated in several metric families while the job still worked."""
     return not anomaly.detail.get("standing") and _is_ill(anomaly)
 
 
 def _only_busy(anomaly: Anomaly) -> bool:
-    """Whether a machine is only busier than those that wait: it may write a checkpoint, or others jam its port."""
+    """Return whether a machine is only busier than those that wait.
+
+    It may write a checkpoint, or other traffic may congest its port.
+    """
     return all(_is_busier(metric) for metric in anomaly.detail["metrics"])
 
 
 def _was_busy(anomaly: Anomaly) -> bool:
-    """Whether a machine was busier than the others, and is no more: it has done what it did, say its checkpoint.
+    """Return whether a machine was busier than the others and is no more, such as after a checkpoint.
 
-    Its GPUs may have rested meanwhile, where those of the others waited in a collective.
+    Its GPUs may have rested meanwhile, while those of the others waited in a collective.
     """
     told = reported_metrics(anomaly)
     return bool(told) and all(_is_busier(metric) for metric in told) and not differs_now(anomaly)
 
 
 def _is_busier(metric: Mapping[str, Any]) -> bool:
+    """Return whether a metric shows more load than the peers have."""
     return metric["direction"] == "high" and FAMILIES.get(metric["metric"]) in _BUSY_FAMILIES
 
 
 def cause_of(anomaly: Anomaly) -> str:
-    """Why a machine is not where the others wait; mostly nobody knows."""
+    """Return the cause why a machine is not where the others wait, mostly ``unknown``."""
     if lost_gpu(anomaly):
         return "gpu_card_drop"
     metrics = anomaly.detail["metrics"]
@@ -175,10 +198,9 @@ def cause_of(anomaly: Anomaly) -> str:
 
 
 def _stands_in_io(anomaly: Anomaly) -> bool:
-    """Whether all of a machine's processes live and do nothing at all: they stand in input and output together.
+    """Return whether all of a machine's processes live and do nothing: they wait in input and output together.
 
-    A kernel that failed stands on its own GPU; a process that ended gives its memory back; a machine that is gone
-    sends no samples.
+    A failed kernel stops one GPU only. A process that ended frees its memory. A machine that is gone sends no samples.
     """
     quiet = {
         str(metric["metric"])
@@ -190,30 +212,33 @@ def _stands_in_io(anomaly: Anomaly) -> bool:
 
 
 def _is_cut_off(metric: Mapping[str, Any]) -> bool:
-    """Whether nothing goes through a machine's network, where its peers still greet each other."""
+    """Return whether a machine has nearly no TCP traffic while its peers have some."""
     value, expected = metric.get("value"), metric.get("expected")
     known = metric["metric"] == "tcp_bytes_per_second" and value is not None and bool(expected)
     return known and float(value or 0.0) < _CUT_OFF_RATIO * float(expected or 0.0)
 
 
 def still_progressing(graph: JobGraph, pace: JobProgress) -> bool:
-    """Whether the machines only seem to stand: steps of three times the length leave a third of the work a second."""
+    """Return whether the job still makes steps though its machines seem to stand.
+
+    Steps of three times the usual length leave a third of the work per second.
+    """
     since_ns = pace.stalled_since_ns
     return bool(pace.median_step_ns) and graph.progress_ns > since_ns + _STEPS_AFTER_COUNT * pace.median_step_ns
 
 
 def jammed(anomalies: Sequence[Anomaly]) -> list[Anomaly]:
-    """Whose own port is jammed, of what differs while the machines seem to stand: that tells in a slow job, too.
+    """Return the anomalies of machines whose own port is congested, reduced to that metric.
 
-    What else differs among machines that wait most of the time may be how they wait.
+    They tell in a slow job, too. Other deviations among machines that wait most of the time may be how they wait.
     """
     return _only(anomalies, lambda _, metric: metric["metric"] == _PFC)
 
 
 def idle_beside_spinning(anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomaly]:
-    """The one machine whose GPUs do nothing while those of all others spin, all the time: they wait for it.
+    """Return the anomaly of the one machine whose GPUs idle all the time while those of all others spin.
 
-    In a job so slow that its machines seem to stand; where all wait for data, all are idle.
+    The others wait for it, in a job so slow that its machines seem to stand. The result is empty where several idle.
     """
     found = _only(
         anomalies,
@@ -225,10 +250,16 @@ def idle_beside_spinning(anomalies: Sequence[Anomaly], rules: MachineRules) -> l
 
 
 def idle_since(hang: Finding, anomalies: Sequence[Anomaly], now_ns: int, rules: MachineRules) -> Finding | None:
-    """The one machine of which a GPU idles since the collectives came to stand, while those of all others spin in them.
+    """Return a finding about the one machine with an idle GPU since a hang began; None: there is none, or several.
 
-    The collectives show that all wait, and not for whom: that rank entered none, or nothing is told of it. Who is
-    busier than the others meanwhile (it writes a checkpoint) is not meant.
+    The collectives show that all ranks wait, and not for which one: that rank entered no collective. A machine that is
+    busier than the others meanwhile (it writes a checkpoint) is left out.
+
+    Args:
+        hang: the finding about the hang, without suspects.
+        anomalies: anomalies of the machines' metrics.
+        now_ns: the slice's end.
+        rules: settings.
     """
     found = [
         anomaly
@@ -252,7 +283,7 @@ def idle_since(hang: Finding, anomalies: Sequence[Anomaly], now_ns: int, rules: 
 
 
 def _idles_for_long(anomaly: Anomaly, metric: Mapping[str, Any], rules: MachineRules) -> bool:
-    """Whether one GPU of eight, or more of them, did nothing all the time."""
+    """Return whether a metric shows that at least one GPU of eight idled all the time."""
     return (
         _is_low(metric, rules, _IDLE_SIGMAS, _ONE_IDLE_RATIO)
         and anomaly.end_ns - metric["since_ns"] >= rules.standing_ns
@@ -260,7 +291,7 @@ def _idles_for_long(anomaly: Anomaly, metric: Mapping[str, Any], rules: MachineR
 
 
 def _only(anomalies: Sequence[Anomaly], tells: Callable[[Anomaly, Mapping[str, Any]], bool]) -> list[Anomaly]:
-    """Of what differs among standing machines, what tells in a job that works."""
+    """Return the anomalies of standing machines, reduced to the metrics for which ``tells`` holds."""
     found = []
     for anomaly in anomalies:
         told = [metric for metric in reported_metrics(anomaly) if tells(anomaly, metric)]
@@ -271,10 +302,12 @@ def _only(anomalies: Sequence[Anomaly], tells: Callable[[Anomaly, Mapping[str, A
 
 
 def _is_far_below(metric: Mapping[str, Any], rules: MachineRules) -> bool:
+    """Return whether a metric shows a machine whose GPUs idle while those of its peers spin."""
     return _is_low(metric, rules, _FAR_SIGMAS, _FAR_BELOW_RATIO)
 
 
 def _is_low(metric: Mapping[str, Any], rules: MachineRules, sigmas: float, ratio: float) -> bool:
+    """Return whether GPU use is steadily below a share of what spinning peers have, by so many sigmas."""
     return bool(
         metric["metric"] == _UTIL
         and metric["direction"] == "low"
@@ -285,10 +318,44 @@ def _is_low(metric: Mapping[str, Any], rules: MachineRules, sigmas: float, ratio
     )
 
 
+def _elsewhere_alone(
+    graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], rules: MachineRules, *, may_be_busy: bool
+) -> list[Anomaly]:
+    """Return the anomalies of the machines that are not where the others wait.
+
+    Args:
+        graph: the job.
+        now_ns: the slice's end.
+        anomalies: anomalies of the machines since the job stands.
+        rules: settings.
+        may_be_busy: whether a machine that is only busier may still write a checkpoint.
+    """
+    leaning = [anomaly for anomaly in anomalies if anomaly.detail.get("leaning") and not _only_busy(anomaly)]
+    anomalies = [anomaly for anomaly in anomalies if not anomaly.detail.get("leaning")]
+    busy = [anomaly for anomaly in anomalies if _only_busy(anomaly) or _was_busy(anomaly)]
+    if not may_be_busy:
+        busy = [anomaly for anomaly in busy if not differs_now(anomaly)]
+    anomalies = [anomaly for anomaly in anomalies if anomaly not in busy]
+    if busy:
+        # The busy machine may be the one. Beside it an early dip, or a short deviation in one way, says little.
+        names = {anomaly.component.name for anomaly in busy}
+        anomalies = [a for a in anomalies if differs_now(a) or _ailed(a) or now_ns - a.end_ns < rules.fresh_ns]
+        leaning = [anomaly for anomaly in leaning if anomaly.component.name in names]
+    return single_out(graph, anomalies or leaning, rules) if anomalies or leaning else []
+
+
 def find_stopped_alone(
     graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: JobProgress, rules: MachineRules
 ) -> tuple[list[Finding], list[Reason]]:
-    """The machines stand, and one of them is not where the others are."""
+    """Return a finding about the one machine that is not where the others wait, or the reason why there is none.
+
+    Args:
+        graph: the job.
+        now_ns: the slice's end.
+        anomalies: anomalies of the machines since the standstill began.
+        pace: the job's progress.
+        rules: settings.
+    """
     since_ns = pace.stalled_since_ns
     patience_ns = max(rules.standing_ns, int(rules.learned_factor * pace.longest_stall_ns))
     patience_ns = min(patience_ns, rules.max_patience_ns)
@@ -297,18 +364,8 @@ def find_stopped_alone(
     if still_progressing(graph, pace):
         return [], [Reason.STILL_PROGRESSING]
     stands_ns = now_ns - since_ns
-    leaning = [anomaly for anomaly in anomalies if anomaly.detail.get("leaning") and not _only_busy(anomaly)]
-    anomalies = [anomaly for anomaly in anomalies if not anomaly.detail.get("leaning")]
-    busy = [anomaly for anomaly in anomalies if _only_busy(anomaly) or _was_busy(anomaly)]
-    if stands_ns >= max(rules.busy_ns, 2 * patience_ns):
-        busy = [anomaly for anomaly in busy if not differs_now(anomaly)]
-    anomalies = [anomaly for anomaly in anomalies if anomaly not in busy]
-    if busy:
-        # It may be the one that was busy. Beside it who fell first, or differed for a moment in one way, says little.
-        names = {anomaly.component.name for anomaly in busy}
-        anomalies = [a for a in anomalies if differs_now(a) or _ailed(a) or now_ns - a.end_ns < rules.fresh_ns]
-        leaning = [anomaly for anomaly in leaning if anomaly.component.name in names]
-    chosen = single_out(graph, anomalies or leaning, rules) if anomalies or leaning else []
+    may_be_busy = stands_ns < max(rules.busy_ns, 2 * patience_ns)
+    chosen = _elsewhere_alone(graph, now_ns, anomalies, rules, may_be_busy=may_be_busy)
     if len(chosen) != 1:
         return [], [Reason.AMBIGUOUS]
     metrics = chosen[0].detail["metrics"]

@@ -1,4 +1,4 @@
-"""A job that stands for long, and nothing tells why: the one machine that differs from all others since it stands."""
+"""The one machine that deviates from all others in a job that has stood for long without explanation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tocsin.schemas.reasons import Reason
 from tocsin.schemas.verdicts import Anomaly, FaultKind, Suspect
 
 ODD = "odd"
-"""The mark of an anomaly that only this asks for."""
+"""The key in an anomaly's detail that marks it for this rule alone."""
 
 
 def find_standstill_outlier(
@@ -33,17 +33,20 @@ def find_standstill_outlier(
     pace: JobProgress,
     rules: MachineRules,
 ) -> Finding | None:
-    """The only machine that differs in a job that has stood for longer than its pauses; None: there is none.
+    """Return a finding about the only machine that deviates in a job that has stood for longer than its pauses.
 
-    Where ranks tell that they waited for too long it is no pause: who differed until then is named at once.
+    Where ranks report a collective's timeout it is no pause, and the machine is named at once.
 
     Args:
         graph: the job.
         now_ns: the slice's end.
-        odd: who differs since the job stands, in whatever way.
-        anomalies: and who differed while it worked.
-        pace: the job's pace.
+        odd: anomalies of any kind since the job stands.
+        anomalies: anomalies while the job worked.
+        pace: the job's progress.
         rules: settings.
+
+    Returns:
+        The finding; None where no machine deviates, or several do.
     """
     since_ns = pace.stalled_since_ns
     longest_ns = max(pace.longest_stall_ns, pace.longest_pause_ns)
@@ -56,9 +59,7 @@ def find_standstill_outlier(
         return None
     if still_progressing(graph, pace) or graph.in_announced_phase(since_ns, now_ns):
         return None
-    ill = [anomaly for anomaly in anomalies if _was_ill(anomaly, since_ns, rules)]
-    since_then = [anomaly for anomaly in odd if anomaly.start_ns <= pace.stalled_known_ns + rules.standing_ns]
-    differing = [anomaly for anomaly in (*ill, *since_then) if differs_now(anomaly)]
+    differing = _differing_since(odd, anomalies, pace, rules)
     if hung:  # who does something else since the others ended is one of those that live
         differing = [anomaly for anomaly in differing if anomaly.start_ns < gave_up_ns]
     if len({anomaly.component for anomaly in differing}) != 1:
@@ -80,12 +81,21 @@ def find_standstill_outlier(
     )
 
 
+def _differing_since(
+    odd: Sequence[Anomaly], anomalies: Sequence[Anomaly], pace: JobProgress, rules: MachineRules
+) -> list[Anomaly]:
+    """Return the anomalies of machines that deviate now, and did as the job came to stand."""
+    ill = [anomaly for anomaly in anomalies if _was_ill(anomaly, pace.stalled_since_ns, rules)]
+    since_then = [anomaly for anomaly in odd if anomaly.start_ns <= pace.stalled_known_ns + rules.standing_ns]
+    return [anomaly for anomaly in (*ill, *since_then) if differs_now(anomaly)]
+
+
 def _is_busy(metric: Mapping[str, Any]) -> bool:
-    """Whether it is more than of those who wait, and no work of a GPU: a checkpoint is written, sent, or held."""
+    """Return whether a metric shows more load than the waiting peers have, other than GPU work: a checkpoint."""
     return metric["direction"] == "high" and family_of(metric) not in ("activity", "power")
 
 
 def _was_ill(anomaly: Anomaly, since_ns: int, rules: MachineRules) -> bool:
-    """Whether a machine differed for minutes at most, and until the job stopped."""
+    """Return whether a machine deviated for minutes at most, until the job stopped."""
     began_ns = since_ns - anomaly.start_ns
     return 0 < began_ns <= rules.ill_ns and since_ns - anomaly.end_ns <= rules.standing_ns

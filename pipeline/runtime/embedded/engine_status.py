@@ -1,4 +1,4 @@
-"""What ``tocsin status`` shows of one job: hosts, ranks, groups, lateness, clocks, abstentions."""
+"""The state of one job for ``tocsin status``: hosts, ranks, groups, late records, clocks, abstentions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tocsin.schemas.records import NS_PER_SECOND, JobKey
 def status_of(
     job: JobKey, pipeline: JobPipeline, now_ns: int, late_by_host: Mapping[tuple[JobKey, str], int]
 ) -> dict[str, Any]:
-    """Return what is known of a job, as JSON.
+    """Return the state of a job as a JSON-able object.
 
     Args:
-        job: which.
+        job: the attempt.
         pipeline: its operators.
         now_ns: the newest tick.
-        late_by_host: late records by job and host.
+        late_by_host: numbers of late records by job and host.
     """
     graph = pipeline.graph
     step_seconds = pipeline.steps.median_step_ns / NS_PER_SECOND
@@ -34,28 +34,8 @@ def status_of(
         "step_seconds": step_seconds,
         "groups": len(graph.groups),
         "hook_present": any(host.hook_present for host in graph.hosts.values()) or bool(graph.ranks),
-        "hosts": {
-            name: {
-                "last_seen_seconds": (now_ns - facts.last_seen_ns) / NS_PER_SECOND,
-                "clock_offset_seconds": facts.clock_offset_ns / NS_PER_SECOND,
-                "clock_error_seconds": facts.clock_error_ns / NS_PER_SECOND,
-                "late": late_by_host.get((job, name), 0),
-                "refused": pipeline.speakers.refused_by_host.get(name, 0),
-                "hook_present": facts.hook_present,
-            }
-            for name, facts in sorted(graph.hosts.items())
-        },
-        "ranks": {
-            str(rank): {
-                "host": graph.host_of(rank),
-                "step": facts.last_step,
-                "steps_per_second": 0.0 if _is_stalled(facts) else pipeline.steps.rate_of(rank, now_ns),
-                "last_seen_seconds": (now_ns - facts.last_step_ns) / NS_PER_SECOND if facts.last_step_ns else None,
-                "stopped": facts.stopped_since_ns > 0,
-                "exited": facts.exit is not None,
-            }
-            for rank, facts in sorted(graph.ranks.items())
-        },
+        "hosts": _hosts_status(job, pipeline, now_ns, late_by_host),
+        "ranks": _ranks_status(pipeline, now_ns),
         "contested_ranks": sorted(graph.contested),
         "abstained": pipeline.abstentions(),
         "models": pipeline.models_in_use(),
@@ -63,13 +43,51 @@ def status_of(
     }
 
 
+def _hosts_status(
+    job: JobKey, pipeline: JobPipeline, now_ns: int, late_by_host: Mapping[tuple[JobKey, str], int]
+) -> dict[str, dict[str, Any]]:
+    """Return host -> its clock, and what of its records arrived late or was refused."""
+    return {
+        name: {
+            "last_seen_seconds": (now_ns - facts.last_seen_ns) / NS_PER_SECOND,
+            "clock_offset_seconds": facts.clock_offset_ns / NS_PER_SECOND,
+            "clock_error_seconds": facts.clock_error_ns / NS_PER_SECOND,
+            "late": late_by_host.get((job, name), 0),
+            "refused": pipeline.speakers.refused_by_host.get(name, 0),
+            "hook_present": facts.hook_present,
+        }
+        for name, facts in sorted(pipeline.graph.hosts.items())
+    }
+
+
+def _ranks_status(pipeline: JobPipeline, now_ns: int) -> dict[str, dict[str, Any]]:
+    """Return rank, as text -> its host, its steps and whether its process runs."""
+    graph = pipeline.graph
+    return {
+        str(rank): {
+            "host": graph.host_of(rank),
+            "step": facts.last_step,
+            "steps_per_second": 0.0 if _is_stalled(facts) else pipeline.steps.rate_of(rank, now_ns),
+            "last_seen_seconds": (now_ns - facts.last_step_ns) / NS_PER_SECOND if facts.last_step_ns else None,
+            "stopped": facts.stopped_since_ns > 0,
+            "exited": facts.exit is not None,
+        }
+        for rank, facts in sorted(graph.ranks.items())
+    }
+
+
 def _is_stalled(facts: RankFacts) -> bool:
-    """Whether a rank is known to make no step now."""
+    """Return whether a rank is known to make no step now."""
     return bool(facts.exit is not None or facts.bye_ns or facts.stopped_since_ns or facts.stall is not None)
 
 
 def expected_hosts(pipelines: Iterable[JobPipeline], since_ns: int) -> frozenset[str]:
-    """The hosts that report by themselves and were heard since then, of jobs that have not ended."""
+    """Return the hosts that report by themselves and were heard lately, of jobs that have not ended.
+
+    Args:
+        pipelines: the jobs' operators.
+        since_ns: hosts that were last heard before are left out.
+    """
     return frozenset(
         host
         for pipeline in pipelines

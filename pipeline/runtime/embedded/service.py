@@ -26,7 +26,8 @@ from tocsin.pipeline.runtime.embedded.control_socket import (
 )
 from tocsin.pipeline.runtime.embedded.dead_letter_writer import DeadLetterWriter
 from tocsin.pipeline.runtime.embedded.dead_letters import DEAD_LETTERS, DeadLetter
-from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig, EngineOutput
+from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.runtime.embedded.engine_output import EngineOutput
 from tocsin.pipeline.runtime.embedded.listener.listener import AgentServer, ServerConfig
 from tocsin.pipeline.runtime.embedded.listener.readers import incidents_answerer, jobs_answerer
 from tocsin.pipeline.runtime.embedded.model_file import FILE_NAME, ModelFile

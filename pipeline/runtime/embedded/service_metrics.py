@@ -1,4 +1,4 @@
-"""The embedded engine's numbers, for ``/metrics``."""
+"""The embedded engine's metrics, for ``/metrics``."""
 
 from __future__ import annotations
 
@@ -17,28 +17,42 @@ _CONNECTIONS: Final = (
     ("failed", "connection_errors"),
     ("not_accepted", "accept_failures"),
 )
-"""What becomes of a connection -> the listener's counter of it."""
+"""Outcome of a connection, and the listener's counter of it."""
 _STANDING: Final = (VerdictState.OPEN, VerdictState.CONFIRMED)
 
 
 def families_of(service: EngineService) -> list[Family]:
-    """Return what there is to say about an engine."""
-    engine, server, models = service.engine, service.server, service.engine.models
+    """Return the metric families of an engine.
+
+    Args:
+        service: the engine.
+    """
+    return [*_intake(service), *_work(service), _open_incidents(service), *_state(service), *_gauges(service)]
+
+
+def _intake(service: EngineService) -> list[Family]:
+    """Return the counters of records and connections."""
+    records, server = service.engine.counters, service.server.counters
     return [
-        _counter(
-            "tocsin_engine_records_total", "Records by what became of them.", "outcome", engine.counters, "records_"
-        ),
-        _counter(
-            "tocsin_engine_dead_letters_total", "Dead letters by reason.", "reason", server.counters, "dead_letters_"
-        ),
-        _counter("tocsin_engine_refused_total", "Records refused, by reason.", "reason", server.counters, "refused_"),
+        _counter("tocsin_engine_records_total", "Records by what became of them.", "outcome", records, "records_"),
+        _counter("tocsin_engine_dead_letters_total", "Dead letters by reason.", "reason", server, "dead_letters_"),
+        _counter("tocsin_engine_refused_total", "Records refused, by reason.", "reason", server, "refused_"),
         Family(
             "tocsin_engine_connections_total",
             "counter",
             "Connections by what became of them: taken in, broken by an error of the engine's own, not taken in.",
-            tuple(Sample({"outcome": name}, server.counters[key]) for name, key in _CONNECTIONS),
+            tuple(Sample({"outcome": name}, server[key]) for name, key in _CONNECTIONS),
         ),
-        _counter("tocsin_engine_closed_total", "Connections closed, by why.", "reason", server.counters, "closed_"),
+        _counter("tocsin_engine_closed_total", "Connections closed, by why.", "reason", server, "closed_"),
+    ]
+
+
+def _work(service: EngineService) -> list[Family]:
+    """Return the counters of verdicts, slices, detectors, models and failures."""
+    engine = service.engine
+    slices = (("second", "turns"), ("metrics", "metric_slices"))
+    detectors = sorted(service.detector_seconds.items())
+    return [
         _labelled(
             "tocsin_engine_verdict_lines_total",
             "Verdict lines by state and reason.",
@@ -49,18 +63,17 @@ def families_of(service: EngineService) -> list[Family]:
             "tocsin_engine_slices_total",
             "counter",
             "Slices worked off: of a second, and of metrics.",
-            (
-                Sample({"kind": "second"}, engine.counters["turns"]),
-                Sample({"kind": "metrics"}, engine.counters["metric_slices"]),
-            ),
+            tuple(Sample({"kind": kind}, engine.counters[key]) for kind, key in slices),
         ),
         Family(
             "tocsin_engine_detector_seconds_total",
             "counter",
             "Time that each detector worked.",
-            tuple(Sample({"detector": name}, value) for name, value in sorted(service.detector_seconds.items())),
+            tuple(Sample({"detector": name}, value) for name, value in detectors),
         ),
-        _counter("tocsin_engine_models_total", "Announced models by what became of them.", "outcome", models.counters),
+        _counter(
+            "tocsin_engine_models_total", "Announced models by what became of them.", "outcome", engine.models.counters
+        ),
         _counter("tocsin_engine_failures_total", "What raised and was caught, by part.", "part", service.failures),
         _labelled(
             "tocsin_engine_letters_dropped_total",
@@ -68,14 +81,11 @@ def families_of(service: EngineService) -> list[Family]:
             ("kind", "reason"),
             service.letters.dropped,
         ),
-        _open_incidents(service),
-        *_state(service),
-        *_gauges(service),
     ]
 
 
 def _state(service: EngineService) -> list[Family]:
-    """What is kept for a restart."""
+    """Return the metrics of the state that is kept for a restart; none where no state is kept."""
     if service.recovery is None:
         return []
     text = "Snapshots and the journal of the engine's state: what was written, repeated by a start, set aside, lost."
@@ -87,7 +97,7 @@ def _state(service: EngineService) -> list[Family]:
 
 
 def _open_incidents(service: EngineService) -> Family:
-    """What is wrong now, of all jobs: every fault and state has a line, also where there are none."""
+    """Return the number of open incidents of all jobs; every fault and state has a sample, also with 0."""
     counts = service.engine.open_incidents()
     samples = (
         Sample({"fault": fault.value, "state": state.value}, counts[fault, state])
@@ -98,6 +108,7 @@ def _open_incidents(service: EngineService) -> Family:
 
 
 def _gauges(service: EngineService) -> list[Family]:
+    """Return the gauges of the engine's present load, ages and queues."""
     gauges = (
         ("jobs", "Jobs that have a turn each second.", len(service.engine.jobs())),
         ("agents", "Connected agents.", len(service.server.connected_hosts)),
@@ -113,6 +124,15 @@ def _gauges(service: EngineService) -> list[Family]:
 
 
 def _counter(name: str, text: str, label: str, counts: Mapping[str, int], prefix: str = "") -> Family:
+    """Return a counter family with one sample for each count whose name begins with the prefix.
+
+    Args:
+        name: the family's name.
+        text: its help text.
+        label: name of the label that holds a count's name, without the prefix.
+        counts: name -> number.
+        prefix: prefix of the counts' names.
+    """
     samples = tuple(
         Sample({label: key.removeprefix(prefix)}, value)
         for key, value in sorted(dict(counts).items())
@@ -122,5 +142,6 @@ def _counter(name: str, text: str, label: str, counts: Mapping[str, int], prefix
 
 
 def _labelled(name: str, text: str, labels: tuple[str, str], counts: Mapping[tuple[str, str], int]) -> Family:
+    """Return a counter family with two labels and one sample for each count."""
     samples = tuple(Sample(dict(zip(labels, key, strict=True)), value) for key, value in sorted(dict(counts).items()))
     return Family(name, "counter", text, samples)

@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Final
 
-from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineOutput
+from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine
+from tocsin.pipeline.runtime.embedded.engine_output import EngineOutput
 from tocsin.pipeline.runtime.embedded.service_memory import ServiceMemory
 from tocsin.pipeline.runtime.embedded.store_writer import StoreWriter, Write
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth

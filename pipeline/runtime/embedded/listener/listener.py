@@ -1,28 +1,26 @@
-"""Listens for agents: length-prefixed records and control messages on stream sockets.
+"""The listener for agents: length-prefixed records and control messages on stream sockets.
 
-One thread, one selector. A connection that breaks the protocol is closed and counted;
-a record that is no record becomes a dead letter with a reason; neither stops the rest.
-Peers take turns: each has a share of messages and bytes, so that a flood delays nobody else's.
+One thread, one selector. A connection that breaks the protocol is closed and counted. A record that cannot be used
+becomes a dead letter with a reason. Neither stops the rest. Peers take turns: each has a share of messages and bytes,
+so that a flood of one peer does not delay the others.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import logging
 import selectors
 import socket
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final
 
-from tocsin.pipeline.core.slices import Taken
 from tocsin.pipeline.identity.principal import Principal
 from tocsin.pipeline.runtime.embedded.dead_letters import DeadLetter
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine
+from tocsin.pipeline.runtime.embedded.listener.acceptor import Acceptor
 from tocsin.pipeline.runtime.embedded.listener.addresses import (
     keep_alive,
     listen,
@@ -35,30 +33,30 @@ from tocsin.pipeline.runtime.embedded.listener.connection import Connection
 from tocsin.pipeline.runtime.embedded.listener.connection_book import ConnectionBook
 from tocsin.pipeline.runtime.embedded.listener.limits import Quota
 from tocsin.pipeline.runtime.embedded.listener.listener_config import ServerConfig
+from tocsin.pipeline.runtime.embedded.listener.message_handler import KEPT_MESSAGE_CHARACTERS, MessageHandler
 from tocsin.pipeline.runtime.embedded.listener.peer_limits import Intake
 from tocsin.pipeline.runtime.embedded.listener.readers import ReaderDesk
 from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread
-from tocsin.schemas.errors import ClockAheadError, FieldError, IdentityError, SchemaError
-from tocsin.schemas.records import ModelAnnouncement, Tick
-from tocsin.schemas.trouble_log import TroubleLog
-from tocsin.schemas.wire.codec import decode
-from tocsin.schemas.wire.validate import check_int
+from tocsin.schemas.errors import IdentityError
 
 __all__ = ["AgentServer", "ServerConfig", "parse_address"]
 
 _LOG = logging.getLogger("tocsin.server")
 _CHUNK_BYTES: Final = 1 << 18
-_KEPT_DEAD_LETTERS: Final = 1000
-_KEPT_DATA_BYTES: Final = 1024
-_KEPT_MESSAGE_CHARACTERS: Final = 500
-_ACCEPTS_A_TURN: Final = 64
-_PAUSE_SECONDS: Final = 1.0
 _FORGET_EVERY_SECONDS: Final = 30.0
-_OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class AgentServer:
-    """The engine's listener."""
+    """The engine's listener.
+
+    Attributes:
+        commit: makes sure that the records taken outlive this process; until it returns True, none is acknowledged.
+        address: where it listens, with the port that was chosen.
+        readers: questions of readers, and their answers.
+        counters: numbers of connections, messages, refused records and dead letters.
+        dead_letters: the last dead letters.
+        thread: the thread that listens.
+    """
 
     def __init__(
         self,
@@ -69,15 +67,15 @@ class AgentServer:
         config: ServerConfig | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Bind.
+        """Bind the address.
 
         Args:
             engine: takes the records.
             address: ``unix:PATH`` or ``HOST:PORT`` (port 0: any).
             now_ns: the engine's clock.
             on_letter: gets what could not be used: kind (``dead-letters``, ``late``) and letter.
-            config: bounds.
-            clock: seconds that only grow: how long a peer takes is measured with it.
+            config: bounds; None: the defaults.
+            clock: monotonic seconds, to measure how long a peer takes.
 
         Raises:
             EngineError: the address is taken.
@@ -85,10 +83,8 @@ class AgentServer:
         """
         self._engine = engine
         self._now_ns = now_ns
-        self._on_letter = on_letter
         self._clock = clock
         self.commit: Callable[[], bool] = lambda: True
-        """Makes sure that what was taken outlives this process; until it can, nothing is acknowledged."""
         config = config or ServerConfig()
         self._limits = config.limits
         self._admission = Admission(config.gate, config.tls, now_ns)
@@ -96,29 +92,29 @@ class AgentServer:
         self._quota = Quota(config.limits)
         self._intake = Intake(config.intake, engine.has_open_verdict, engine.forget_job)
         self._selector = selectors.DefaultSelector()
-        self._listener, self.address = listen(address, config.gate.socket_mode)
-        self._selector.register(self._listener, selectors.EVENT_READ, None)
+        listener, self.address = listen(address, config.gate.socket_mode)
         self._wake_in, self._wake_out = socket.socketpair()
         self._selector.register(self._wake_in, selectors.EVENT_READ, None)
         self._backlog: dict[Connection, None] = {}
         self._turn_number = self._inbox_bytes = 0
-        self._paused_until: float | None = None
         self._looked_seconds = self._forgot_seconds = clock()
         self._closing = False
         self._probes: deque[tuple[str, dict[str, Any]]] = deque()
         self.readers = ReaderDesk(self._wake)
-        self._troubles = TroubleLog(_LOG)
-        self.counters: Counter[str] = Counter()
-        self.dead_letters: deque[DeadLetter] = deque(maxlen=_KEPT_DEAD_LETTERS)
+        self._messages = MessageHandler(engine, self._intake, self.readers, on_letter, now_ns, clock)
+        self._troubles = self._messages.troubles
+        self.counters = self._messages.counters
+        self.dead_letters = self._messages.dead_letters
+        self._acceptor = Acceptor(listener, self._selector, self._troubles, self.counters, clock)
         self.thread = SupervisedThread("agents", self._run)
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Start the thread that listens."""
         self._intake.begin(self._engine.known_jobs(), self._clock())
         self.thread.start()
 
     def close(self) -> None:
-        """Stop and free the address."""
+        """Stop the thread that listens, and free the address."""
         self._closing = True
         with contextlib.suppress(OSError):  # closed twice, or by a thread that had just looked
             self._wake_out.send(b"x")
@@ -128,12 +124,12 @@ class AgentServer:
 
     @property
     def connected_hosts(self) -> tuple[str, ...]:
-        """Hosts whose agent is connected now."""
+        """Hosts whose agent is connected, sorted."""
         return tuple(sorted({c.host for c in list(self._book.all.values()) if c.host and not c.is_reader}))
 
     @property
     def live_hosts(self) -> frozenset[str]:
-        """Hosts that are connected and have sent what they had kept while nobody listened."""
+        """Connected hosts that have sent the records which they kept while nobody listened."""
         return frozenset(c.host for c in list(self._book.all.values()) if c.host and c.is_live)
 
     @property
@@ -143,50 +139,58 @@ class AgentServer:
 
     @property
     def inbox_bytes(self) -> int:
-        """What was received and is not worked off."""
+        """Bytes that were received and are not worked off."""
         return self._inbox_bytes
 
     def probe(self, host: str, request: dict[str, Any]) -> None:
-        """Ask the agent of a host something (it answers with a ``ProbeAnswer`` record)."""
+        """Send a probe request to the agent of a host, which answers with a ``ProbeAnswer`` record.
+
+        Args:
+            host: the host.
+            request: the request's fields.
+        """
         self._probes.append((host, {"t": "probe", **request}))
         self._wake()
 
     def _wake(self) -> None:
-        """Let the thread that listens look at what others left for it."""
+        """Wake up the thread that listens, because other threads left work for it."""
         with contextlib.suppress(OSError):  # closed meanwhile: nobody is left to ask or to answer
             self._wake_out.send(b"w")
 
     def _run(self) -> None:
+        """Listen until the listener closes."""
         while not self._closing:
             self.turn(0.0 if self._backlog else 1.0)
         self.stop_now()
 
     def stop_now(self) -> None:
-        """Close all sockets, in the thread that calls ``turn``."""
+        """Close all sockets; call it in the thread that calls ``turn``."""
         for connection in list(self._book.all.values()):
             self._drop(connection, "closing")
-        for end in (self._listener, self._wake_in, self._wake_out):
+        for end in (self._acceptor.listener, self._wake_in, self._wake_out):
             end.close()
         self._selector.close()
 
     def turn(self, timeout_seconds: float = 0.0) -> None:
-        """Let everybody who has something to say have a share; the thread that listens calls it again and again."""
+        """Give every peer that has sent something its share; the thread that listens calls this in a loop.
+
+        Args:
+            timeout_seconds: how long to wait for the first message.
+        """
         ready: dict[Connection, int] = {}
         for key, mask in self._selector.select(timeout_seconds):
-            if key.fileobj is self._listener:
-                self._accept()
+            if key.fileobj is self._acceptor.listener:
+                for peer in self._acceptor.accept():
+                    self._take_in(peer)
             elif key.fileobj is self._wake_in:
-                self._wake_in.recv(4096)
-                self._send_probes()
-                for asker in self.readers.say_answers():
-                    self._supervised(asker, selectors.EVENT_WRITE)
+                self._send_for_others()
             elif key.data is not None:
                 ready[key.data] = mask
         for connection in self._backlog:
             ready.setdefault(connection, selectors.EVENT_READ)
         self._quota.next_turn()
         self._turn_number += 1
-        # Those who were served longest ago are first: within one address's share, too, everybody's turn comes.
+        # Peers that were served longest ago are first: within one address's share, too, every peer gets its turn.
         for connection, mask in sorted(ready.items(), key=lambda entry: entry[0].served_turn):
             if connection.peer.fileno() >= 0:  # another's turn may have closed it
                 self._supervised(connection, mask)
@@ -196,16 +200,14 @@ class AgentServer:
             self._look_around(now)
 
     def _look_around(self, now: float) -> None:
-        """Once a second: who takes too long, and what may be forgotten."""
+        """Close slow connections and forget old peers; called once a second with the monotonic time."""
         for connection, why in self._book.overdue(now):
             self._drop(connection, why)
         for connection, error in self._admission.cut_off(self._book.all.values(), now):
             self._turn_away(connection, error)
         if self._admission.trouble:
             self._troubles.warn("credentials not read", "credentials", error=self._admission.trouble)
-        if self._paused_until is not None and now >= self._paused_until:
-            self._paused_until = None
-            self._selector.register(self._listener, selectors.EVENT_READ, None)
+        self._acceptor.resume(now)
         if now - self._forgot_seconds >= _FORGET_EVERY_SECONDS:
             self._forgot_seconds = now
             self._intake.forget_old(self._engine.known_jobs(), now)
@@ -214,22 +216,8 @@ class AgentServer:
                 self._supervised(connection, selectors.EVENT_WRITE)
         self._troubles.flush()
 
-    def _accept(self) -> None:
-        for _ in range(_ACCEPTS_A_TURN):
-            try:
-                peer, _ = self._listener.accept()
-            except BlockingIOError:
-                return
-            except OSError as error:
-                self._troubles.warn("accept failed", errno.errorcode.get(error.errno or 0, ""), error=str(error))
-                self.counters["accept_failures"] += 1
-                if error.errno in _OUT_OF_DESCRIPTORS:  # the same connection waits on: do not spin
-                    self._selector.unregister(self._listener)
-                    self._paused_until = self._clock() + _PAUSE_SECONDS
-                return
-            self._take_in(peer)
-
     def _take_in(self, peer: socket.socket) -> None:
+        """Register an accepted connection; when there are too many, drop one."""
         peer.setblocking(False)
         keep_alive(peer)
         now, address = self._clock(), peer_of(peer)
@@ -247,7 +235,7 @@ class AgentServer:
             self._supervised(connection, 0)
 
     def _supervised(self, connection: Connection, mask: int) -> None:
-        """Serve one agent; what nobody foresaw costs this connection, not the others."""
+        """Serve one connection; an unforeseen error closes this connection and no other."""
         try:
             self._serve(connection, mask)
         except IdentityError as error:
@@ -264,12 +252,13 @@ class AgentServer:
             self._drop(max(self._book.all.values(), key=lambda one: one.counted_bytes), "inboxes_full")
 
     def _account(self, connection: Connection) -> None:
-        """Count its inbox among all."""
+        """Add the growth of a connection's inbox to the total."""
         if connection.peer.fileno() >= 0:
             self._inbox_bytes += len(connection.inbox) - connection.counted_bytes
             connection.counted_bytes = len(connection.inbox)
 
     def _serve(self, connection: Connection, mask: int) -> None:
+        """Read from a connection, work off its messages, and write what waits for it."""
         limits = self._limits
         if connection.sign_in is None and not self._admission.begin(connection):
             self._wait_for(connection)
@@ -292,11 +281,11 @@ class AgentServer:
         self._flush(connection)
 
     def _take_messages(self, connection: Connection) -> bool:
-        """Work off whole messages while the share lasts; False when the connection had to be closed."""
+        """Work off whole messages while the peer's share lasts; return False when the connection was closed."""
         limits, taken = self._limits, 0
         while connection.has_message(limits) and self._quota.has_left(connection.group):
             if connection.is_oversize(limits):
-                self._dead(connection, "too_large", f"message of {connection.next_bytes} bytes", b"")
+                self._messages.bury(connection, "too_large", f"message of {connection.next_bytes} bytes", b"")
                 self._drop(connection, "too_large")
                 return False
             data = connection.pop_message()
@@ -316,81 +305,45 @@ class AgentServer:
         return True
 
     def _take(self, connection: Connection, sealed: bytes) -> None:
-        """Take a sealed message, or the hello; ``IdentityError`` where either proves nothing."""
+        """Take a sealed message, or the hello that signs a peer in.
+
+        Raises:
+            IdentityError: the message or the hello does not prove who the peer is.
+        """
         sign_in = connection.sign_in
         if sign_in is None or sign_in.principal is None:
             self._sign_in(connection, self._admission.hello(connection, sealed))
         else:
-            self._take_opened(connection, sign_in.principal, sign_in.open(sealed))
+            self._messages.take(connection, sign_in.principal, sign_in.open(sealed))
 
     def _turn_away(self, connection: Connection, error: IdentityError) -> None:
-        """End a connection whose peer does not prove who it is; an agent of an older version understands this, too."""
-        self._dead(connection, error.reason, str(error), b"")
-        connection.say({"t": "refused", "reason": error.reason, "message": str(error)[:_KEPT_MESSAGE_CHARACTERS]})
+        """Refuse and close a connection whose peer does not prove who it is.
+
+        Agents of an older version understand the refusal, too.
+        """
+        self._messages.bury(connection, error.reason, str(error), b"")
+        connection.say({"t": "refused", "reason": error.reason, "message": str(error)[:KEPT_MESSAGE_CHARACTERS]})
         with contextlib.suppress(OSError):  # gone, or it does not read: it is closed anyway
             connection.peer.send(connection.outbox)
         self._drop(connection, error.reason)
 
-    def _take_opened(self, connection: Connection, principal: Principal, data: bytes) -> None:
-        if data[:1] == b"{":
-            self._control(connection, data)
-            return
-        index = connection.taken_count
-        connection.taken_count += 1
-        self.counters["bytes"] += len(data)
-        now_ns = self._now_ns()
-        try:
-            record = decode(data, now_ns=now_ns)
-            principal.check(record)
-            if not isinstance(record, ModelAnnouncement | Tick):
-                self._intake.check(principal.share_of(record), record, self._clock())
-            taken = self._engine.take_record(record, data, now_ns)
-            if taken is Taken.LATE:
-                self._on_letter("late", DeadLetter(now_ns, connection.host, "late", "", data))
-        except ClockAheadError as error:
-            refused = {"index": index, "reason": error.reason, "message": str(error), "ahead_ns": error.ahead_ns}
-            connection.say({"t": "refused", **refused})
-            self.counters["refused_clock_ahead"] += 1
-        except (SchemaError, IdentityError) as error:
-            self._dead(connection, error.reason, str(error), data)
-            message = str(error)[:_KEPT_MESSAGE_CHARACTERS]
-            connection.say({"t": "refused", "index": index, "reason": error.reason, "message": message})
-
-    def _control(self, connection: Connection, data: bytes) -> None:
-        try:
-            message = json.loads(data)
-            kind = message["t"]
-            if kind == "hello":
-                raise FieldError("hello.host", message.get("host"), f"said once, as {connection.host!r}")
-            if kind == "clock":
-                t0 = check_int(message.get("t0"), "clock.t0", -(1 << 63), (1 << 63) - 1)
-                connection.say({"t": "clock", "t0": t0, "engine_ns": self._now_ns()})
-            elif kind == "live":
-                connection.is_live = True
-            elif kind == "ask":
-                refusal = self.readers.take(connection, message)
-                if refusal is not None:
-                    self._dead(connection, refusal.reason, str(refusal), b"")
-        except (ValueError, KeyError, TypeError, RecursionError, FieldError) as error:
-            self._dead(connection, "bad_control", f"control message: {error}", data)
-
     def _sign_in(self, connection: Connection, principal: Principal) -> None:
-        """From now on its share and its limits are those of this peer."""
+        """Give a connection the name, share and limits of the peer that it proved to be."""
         connection.host = host_of(principal)
         older = self._book.sign_in(connection, principal.label)
         if older is not None:
             self._drop(older, "replaced_by_newer")
         connection.say({"t": "welcome", "engine_ns": self._now_ns()})
 
-    def _dead(self, connection: Connection, reason: str, message: str, data: bytes) -> None:
-        self.counters[f"dead_letters_{reason}"] += 1
-        message = message[:_KEPT_MESSAGE_CHARACTERS]
-        letter = DeadLetter(self._now_ns(), connection.host, reason, message, data)
-        self.dead_letters.append(replace(letter, data=data[:_KEPT_DATA_BYTES]))
-        self._on_letter("dead-letters", letter)
-        self._troubles.warn("dead letter", reason, host=connection.host, reason=reason, detail=message)
+    def _send_for_others(self) -> None:
+        """Send the answers and the probe requests that other threads left."""
+        self._wake_in.recv(4096)
+        self._send_probes()
+        for asker in self.readers.say_answers():
+            self._supervised(asker, selectors.EVENT_WRITE)
 
     def _send_probes(self) -> None:
+        """Send waiting probe requests to the hosts that are connected."""
         while self._probes:
             host, message = self._probes.popleft()
             for connection in list(self._book.all.values()):
@@ -399,6 +352,7 @@ class AgentServer:
                     self._supervised(connection, selectors.EVENT_WRITE)
 
     def _flush(self, connection: Connection) -> None:
+        """Send what waits for a connection; close it when too much waits."""
         if connection.outbox:
             try:
                 sent = connection.peer.send(connection.outbox)
@@ -413,12 +367,17 @@ class AgentServer:
         self._wait_for(connection)
 
     def _wait_for(self, connection: Connection) -> None:
-        """Wake up when it says something, or when it reads again what waits for it."""
+        """Let the selector report when a connection sends something, or can take what waits for it."""
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.has_to_write else 0)
         self._selector.modify(connection.peer, wanted, connection)
 
     def _drop(self, connection: Connection, why: str) -> None:
-        """Close a connection for a named reason; twice is once."""
+        """Close a connection, once.
+
+        Args:
+            connection: the connection.
+            why: the named reason.
+        """
         if connection.peer.fileno() < 0:
             return
         self._troubles.info("agent disconnected", why, host=connection.host, address=connection.address, why=why)

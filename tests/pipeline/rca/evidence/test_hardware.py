@@ -15,7 +15,9 @@ from tocsin.pipeline.lab.testing import (
     Scenario,
     between,
 )
-from tocsin.pipeline.rca.evidence.hardware import HardwareRules, HardwareTracker
+from tocsin.pipeline.rca.evidence.hardware import BrokenHosts
+from tocsin.pipeline.rca.evidence.hardware_causes import HardwareCauses
+from tocsin.pipeline.rca.evidence.hardware_log import HardwareLog, HardwareRules
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas import events
 from tocsin.schemas.reasons import Reason
@@ -135,7 +137,7 @@ class TestPatterns:
         )
         shown = replace(guess, reason=Reason.GROUPS_OF_RANK_SLOW)
 
-        assert [finding.cause for finding in machines.tracker.explain([guess, shown])] == [
+        assert [finding.cause for finding in machines.causes.explain([guess, shown])] == [
             "thermal_throttle",
             "power_cap",
         ]
@@ -242,22 +244,24 @@ AS_EVER = Slowdown(0.0, is_certain=False, is_gone=True, step_seconds=1.0, before
 
 
 class Machines:
-    """Eight hosts and a tracker."""
+    """Eight hosts and what they report."""
 
     def __init__(self) -> None:
         self.graph = JobGraph()
         self.graph.take([Topology(JOB, f"n{r}", T0, (RankPlace(r, f"n{r}"),)) for r in range(8)])
-        self.tracker = HardwareTracker(HardwareRules())
+        self.log = HardwareLog(HardwareRules())
+        self.broken = BrokenHosts(HardwareRules(), self.log)
+        self.causes = HardwareCauses(HardwareRules(), self.log)
 
     def say(self, second: float, host: str, name: str, **payload: object) -> None:
         ts_ns = T0 + int(second * NS_PER_SECOND)
-        self.tracker.take(Event(JOB, host, ts_ns, -1, EventSource.KERNEL, name, Severity.ERROR, payload))
+        self.log.take(Event(JOB, host, ts_ns, -1, EventSource.KERNEL, name, Severity.ERROR, payload))
 
     def find(self, second: float, pace: StubPace) -> tuple[list[Finding], list[Reason]]:
-        return self.tracker.find(self.graph, T0 + int(second * NS_PER_SECOND), pace)
+        return self.broken.find(self.graph, T0 + int(second * NS_PER_SECOND), pace)
 
     def reports(self, second: float) -> frozenset[str]:
-        return self.tracker.hosts_with_reports(T0 + int(second * NS_PER_SECOND))
+        return self.log.hosts_with_reports(T0 + int(second * NS_PER_SECOND))
 
 
 class TestTracker:
@@ -314,9 +318,9 @@ class TestTracker:
         machines.say(2, "n3", events.XID, code=79)
         machines.say(3, "n3", events.PCIE_LINK, **WIDE)
 
-        assert [fact.name for fact in machines.tracker.facts["n3"]] == [events.XID]
+        assert [fact.name for fact in machines.log.facts["n3"]] == [events.XID]
         machines.say(4, "n4", events.PCIE_LINK, **WIDE)
-        assert not machines.tracker.facts.get("n4")
+        assert not machines.log.facts.get("n4")
 
     @pytest.mark.parametrize("more", [{}, {"link_downed": 1}, {"flaps": 1}, {"rate_gbps": 400, "max_rate_gbps": 400}])
     def test_a_port_that_is_up_again_is_not_down(self, more: dict[str, object]) -> None:
@@ -404,15 +408,15 @@ class TestTracker:
         for second in range(1000):
             machines.say(second / 10, "n3", events.ECC, kind="corrected", count=1)
 
-        assert len(machines.tracker.facts["n3"]) < 100
+        assert len(machines.log.facts["n3"]) < 100
 
     def test_state_there_and_back(self) -> None:
         machines, other = Machines(), Machines()
         machines.say(1, "n3", events.XID, code=79)
         machines.say(2, "n1", events.ECC, kind="corrected", count=1)
-        other.tracker.load_state(machines.tracker.to_state())
+        other.log.load_state(machines.log.to_state())
 
-        assert other.tracker.facts == machines.tracker.facts
+        assert other.log.facts == machines.log.facts
         assert other.find(3, StubPace(STANDS)) == machines.find(3, StubPace(STANDS))
 
 
@@ -427,7 +431,7 @@ def test_a_corrected_error_as_the_job_comes_to_stand_accuses_only_whom_it_is_new
     onset_ns = T0 + 262 * NS_PER_SECOND
     stands = Finding(FaultKind.HANG, "unknown", (), onset_ns, 0.5, Reason.JOB_STALLED_UNEXPLAINED, ())
 
-    [found] = machines.tracker.accuse_who_told(machines.graph, [stands], onset_ns + 40 * NS_PER_SECOND)
+    [found] = machines.causes.accuse_who_told(machines.graph, [stands], onset_ns + 40 * NS_PER_SECOND)
 
     assert [suspect.component.name for suspect in found.suspects] == suspects
 
@@ -480,7 +484,7 @@ class TestTwins:
         _said(machines, *words)
         slow = Finding(FaultKind.FAIL_SLOW, "unknown", (), T0 + 100 * NS_PER_SECOND, 0.5, Reason.JOB_WIDE_SLOWDOWN, ())
 
-        [found] = machines.tracker.accuse_who_told(machines.graph, [slow], T0 + 200 * NS_PER_SECOND)
+        [found] = machines.causes.accuse_who_told(machines.graph, [slow], T0 + 200 * NS_PER_SECOND)
 
         assert [suspect.component.name for suspect in found.suspects] == suspects
         assert found.cause == ("nvlink_error" if suspects else "unknown")
@@ -492,7 +496,7 @@ class TestTwins:
             FaultKind.FAIL_SLOW, "workload_change", (), T0 + 100 * NS_PER_SECOND, 0.5, Reason.JOB_WIDE_SLOWDOWN, ()
         )
 
-        assert machines.tracker.accuse_who_told(machines.graph, [more], T0 + 200 * NS_PER_SECOND) == [more]
+        assert machines.causes.accuse_who_told(machines.graph, [more], T0 + 200 * NS_PER_SECOND) == [more]
 
 
 class TestReports:
@@ -510,5 +514,5 @@ class TestReports:
         machines = Machines()
         machines.say(1, "n3", events.XID, code=31)  # a page fault: mostly the program's
 
-        assert machines.tracker.facts["n3"]
+        assert machines.log.facts["n3"]
         assert machines.reports(10) == set()

@@ -12,7 +12,7 @@ from tocsin.pipeline.detect.peers.workload import Load
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.rules.deviations import annotate_reported
 from tocsin.pipeline.rca.rules.more_work import shows_more_work
-from tocsin.pipeline.rca.rules.slow import WorkloadSkew
+from tocsin.pipeline.rca.rules.workload_skew import WorkloadSkew
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind

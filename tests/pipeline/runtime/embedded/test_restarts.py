@@ -14,7 +14,7 @@ from tests.pipeline.runtime.embedded.restarts import SECOND_NS, Life, wait_writt
 from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.lab.testing import JobShape
 from tocsin.pipeline.rca.evidence.silence import SilenceConfig, silent_hosts
-from tocsin.pipeline.runtime.embedded.engine import EngineOutput
+from tocsin.pipeline.runtime.embedded.engine_output import EngineOutput
 from tocsin.pipeline.runtime.job_pipeline import JobPipeline, TurnResult
 from tocsin.schemas.errors import EngineError
 from tocsin.schemas.records import Event, EventSource, Severity

@@ -22,7 +22,8 @@ from tocsin.pipeline.lab.testing import (
     MachineShape,
     MetricsJob,
 )
-from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig, EngineOutput
+from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.runtime.embedded.engine_output import EngineOutput
 from tocsin.pipeline.runtime.flink.driver import OPERATOR_FAILED, DriverConfig, JobDriver
 from tocsin.pipeline.runtime.flink.memory_state import MemoryState
 from tocsin.pipeline.runtime.flink.outputs import Output, canary

@@ -1,0 +1,88 @@
+"""What is kept of one job's closed verdicts, so that a verdict that is opened again goes on where it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from tocsin.pipeline.rca.finding import Finding
+from tocsin.schemas.verdicts import FaultKind, Verdict
+
+_KEPT_COUNT = 256
+"""Closed verdicts that are kept per job; the oldest is forgotten first."""
+
+
+class ClosedVerdict(NamedTuple):
+    """The last state of a closed verdict.
+
+    Attributes:
+        update: number of its last line; -1: there was none.
+        seen_ns: time of its newest evidence; -1: there was none.
+        had_suspects: whether it named suspects, 0 or 1.
+        was_confirmed: whether it was confirmed, 0 or 1.
+    """
+
+    update: int = -1
+    seen_ns: int = -1
+    had_suspects: int = 0
+    was_confirmed: int = 0
+
+
+class ClosedVerdicts:
+    """Closed verdicts of one job by their ids: the numbers of a verdict's lines never start again."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._by_id: dict[str, ClosedVerdict] = {}
+
+    def add(self, verdict: Verdict, seen_ns: int, *, was_confirmed: bool) -> None:
+        """Keep a verdict that is being closed.
+
+        Args:
+            verdict: its last open line; the closing line has the next number.
+            seen_ns: time of its newest evidence.
+            was_confirmed: whether it was confirmed at any time.
+        """
+        had_suspects = int(bool(verdict.suspects))
+        self._by_id[verdict.verdict_id] = ClosedVerdict(verdict.update + 1, seen_ns, had_suspects, int(was_confirmed))
+        while len(self._by_id) > _KEPT_COUNT:
+            del self._by_id[next(iter(self._by_id))]
+
+    def is_rest(self, verdict_id: str, finding: Finding) -> bool:
+        """Return whether a finding is only what is left of the closed verdict with its id.
+
+        That is a deviation without impact, or a finding without suspects after a verdict that named some.
+        """
+        closed = self._by_id.get(verdict_id)
+        if closed is None:
+            return False
+        return finding.fault is FaultKind.DEGRADED or (bool(closed.had_suspects) and not finding.suspects)
+
+    def reopen(self, verdict_id: str, seen_ns: int) -> ClosedVerdict | None:
+        """Forget and return a closed verdict in order to open it again; None: its evidence is not newer.
+
+        Args:
+            verdict_id: the id to open; an unknown one gives a ``ClosedVerdict`` without lines.
+            seen_ns: time of the newest evidence for opening it.
+        """
+        closed = self._by_id.pop(verdict_id, ClosedVerdict())
+        if seen_ns <= closed.seen_ns:
+            self._by_id[verdict_id] = closed
+            return None
+        return closed
+
+    def forget_evidence(self, verdict_id: str) -> None:
+        """Let the evidence that was seen before the closing open the verdict again."""
+        self._by_id[verdict_id] = self._by_id[verdict_id]._replace(seen_ns=0)
+
+    def follow(self, before: ClosedVerdicts) -> None:
+        """Take over the closed verdicts that another instance kept for the same job."""
+        self._by_id = dict(before._by_id)
+
+    def to_state(self) -> list[tuple[str, list[int]]]:
+        """Return the state as a JSON-able object: id and the four numbers of each verdict, the oldest first."""
+        return [(verdict_id, list(closed)) for verdict_id, closed in self._by_id.items()]
+
+    def load_state(self, state: Iterable[tuple[str, Sequence[int]]]) -> None:
+        """Restore the state that ``to_state`` returned."""
+        self._by_id = {verdict_id: ClosedVerdict(*closed) for verdict_id, closed in state}
