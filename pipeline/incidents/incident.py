@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tocsin.pipeline.core.operator import shallow
-from tocsin.pipeline.incidents.proposed_action import STANDSTILL, is_withheld
+from tocsin.pipeline.incidents.proposed_action import STANDSTILL
 from tocsin.pipeline.job.witnesses import HARD, joined
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
@@ -35,13 +35,9 @@ _RESTING, _RESTING_RATIO = ("gpu_util_ratio", "gpu_graphics_active_ratio", "gpu_
 
 A throttled GPU is at least as busy as its peers, which wait for it.
 """
-_SAME_ONSET_NS = 30 * NS_PER_SECOND
-_SAME_MOMENT_NS = 2 * NS_PER_SECOND
-_ONE_STORY_NS = 10 * NS_PER_SECOND
-"""A fault with impact that begins this much later than a harmless deviation is another incident.
 
-A GPU lowers its clocks within seconds of getting warm.
-"""
+
+_SAME_ONSET_NS = 30 * NS_PER_SECOND
 
 
 @dataclass(slots=True)
@@ -114,7 +110,7 @@ class Incident:
         verdict = self.verdict
         speaks = verdict.state is VerdictState.OPEN and verdict.reason == Reason.SILENT_AND_PEERS_STALLED.value
         same_standstill = finding.fault in STANDSTILL and not speaks  # it was silent for seconds
-        stands = not finding.suspects and (same_standstill or is_slow_still(finding, self))
+        stands = not finding.suspects and (same_standstill or is_slow_still(finding, verdict))
         over = is_smaller(finding, verdict) and finding.is_harmless
         same = (same_suspects(finding, verdict) and not over) or tells_of_some(finding, verdict)
         if not (same or stands):
@@ -219,93 +215,6 @@ def with_evidence_of(finding: Finding, verdict: Verdict) -> Finding:
     return replace(finding, evidence=(*verdict.evidence, *new)[:_SHOWN_EVIDENCE_COUNT])
 
 
-def same_fault(incident: Incident, finding: Finding) -> bool:
-    """Return whether a finding belongs to an incident."""
-    verdict = incident.verdict
-    if is_smaller(verdict, finding) and finding.onset_ns > incident.opened_ns + _ONE_STORY_NS:
-        return False  # what hurts began after that was said
-    if _stopped_later(incident, finding):
-        return False
-    if _is_apart_from_numbers(incident, finding):
-        return False
-    if _share_a_suspect(verdict, finding):
-        return True
-    if verdict.fault in STANDSTILL and finding.fault in STANDSTILL:
-        # A job stands still once: who stops or hangs after the first is its victim.
-        return True
-    if verdict.fault is FaultKind.SILENT_CORRUPTION and _ends_itself(finding) and not incident.is_lone:
-        return True
-    if verdict.fault is FaultKind.FAIL_SLOW and finding.fault is FaultKind.FAIL_SLOW:
-        # "The job is slow" first names nobody and may narrow to one; the rest of it is the same slowness.
-        return not verdict.suspects or not finding.suspects
-    return verdict.fault is finding.fault and not verdict.suspects and not finding.suspects
-
-
-def _is_apart_from_numbers(incident: Incident, finding: Finding) -> bool:
-    """Return whether one of both is about lost numbers, and the other about something that lost numbers never cause.
-
-    Lost numbers slow no machine down, end no process by a signal, and give no process another reason to end.
-    """
-    told = incident.verdict.fault
-    if FaultKind.SILENT_CORRUPTION not in (finding.fault, told) or finding.fault is told:
-        return False
-    if finding.fault in STANDSTILL:
-        return not _ends_itself(finding)
-    return told not in STANDSTILL or not incident.is_wordless
-
-
-def _share_a_suspect(verdict: Verdict, finding: Finding) -> bool:
-    """Return whether a verdict and a finding name the same machine.
-
-    In a job of one machine they must also name one of its ranks together, or one of them the machine as a whole.
-    """
-    shared = components(verdict.suspects) & components(finding.suspects)
-    if not shared or finding.machine_count > 1:
-        return bool(shared)
-    return _share_ranks(verdict.suspects, finding.suspects)
-
-
-def _share_ranks(some: Sequence[Suspect], others: Sequence[Suspect]) -> bool:
-    """Return whether two lists of suspects share a machine, and a rank of it where both name ranks."""
-    for one in some:
-        for other in others:
-            if one.component == other.component and (
-                not one.ranks or not other.ranks or set(one.ranks) & set(other.ranks)
-            ):
-                return True
-    return False
-
-
-def _stopped_later(incident: Incident, finding: Finding) -> bool:
-    """Return whether a machine with a harmless metric deviation stopped well after that incident was opened."""
-    verdict = incident.verdict
-    return (
-        verdict.fault is FaultKind.DEGRADED
-        and verdict.reason != Reason.HARDWARE_EVENT.value
-        and finding.fault in STANDSTILL
-        and finding.onset_ns > incident.opened_ns + _SAME_MOMENT_NS
-    )
-
-
-def is_slow_still(finding: Finding, incident: Incident) -> bool:
-    """Return whether the job is still slow since a confirmed incident began, and nothing else explains it.
-
-    The machine's own deviation may have faded meanwhile, because expected levels are learned.
-    """
-    return (
-        finding.fault is FaultKind.FAIL_SLOW
-        and finding.cause == "unknown"
-        and incident.verdict.state is VerdictState.CONFIRMED
-        and incident.verdict.fault is FaultKind.FAIL_SLOW
-        and abs(finding.onset_ns - incident.verdict.onset_ns) <= _SAME_ONSET_NS
-    )
-
-
-def _ends_itself(finding: Finding) -> bool:
-    """Return whether a finding may show a job that ended itself after a NaN: nobody is named, or gives a reason."""
-    return finding.fault in STANDSTILL and (not finding.suspects or finding.is_wordless)
-
-
 def is_smaller(one: Finding | Verdict, other: Finding | Verdict) -> bool:
     """Return whether ``one`` is a deviation without impact and ``other`` a fault with impact."""
     return one.fault is FaultKind.DEGRADED and other.fault is not FaultKind.DEGRADED
@@ -314,26 +223,6 @@ def is_smaller(one: Finding | Verdict, other: Finding | Verdict) -> bool:
 def same_suspects(finding: Finding, verdict: Verdict) -> bool:
     """Return whether a finding and a verdict name the same components; the ranks on them may differ."""
     return components(finding.suspects) == components(verdict.suspects)
-
-
-def tells_of_some(finding: Finding, verdict: Verdict) -> bool:
-    """Return whether a finding names some of the machines that a confirmed verdict says are slow together."""
-    confirmed = verdict.state is VerdictState.CONFIRMED and verdict.fault is finding.fault is FaultKind.FAIL_SLOW
-    return confirmed and bool(finding.suspects) and components(finding.suspects) < components(verdict.suspects)
-
-
-def retells(finding: Finding, verdict: Verdict) -> bool:
-    """Return whether a finding only repeats a confirmed verdict that has, or lacks only witnesses for, a hard action.
-
-    Such a finding is weaker and takes nothing back. A GPU that fell off the bus is gone, however its processes end.
-    """
-    return (
-        verdict.state is VerdictState.CONFIRMED
-        and (verdict.action in HARD or is_withheld(verdict))
-        and {verdict.fault, finding.fault} <= set(STANDSTILL)
-        and finding.cause == verdict.cause
-        and not finding.certain
-    )
 
 
 def placed(finding: Finding, live: Sequence[Verdict]) -> Finding:
@@ -356,45 +245,6 @@ def placed(finding: Finding, live: Sequence[Verdict]) -> Finding:
 def components(suspects: Sequence[Suspect]) -> set[Component]:
     """Return the components that suspects name."""
     return {suspect.component for suspect in suspects}
-
-
-def explains_better(finding: Finding, incident: Incident) -> bool:
-    """Return whether a finding may replace an incident's verdict: it is the same explanation, or a stronger one."""
-    verdict = incident.verdict
-    if finding.fault is not verdict.fault and FaultKind.SILENT_CORRUPTION in (finding.fault, verdict.fault):
-        return finding.fault is FaultKind.SILENT_CORRUPTION  # lost numbers explain an end, no end explains them
-    if _died_of_hang(finding, incident):
-        return False
-    if same_suspects(finding, verdict):
-        weaker = incident.certain and not finding.certain
-        return not weaker and not is_smaller(finding, verdict)
-    if not finding.suspects:
-        # The first death was named, then everybody died of their own: somebody ended the whole job.
-        return finding.reason is Reason.PROGRAM_ERROR_EVERYWHERE and verdict.fault is FaultKind.FAIL_STOP
-    if not verdict.suspects:
-        return True
-    if verdict.fault is FaultKind.SILENT_CORRUPTION:
-        return False
-    if finding.certain != incident.certain:
-        return finding.certain
-    if components(finding.suspects) > components(verdict.suspects) and finding.cause == verdict.cause:
-        return True  # the second of two machines behind one switch was heard of a little later
-    return finding.onset_ns < verdict.onset_ns and finding.confidence >= verdict.confidence
-
-
-def _died_of_hang(finding: Finding, incident: Incident) -> bool:
-    """Return whether a finding tells of deaths that a reported hang explains.
-
-    They are deaths of other ranks than those that hang, after the report: a watchdog, a launcher or a person ended the
-    job.
-    """
-    return (
-        incident.verdict.fault is FaultKind.HANG
-        and finding.fault is FaultKind.FAIL_STOP
-        and bool(incident.verdict.suspects)
-        and finding.onset_ns > incident.opened_ns
-        and not _share_ranks(finding.suspects, incident.verdict.suspects)
-    )
 
 
 def is_by_silence(verdict: Verdict) -> bool:
@@ -428,3 +278,23 @@ def throttles(told: Verdict | Finding) -> bool:
         for evidence in told.evidence
     )
     return told.cause in _THROTTLING and bool(told.suspects) and not rests
+
+
+def is_slow_still(finding: Finding, verdict: Verdict) -> bool:
+    """Return whether the job is still slow since a confirmed incident began, and nothing else explains it.
+
+    The machine's own deviation may have faded meanwhile, because expected levels are learned.
+    """
+    return (
+        finding.fault is FaultKind.FAIL_SLOW
+        and finding.cause == "unknown"
+        and verdict.state is VerdictState.CONFIRMED
+        and verdict.fault is FaultKind.FAIL_SLOW
+        and abs(finding.onset_ns - verdict.onset_ns) <= _SAME_ONSET_NS
+    )
+
+
+def tells_of_some(finding: Finding, verdict: Verdict) -> bool:
+    """Return whether a finding names some of the machines that a confirmed verdict says are slow together."""
+    confirmed = verdict.state is VerdictState.CONFIRMED and verdict.fault is finding.fault is FaultKind.FAIL_SLOW
+    return confirmed and bool(finding.suspects) and components(finding.suspects) < components(verdict.suspects)

@@ -17,16 +17,14 @@ from tocsin.pipeline.incidents.incident import (
     SLOWER,
     Incident,
     components,
-    explains_better,
     is_by_silence,
     is_spell,
     placed,
-    retells,
-    same_fault,
     same_suspects,
     throttles,
     with_evidence_of,
 )
+from tocsin.pipeline.incidents.matching import explains_better, retells, same_fault
 from tocsin.pipeline.incidents.proposed_action import STANDSTILL, action_of, is_hard, retold_action
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas.reasons import Reason
