@@ -161,6 +161,7 @@ class Decide:
         return finding.fault not in SLOWER
 
     def _end(self, incident: Incident, now_ns: int, reason: Reason) -> Verdict:
+        """Close an incident because its job ended or goes on in another attempt; return the closing line."""
         verdict = incident.verdict
         unsure = not incident.was_confirmed and verdict.state is VerdictState.OPEN
         by_log = verdict.fault is FaultKind.HANG and verdict.reason == Reason.HARDWARE_EVENT.value
@@ -189,6 +190,7 @@ class Decide:
         self._closed.follow(before._closed)
 
     def _match(self, finding: Finding) -> Incident | None:
+        """Return the open incident that a finding belongs to; None: there is none."""
         for incident in self._incidents:
             if same_fault(incident, finding):
                 return incident
@@ -218,6 +220,7 @@ class Decide:
                 incident.seen_ns = max(incident.seen_ns, finding.seen_ns)
 
     def _open(self, finding: Finding, now_ns: int) -> list[Verdict]:
+        """Open an incident for a finding; return its first line, or none where its evidence closed a verdict before."""
         verdict_id = verdict_id_of(self._job, finding.suspects, finding.fault, finding.onset_ns)
         taken = any(incident.verdict.verdict_id == verdict_id for incident in self._incidents)
         if taken or self._closed.is_rest(verdict_id, finding):
@@ -328,6 +331,7 @@ class Decide:
         return incident.seen_ns - incident.spell_began_ns >= hard_ns
 
     def _age(self, now_ns: int) -> list[Verdict]:
+        """Close, soften or renew the incidents that were not held lately; return the lines that change."""
         lines = []
         for incident in list(self._incidents):
             gone = now_ns - incident.held_ns
@@ -354,6 +358,7 @@ class Decide:
         return 0 if unsure else self._relapses.gone_ns(incident.verdict, incident.opened_ns)
 
     def _close(self, incident: Incident, now_ns: int, state: VerdictState, reason: Reason) -> Verdict:
+        """Close an incident with a state and a reason; return the closing line."""
         self._incidents.remove(incident)
         if reason is Reason.RECOVERED and is_spell(incident.verdict):
             self._relapses.end(incident.verdict, incident.opened_ns, incident.held_ns)

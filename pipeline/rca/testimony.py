@@ -1,7 +1,8 @@
-"""Who saw what a finding says: the accused machines' own drivers, and the other hosts that were harmed.
+"""Witnesses of findings: the accused machines' own drivers, and other hosts that were harmed.
 
 Each host's records are its own word. A host is harmed by another one where its own ranks wait for exactly the other's
-ranks, lost their connection, or make longer steps since then; without a hook, where its own machine does less work.
+ranks. So it is where they lost their connection, or make longer steps since then. Without a hook, a machine that does
+less work counts.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ from tocsin.schemas.verdicts import FaultKind, Witness, WitnessKind
 
 _STANDSTILL = (FaultKind.FAIL_STOP, FaultKind.HANG)
 _CLOCKS_NS = 2 * NS_PER_SECOND
-"""Who died of a lost connection did so after the one that it lost, by other clocks."""
+"""By other clocks, an exit by a lost connection may seem this much earlier than the exit that caused it."""
 _STEPS_LATE_NS = 8 * NS_PER_SECOND
-"""Steps reach the engine up to a metric slice after they end."""
+"""Longest time until a step's record reaches the engine, a metric slice after its end."""
 _STEP_COUNT = 3
-"""Steps that have not ended for so many usual ones end no more."""
+"""A rank whose step has not ended for this many usual steps stands."""
 _FOLLOWING_COUNT = 2
-"""Usual steps that others may end after one is gone: the one in which they were, and one that was begun."""
+"""Steps that others may end after a rank is gone: the one that they were in, and one that was begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class Testimony:
-    """What is known at the end of one slice.
+    """Finds the witnesses of findings at the end of one slice.
 
     Attributes:
         graph: the job.
         now_ns: the slice's end.
-        waits: who waits for whom.
-        hardware: what the machines report of themselves.
-        pace: the job's pace.
-        silent: hosts that have said nothing for too long.
+        waits: the operations that ranks wait in.
+        hardware: hardware events of the machines.
+        pace: the job's progress.
+        silent: hosts that have sent nothing for too long.
     """
 
     graph: JobGraph
@@ -51,7 +52,7 @@ class Testimony:
     silent: Sequence[str]
 
     def of(self, findings: Sequence[Finding]) -> list[Finding]:
-        """The findings, each with who saw it."""
+        """Return the findings, each with its witnesses."""
         if not any(finding.suspects for finding in findings):
             return list(findings)
         count = len(self._machines())
@@ -65,11 +66,12 @@ class Testimony:
         ]
 
     def _machines(self) -> set[str]:
-        """The machines that carry ranks; where nobody tells of ranks, all that are not spare."""
+        """Return the machines that carry ranks; where no ranks are known, all that are not spare."""
         carrying = {self.graph.host_of(rank) for rank in self.graph.ranks} - {""}
         return carrying or self.graph.hosts.keys() - self.graph.spare_hosts()
 
     def _listed(self, finding: Finding) -> tuple[Witness, ...]:
+        """Return the witnesses of one finding."""
         accused = frozenset(finding.accused)
         own = dict.fromkeys(accused.intersection(self.silent), WitnessKind.CONNECTION_LOST)
         cause = finding.cause if finding.is_by_words else ""
@@ -80,7 +82,7 @@ class Testimony:
         return listed(own, {host: kind for host, kind in others.items() if host and host not in without})
 
     def _others(self, finding: Finding, accused: Collection[str]) -> dict[str, WitnessKind]:
-        """The other hosts that were harmed."""
+        """Return the other hosts that were harmed, each with how it was."""
         if finding.fault is FaultKind.FAIL_SLOW:
             return dict(self.pace.harmed_since(finding.onset_ns, self.now_ns))
         if finding.fault is FaultKind.SILENT_CORRUPTION:
@@ -90,7 +92,7 @@ class Testimony:
         return self._stopped(finding, accused) | who_lost_peers(self.graph, accused, finding.onset_ns - _CLOCKS_NS)
 
     def _stopped(self, finding: Finding, accused: Collection[str]) -> dict[str, WitnessKind]:
-        """Who waits for exactly the accused ranks; where nobody tells of waiting, whose steps or work ended."""
+        """Return the hosts that wait for exactly the accused, or whose steps or work ended where no waits are known."""
         if self.waits.tells:
             ranks = [rank for host in sorted(accused) for rank in self.graph.ranks_of_host(host)]
             waiting = self.waits.waiting_for(ranks, self.now_ns, self.pace.median_step_ns, self.silent)
@@ -100,13 +102,13 @@ class Testimony:
         return dict(self.pace.harmed_since(finding.onset_ns, self.now_ns))
 
     def _ended_steps(self, onset_ns: int) -> list[str]:
-        """Hosts whose ranks made steps until about an onset, and make none now."""
+        """Return the hosts whose ranks made steps until about an onset, and make none now."""
         late_ns = _STEPS_LATE_NS + _STEP_COUNT * self.pace.median_step_ns
         first_ns, last_ns = onset_ns - late_ns, min(onset_ns + late_ns, self.now_ns - late_ns)
         return [host for host, at_ns in self._newest_steps().items() if first_ns <= at_ns < last_ns]
 
     def _newest_steps(self) -> dict[str, int]:
-        """Host -> end of the newest step of any of its ranks."""
+        """Return host -> end of the newest step of any of its ranks, ns."""
         newest: dict[str, int] = {}
         for rank, facts in self.graph.ranks.items():
             if facts.last_step_ns:
@@ -115,10 +117,10 @@ class Testimony:
         return newest
 
     def _is_lone(self, finding: Finding, count: int) -> bool:
-        """Whether nobody else followed or stopped.
+        """Return whether the fault stays with its suspects, and no other host followed or stopped.
 
-        Of numbers that one lost: the others keep theirs, and are not known to stand. Of a process that ended: most of
-        the others end steps that they began after it.
+        For lost numbers, the others keep theirs and are not known to stand. For an exit, most of the others end steps
+        that they began after it.
         """
         if finding.fault is FaultKind.SILENT_CORRUPTION:
             ended = set(self._ended_steps(finding.onset_ns)) - set(finding.accused)

@@ -89,7 +89,7 @@ def parts_raise() -> Outcome:
                 for record in job.second():
                     service.engine.take(encode(record))
                 service.tick(job.now_ns)
-            if service.writer.waiting_count and service.tick_age_seconds() < NS_PER_SECOND:
+            if service.writer.waiting_count and service.health.tick_age_seconds() < NS_PER_SECOND:
                 held.append(part)
     return Outcome(
         len(parts) + 1, f"the verdict was written although these raised: {held}", len(held) == len(parts) + 1

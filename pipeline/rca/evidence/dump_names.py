@@ -1,7 +1,7 @@
 """Names in Flight Recorder dumps, made the same for all ranks of a job.
 
-A dump leaves open which local group number is which group, which global rank a point-to-point peer is, and which
-operations the recorder does not list. ``DumpNames`` settles that by what all dumps of the job say together.
+A dump leaves open which group a local group number means, and which global rank a point-to-point peer is. Nor does it
+list all operations. ``DumpNames`` settles that by what all dumps of the job say together.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class DumpNames:
         self._maps_in_order = _ids_in_order(dumps.values())
 
     def _is_default(self, name: str) -> bool:
+        """Return whether a group is the default one, which all ranks belong to."""
         return self._desc.get(name) == DEFAULT_GROUP_DESC or name == DEFAULT_GROUP_NAME
 
     def kind(self, name: str) -> str:
@@ -116,6 +117,7 @@ class DumpNames:
         )
 
     def _op(self, rank: int, entry: FlightEntry) -> OpState:
+        """Return an entry of a rank's dump as an operation for the hang analysis."""
         # The frame of a coalesced batch waits for nobody; the operations inside stand beside it.
         is_p2p = entry.is_p2p or "coalesced" in entry.name.rpartition(":")[2].split("_")[:1]
         started = entry.state == "started" or entry.started_ns > 0

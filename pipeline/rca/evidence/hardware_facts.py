@@ -1,4 +1,4 @@
-"""One hardware event that says something of its machine."""
+"""What one hardware event says of its machine."""
 
 from __future__ import annotations
 
@@ -12,16 +12,28 @@ from tocsin.schemas.verdicts import Component, ComponentKind, Evidence, Suspect
 from tocsin.schemas.wire.event_payloads import number
 
 WEAK_CAUSES = frozenset({"unknown", "process_exit", "process_frozen", "machine_unreachable", "cpu_contention"})
-"""Causes that say what was seen, not why: an event on the same machine explains them."""
+"""Causes that name a symptom; an event of the same machine can explain them."""
 
 
 @dataclass(frozen=True, slots=True)
 class HardwareFact:
-    """One event that says something.
+    """What one hardware event says of its machine.
 
-    ``part``: which of several on a machine, "" = it has one, or nobody says. ``best_gbits_per_second``: of a port, the
-    most that it was seen to run at, 0 = nobody says. Of one that came back: ``down_ns`` when it had gone down,
-    ``flaps_since_ns`` when it did so first, and ``lost_ns`` for how long it was down since then; 0: it had not.
+    Attributes:
+        ts_ns: time of the event.
+        host: the machine.
+        name: name of the event.
+        cause: the cause that the event names; "": none.
+        fault: the fault that it means by itself, a value of ``FaultKind``.
+        accuses: whether it says by itself that a part is broken or slow.
+        text: its meaning as a sentence.
+        rank: the rank that it is about; -1: not known.
+        part: the part that it is about, such as a port; "": the machine has one, or it is not known.
+        best_gbits_per_second: highest rate that a port was seen to run at; 0: not known.
+        down_ns: when a port that came back went down; 0: it was not down.
+        flaps_since_ns: when a flapping port went down first; 0: it was not down.
+        lost_ns: how long a flapping port was down since then.
+        is_of_driver: whether a driver or the kernel reported it, and no program.
     """
 
     ts_ns: int
@@ -38,21 +50,35 @@ class HardwareFact:
     flaps_since_ns: int = 0
     lost_ns: int = 0
     is_of_driver: bool = False
-    """Whether the driver or the kernel said so: no program's own word."""
 
     def evidence(self) -> Evidence:
-        """For a verdict."""
+        """Return the fact as evidence of a verdict."""
         score = 2.0 if self.accuses else 1.0
         return Evidence("hardware", self.name, score, self.ts_ns, self.ts_ns, f"{self.host}: {self.text}")
 
 
 def is_usual(fact: HardwareFact, facts: Sequence[HardwareFact], before_ns: int) -> bool:
-    """Whether the machine said the same before, and the job went on: an old card corrects errors every few minutes."""
+    """Return whether a machine reported the same before a time, as an old GPU corrects errors every few minutes.
+
+    Args:
+        fact: the fact.
+        facts: all facts of its machine.
+        before_ns: the time.
+    """
     return any(other.name == fact.name and other.cause == fact.cause and other.ts_ns < before_ns for other in facts)
 
 
 def outage_of(event: Event, of_port: Sequence[HardwareFact], keep_ns: int) -> tuple[int, int, int]:
-    """Of a port that is up: when it went down, when it did so first in a row of such times, and for how long in all."""
+    """Return the outages of a port that is up again.
+
+    Args:
+        event: the event that says that the port is up.
+        of_port: earlier facts of the port.
+        keep_ns: outages that ended longer ago are left out.
+
+    Returns:
+        When the port went down, when it first went down, and how long it was down in all, ns; 0, 0, 0: it was not down.
+    """
     down_ns = min((fact.ts_ns for fact in of_port if fact.fault == "fail_stop"), default=0)
     if not down_ns:
         return 0, 0, 0
@@ -63,24 +89,24 @@ def outage_of(event: Event, of_port: Sequence[HardwareFact], keep_ns: int) -> tu
 
 
 def part_of(event: Event) -> str:
-    """Which of a machine's ports an event is about."""
+    """Return the port that an event is about; "": none is named."""
     port = event.payload.get("port") if event.name == IB_PORT else None
     return port if isinstance(port, str) else ""
 
 
 def rate_of(event: Event) -> float:
-    """The rate that an event says its port runs at, gigabits per second; 0: it says none."""
+    """Return the rate that an event says its port runs at, gigabits per second; 0: it names none."""
     rate = number(event.payload, "rate_gbps", 0.0) if event.name == IB_PORT else 0.0
     return rate if math.isfinite(rate) else 0.0
 
 
 def is_of(fact: HardwareFact, name: str, part: str) -> bool:
-    """Whether a fact is about the same part; of one that nobody names, all are."""
+    """Return whether a fact is about an event's part; an event without a part is about all parts."""
     return fact.name == name and (not part or fact.part in {"", part})
 
 
 def slows(fact: HardwareFact) -> bool:
-    """Whether a machine says of itself that a part of it is slow."""
+    """Return whether a fact reports a slow part of its machine."""
     return fact.accuses and fact.fault == "fail_slow" and fact.cause not in ("", *WEAK_CAUSES)
 
 

@@ -68,6 +68,7 @@ def filter_contradicted(
     named = {s.component.name for f in findings if f.fault is not FaultKind.DEGRADED for s in f.suspects}
 
     def is_belied(report: Finding) -> bool:
+        """Return whether the job contradicts a report."""
         hosts = {suspect.component.name for suspect in report.suspects}
         return hosts <= set(doubted) or went_on(graph, hosts, report.onset_ns, median_step_ns)
 

@@ -1,6 +1,6 @@
-"""The embedded engine as a service: listener, ticker, operators, incident database, control.
+"""The embedded engine as a service: listener, ticker, operators, incident database, control socket.
 
-One process, threads, never forked (chDB hangs in a forked child).
+One process with threads, never forked: chDB hangs in a forked child.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tocsin.pipeline.incidents.proposals import HoldRules, ProposalBook
 from tocsin.pipeline.runtime.embedded.catch_up import CatchUp, CatchUpConfig
 from tocsin.pipeline.runtime.embedded.clock_watch import EngineTime
 from tocsin.pipeline.runtime.embedded.control_socket import (
-    OLD_TICK_SECONDS,
     ControlServer,
+    Handler,
     Message,
     sql_handler,
 )
@@ -29,10 +29,11 @@ from tocsin.pipeline.runtime.embedded.dead_letters import DEAD_LETTERS, DeadLett
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.runtime.embedded.engine_output import EngineOutput
 from tocsin.pipeline.runtime.embedded.listener.listener import AgentServer, ServerConfig
-from tocsin.pipeline.runtime.embedded.listener.readers import incidents_answerer, jobs_answerer
+from tocsin.pipeline.runtime.embedded.listener.readers import Answerer, incidents_answerer, jobs_answerer
 from tocsin.pipeline.runtime.embedded.model_file import FILE_NAME, ModelFile
 from tocsin.pipeline.runtime.embedded.model_handler import model_handler
 from tocsin.pipeline.runtime.embedded.recovery import Recovery, RecoveryConfig, Repeat
+from tocsin.pipeline.runtime.embedded.service_health import ServiceHealth
 from tocsin.pipeline.runtime.embedded.service_memory import ServiceMemory
 from tocsin.pipeline.runtime.embedded.store_writer import StoreWriter
 from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread, describe_dead
@@ -48,6 +49,7 @@ from tocsin.schemas.wire.codec import encode
 _LOG = logging.getLogger("tocsin.service")
 _KEPT_EVENTS = 20
 _FLOORS_NS = 86_400 * NS_PER_SECOND
+"""Age up to which verdicts in the database go on with their numbers after a lost state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +57,17 @@ class ServiceConfig:
     """Settings.
 
     Attributes:
-        listen: where agents connect: ``unix:PATH`` or ``HOST:PORT``.
-        control_path: the control socket.
-        letter_folder: where dead letters and late records are kept, None: only counted.
-        model_folder: where announced models are remembered over a restart, None: nowhere.
-        engine: operators and slices.
-        server: bounds of the listener.
-        recovery: where the engine's state is kept over a restart, None: nowhere.
-        catch_up: how time goes on after one.
-        evidence_after_seconds: the series behind a verdict is written again this long after.
-        kept_verdict_count: verdict lines kept for clients that come later.
-        hold: how long rows of hard actions wait.
+        listen: address for agents: ``unix:PATH`` or ``HOST:PORT``.
+        control_path: path of the control socket.
+        letter_folder: folder of dead letters and late records; None: they are only counted.
+        model_folder: folder that keeps announced models over a restart; None: they are not kept.
+        engine: settings of operators and slices.
+        server: settings of the listener.
+        recovery: settings of the state that is kept over a restart; None: no state is kept.
+        catch_up: settings of the time after a restart.
+        evidence_after_seconds: time after which the series behind a verdict is written again.
+        kept_verdict_count: verdict lines kept for clients that connect later.
+        hold: settings of how long rows of hard actions wait.
     """
 
     listen: str
@@ -82,20 +84,36 @@ class ServiceConfig:
 
 
 class Recordings(Protocol):
-    """Makes recordings of a running engine (``pipeline/recording/live.py``)."""
+    """Recordings of a running engine, made by ``pipeline/recording/live.py``."""
 
     def record(self, request: Message) -> Message | Iterator[Message]:
-        """Begin one."""
+        """Begin a recording, or answer how it goes."""
 
     def record_stop(self, request: Message) -> Message:
-        """End one."""
+        """End a recording."""
 
     def close(self) -> None:
-        """End all of them."""
+        """End all recordings."""
 
 
 class EngineService:
-    """Everything that ``tocsin serve`` runs."""
+    """Everything that ``tocsin serve`` runs.
+
+    Attributes:
+        time: the engine's time, and the watch on its clock.
+        clock: the watch on the engine's clock.
+        engine: the operators of all jobs.
+        letters: writes dead letters and late records.
+        writer: writes to the database.
+        memory: verdict lines for clients, proposed actions, minutes of health.
+        recovery: keeps the state for a restart; None: no state is kept.
+        server: the listener for agents.
+        health: whether the engine does its work.
+        detector_seconds: detector -> seconds that it worked.
+        failures: part -> how often it raised and was caught.
+        pages: addresses of the pages for metrics and probes, or why they are missing.
+        tick_seconds: time that the last tick took.
+    """
 
     def __init__(
         self,
@@ -105,40 +123,33 @@ class EngineService:
         writer: StoreWriter | None = None,
         steady_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """Wire it; ``start`` begins.
+        """Make all parts; ``start`` starts them.
 
         Args:
             config: settings.
-            store: answers users' queries.
+            store: answers queries of users.
             now_ns: the wall clock.
             writer: writes to the store; None: one for a store that is migrated.
-            steady_ns: a clock that nobody sets: it tells when the wall clock was.
+            steady_ns: a clock that nobody sets; it tells when the wall clock was set.
         """
         self._config = config
-        self._steady_ns = steady_ns
         self.time = EngineTime(now_ns, steady_ns)
+        self.clock = self.time.watch
         self.engine = EmbeddedEngine(config.engine)
         folder = config.model_folder
         self._shelf = None if folder is None else ModelFile(folder / FILE_NAME, self.engine.models)
         self.letters = DeadLetterWriter(config.letter_folder)
         self.writer = writer or StoreWriter(store)
-        self.clock = self.time.watch
         proposals = ProposalBook(config.hold, now_ns(), self.engine.changes_of)
         self.memory = ServiceMemory(config.kept_verdict_count, proposals)
         self._scribe = Scribe(self.engine, self.memory, self.writer, self._supervised, config.evidence_after_seconds)
         self.detector_seconds: dict[str, float] = defaultdict(float)
         self.failures: Counter[str] = Counter()
-        """What raised and was caught, by part."""
         self.pages: list[str] = []
-        """Where the pages for metrics and probes are, or why they are not there."""
         self.recovery = self._recovery(config)
+        self.health = ServiceHealth(self._threads, self.writer, self.recovery, steady_ns)
         self.server = AgentServer(self.engine, config.listen, now_ns, self.letters.put, config.server)
-        self.server.readers.answerers = {
-            "status": self._status,
-            "health": self._health,
-            "incidents": incidents_answerer(store.query),
-            "jobs": jobs_answerer(store.query, lambda: {job.job_id for job in self.engine.jobs()}),
-        }
+        self.server.readers.answerers = self._reader_answers(store)
         if self.recovery is not None:
             self.server.commit = self.recovery.ledger.commit
         self._store = store
@@ -147,42 +158,58 @@ class EngineService:
         self._events: deque[dict[str, Any]] = deque(maxlen=_KEPT_EVENTS)
         self._stopping = threading.Event()
         self._recordings: Recordings | None = None
-        self._started_ns = self._ticked_ns = steady_ns()
         self.tick_seconds = 0.0
-        self._control = ControlServer(
-            config.control_path,
-            {
-                "sql": sql_handler(store.query),
-                "status": self._status,
-                "health": self._health,
-                "verdicts": self._verdicts,
-                "model": model_handler(self.engine.take_record, now_ns),
-            },
-        )
+        self._control = ControlServer(config.control_path, self._control_answers(store, now_ns))
         self._ticker = SupervisedThread("ticker", self._tick_forever)
 
+    def _reader_answers(self, store: Store) -> dict[str, Answerer]:
+        """Return the questions that readers may ask on the listener, each with what answers it."""
+        return {
+            "status": self._status,
+            "health": self.health.answer,
+            "incidents": incidents_answerer(store.query),
+            "jobs": jobs_answerer(store.query, lambda: {job.job_id for job in self.engine.jobs()}),
+        }
+
+    def _control_answers(self, store: Store, now_ns: Callable[[], int]) -> dict[str, Handler]:
+        """Return the requests of the control socket, each with what answers it."""
+        return {
+            "sql": sql_handler(store.query),
+            "status": self._status,
+            "health": self.health.answer,
+            "verdicts": self._verdicts,
+            "model": model_handler(self.engine.take_record, now_ns),
+        }
+
     def attach_recordings(self, recordings: Recordings) -> None:
-        """Take requests for recordings on the control socket. Call it before ``start``; ``stop`` closes them."""
+        """Answer requests for recordings on the control socket; ``stop`` closes the recordings.
+
+        Call it before ``start``.
+
+        Args:
+            recordings: makes the recordings.
+        """
         self._recordings = recordings
         self._control.add({"record": recordings.record, "record_stop": recordings.record_stop})
 
     def _recovery(self, config: ServiceConfig) -> Recovery | None:
+        """Return what keeps the state for a restart, where the settings ask for it."""
         if config.recovery is None:
             return None
         return Recovery(config.recovery, self.engine, self.memory, self._keep_isolated)
 
     def _keep_isolated(self, record: JobRecord) -> None:
-        """A record with which the engine ended twice."""
+        """Make a dead letter of a record whose slice the engine was judging when it ended twice."""
         reason = StateLoss.JUDGED_AT_TWO_ENDS.value
         self.failures[reason] += 1
         text = f"job {record.job.job_id}: the engine ended twice in a row while it judged it"
         self.letters.put(DEAD_LETTERS, DeadLetter(self.time.now_ns(), record.host, reason, text, encode(record)))
 
     def start(self, *, ticking: bool = True) -> None:
-        """Take up what is kept, then listen, write and tick.
+        """Restore the state that is kept, then listen, write and tick.
 
         Args:
-            ticking: False: somebody else calls ``tick``, after ``catch_up`` where a state was found.
+            ticking: whether the engine ticks by itself. Else the caller calls ``catch_up`` and then ``tick``.
         """
         self.letters.start()
         self.writer.start()
@@ -190,11 +217,12 @@ class EngineService:
             self._take_up(self.recovery)
         self._control.start()
         self.server.start()
-        self._ticked_ns = self._steady_ns()
+        self.health.ticked()
         if ticking:
             self._ticker.start()
 
     def _take_up(self, recovery: Recovery) -> None:
+        """Restore the state that is kept, and note what of it was lost."""
         now_ns = self.time.now_ns()
         found = recovery.take_up(now_ns, Repeat(self.tick, self._begin_jobs_anew), self._floors)
         for loss in found.losses:
@@ -205,7 +233,7 @@ class EngineService:
             )
 
     def _floors(self) -> dict[str, int]:
-        """The newest updates of the verdicts that the database holds of the last day; none where it is away."""
+        """Return verdict id -> its newest update in the database, of the last day; empty where the database is away."""
         try:
             return self._store.newest_updates(self.time.now_ns() - _FLOORS_NS) if self.writer.is_prepared else {}
         except StoreError as error:
@@ -213,13 +241,13 @@ class EngineService:
             return {}
 
     def catch_up(self) -> None:
-        """After a start that found a state: wait for known hosts, then work off the seconds up to now."""
+        """Wait for known hosts and work off the seconds up to now, after a start that restored a state."""
         if self._catch_up is not None:
             self._catch_up.run(self.tick, self._stopping)
             self._catch_up = None
 
     def stop(self) -> None:
-        """Stop in order: no record that was taken loses its verdict's row."""
+        """Stop all parts in an order that loses no row of a verdict on records that were taken."""
         self._stopping.set()
         if self._recordings is not None:
             self._recordings.close()
@@ -235,7 +263,7 @@ class EngineService:
         self._control.close()
 
     def _tick_forever(self) -> None:
-        """A tick at each full second: slices close one lateness after their end."""
+        """Tick at each full second until the service stops."""
         self.catch_up()
         while not self._stopping.is_set():
             now = self.time.now_ns()
@@ -247,10 +275,10 @@ class EngineService:
             self.tick_seconds = time.perf_counter() - begin
 
     def on_second(self, due_ns: int) -> None:
-        """Tick, unless the wall clock was set since the last time: then all jobs begin anew at the new time.
+        """Tick; when the wall clock was set since the last call, let all jobs start without state at the new time.
 
         Args:
-            due_ns: the full second that the clock was expected to show by now.
+            due_ns: the full second that the clock is expected to show.
         """
         change_ns = self.time.look(self.engine.host_times)
         now_ns = self.time.now_ns()
@@ -262,6 +290,7 @@ class EngineService:
             self.tick(now_ns // NS_PER_SECOND * NS_PER_SECOND)
 
     def _begin_anew(self, change_ns: int) -> None:
+        """Let all jobs start without state, because the clock was set by so many nanoseconds."""
         tick_ns = self.time.now_ns() // NS_PER_SECOND * NS_PER_SECOND
         told = {"jump_seconds": change_ns / NS_PER_SECOND, "follows_hosts": bool(self.time.correction_ns)}
         _LOG.error("the engine's clock was set: all jobs begin anew", extra=told)
@@ -269,15 +298,19 @@ class EngineService:
         self._begin_jobs_anew(tick_ns, Reason.CLOCK_JUMPED)
 
     def _begin_jobs_anew(self, tick_ns: int, reason: Reason) -> None:
+        """Let all jobs start without state at a time, and write the closing lines of their verdicts."""
         output = self.engine.begin_anew(tick_ns, reason)
         self.memory.again.clear()
         self._scribe.finish_minutes()
         self._follow_up(output, tick_ns)
 
     def tick(self, tick_ns: int) -> None:
-        """Move time: work off the job seconds that are complete, speak and write what follows.
+        """Move time, work off the job seconds that are complete, and write the verdicts.
 
         The ticker calls this once a second; a test or a replay may call it instead.
+
+        Args:
+            tick_ns: the time from now on.
         """
         output = self.engine.tick(tick_ns)
         if self._shelf is not None:
@@ -291,19 +324,19 @@ class EngineService:
                 self.recovery.keep(tick_ns)
 
     def _follow_up(self, output: EngineOutput, tick_ns: int) -> None:
-        """Speak and write what a tick led to; a part that fails ends neither the others nor the ticker."""
+        """Write the result of a tick; a part that fails ends neither the others nor the ticker."""
         for failure in output.failures:
             self._keep_failure(failure, tick_ns)
         for _, entry in output.refused:
             letter = DeadLetter(tick_ns, entry.host, entry.reason.value, entry.sentence, entry.data)
             self.letters.put(DEAD_LETTERS, letter)
         self._scribe.follow_up(output, tick_ns)
-        self._ticked_ns = self._steady_ns()
+        self.health.ticked()
         self._troubles.flush()
 
     @contextlib.contextmanager
     def _supervised(self, part: str) -> Iterator[None]:
-        """What is raised inside costs this part one turn: it is counted, and said in the log."""
+        """Catch, count and log what a part raises; the part loses one turn."""
         try:
             yield
         except Exception:  # noqa: BLE001  # supervising: one part must not end the ticker
@@ -311,7 +344,7 @@ class EngineService:
             self.failures[part] += 1
 
     def _keep_failure(self, failure: JobFailure, tick_ns: int) -> None:
-        """A job whose operators raised: its turn's records become dead letters."""
+        """Note that a job's operators raised; the records of the failed slice become dead letters."""
         self.failures[Reason.OPERATOR_FAILED.value] += 1
         event = {"ts_ns": tick_ns, "name": Reason.OPERATOR_FAILED.value, "job": failure.job.job_id}
         self._events.append({**event, "error": failure.text})
@@ -322,6 +355,7 @@ class EngineService:
             self.letters.put(DEAD_LETTERS, letter)
 
     def _status(self, request: Message) -> Message:
+        """Return the state of the engine, its jobs and its parts, for ``tocsin status``."""
         job_id = request.get("job_id")
         status = self.engine.status(job_id if isinstance(job_id, str) else None)
         status["connected_hosts"] = list(self.server.connected_hosts)
@@ -335,71 +369,19 @@ class EngineService:
         status["pages"] = list(self.pages)
         status["state"] = {} if self.recovery is None else self.recovery.figures
         status["letters_dropped"] = sum(self.letters.dropped.values())
-        return {**status, **self._health(request)}
-
-    def _health(self, _request: Message) -> Message:
-        """What ``incidents`` and ``status`` ask first: an engine that does not tick knows nothing."""
-        (is_live, live), (is_ready, ready) = self.health(), self.ready()
-        return {
-            "tick_age_seconds": self.tick_age_seconds(),
-            "is_live": is_live,
-            "live": live,
-            "is_ready": is_ready,
-            "ready": ready,
-        }
-
-    def _verdicts(self, request: Message) -> Iterator[Message]:
-        """All lines after the first ``after``, then each new one as it is spoken."""
-        after, memory = request.get("after", 0), self.memory
-        at = after if isinstance(after, int) else 0
-        while not self._stopping.is_set():
-            with memory.spoken:
-                first = max(0, at - memory.dropped_count)
-                lines = memory.lines[first:]
-                at = memory.dropped_count + len(memory.lines)
-                if not lines:
-                    memory.spoken.wait(0.5)
-            yield from lines
-            if not lines:
-                yield {}
-
-    def tick_age_seconds(self) -> float:
-        """How long ago the newest tick was worked off (the start, where there is none)."""
-        return (self._steady_ns() - self._ticked_ns) / NS_PER_SECOND
-
-    def age_seconds(self) -> float:
-        """How long ago it was made."""
-        return (self._steady_ns() - self._started_ns) / NS_PER_SECOND
+        return {**status, **self.health.answer(request)}
 
     def _threads(self) -> list[SupervisedThread]:
+        """Return the threads that must live."""
         threads = [self._ticker, self.server.thread, self.letters.thread, self.writer.thread, self._control.thread]
         threads += [self.recovery.thread] if self.recovery is not None else []
         return [thread for thread in threads if thread is not None]
 
+    def _verdicts(self, request: Message) -> Iterator[Message]:
+        """Yield all verdict lines after the first ``after``, then each new one."""
+        after = request.get("after", 0)
+        return self.memory.follow(after if isinstance(after, int) else 0, self._stopping)
+
     def death(self) -> str:
-        """Which threads have died, "" = none: a process in which one did must end, so that somebody starts it anew."""
+        """Return a sentence about the threads that died; "": none. A process with a dead thread must end."""
         return "" if self._stopping.is_set() else describe_dead(self._threads())
-
-    def health(self) -> tuple[bool, str]:
-        """Whether the engine does its work, for ``/healthz``: threads and ticks only.
-
-        An outage of the database is no reason to start the engine anew.
-        """
-        dead = [thread.name for thread in self._threads() if not thread.is_alive()]
-        if dead:
-            return False, f"dead threads: {', '.join(dead)}"
-        age_seconds = self.tick_age_seconds()
-        if age_seconds > OLD_TICK_SECONDS:
-            return False, f"newest tick {age_seconds:.0f} s old: nothing is judged"
-        return True, f"ok, newest tick {age_seconds:.1f} s old"
-
-    def ready(self) -> tuple[bool, str]:
-        """Whether what it takes is kept and what it says reaches the database, for ``/readyz``."""
-        if self.recovery is not None and self.recovery.trouble:
-            return False, f"the journal cannot be written: {self.recovery.trouble}"
-        if not self.writer.is_alive():
-            return False, "the database's thread does not run"
-        if self.writer.trouble:
-            waiting = self.writer.waiting_count
-            return False, f"the database takes nothing ({waiting} writes wait): {self.writer.trouble}"
-        return True, "ok"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from tocsin.pipeline.core.operator import UNCHANGED, pack_state, unpack_state
@@ -69,6 +69,25 @@ class ServiceMemory:
                 self.dropped_count += too_many
                 del self.lines[:too_many]
             self.spoken.notify_all()
+
+    def follow(self, after_count: int, stopping: threading.Event) -> Iterator[dict[str, Any]]:
+        """Yield verdict lines, then each new one as it is added; an empty one at least every half second.
+
+        Args:
+            after_count: lines that the client has already; they are left out.
+            stopping: ends the iteration when set.
+        """
+        at = after_count
+        while not stopping.is_set():
+            with self.spoken:
+                first = max(0, at - self.dropped_count)
+                lines = self.lines[first:]
+                at = self.dropped_count + len(self.lines)
+                if not lines:
+                    self.spoken.wait(0.5)
+            yield from lines
+            if not lines:
+                yield {}
 
     def snapshot(self, known: Collection[str] = ()) -> dict[str, bytes]:
         """State as named parts; full pages that the caller has are ``UNCHANGED``."""

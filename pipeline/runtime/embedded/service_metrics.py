@@ -114,11 +114,11 @@ def _gauges(service: EngineService) -> list[Family]:
         ("agents", "Connected agents.", len(service.server.connected_hosts)),
         ("inbox_bytes", "Received and not worked off.", service.server.inbox_bytes),
         ("tick_seconds", "Time the last tick took.", service.tick_seconds),
-        ("tick_age_seconds", "Age of the newest tick.", service.tick_age_seconds()),
+        ("tick_age_seconds", "Age of the newest tick.", service.health.tick_age_seconds()),
         ("clock_jumps", "How often the engine's own clock was set.", service.clock.jump_count),
         ("store_queue", "Writes that wait for the database.", service.writer.waiting_count),
         ("store_errors", "Failed writes so far.", service.writer.error_count),
-        ("up_seconds", "Age.", service.age_seconds()),
+        ("up_seconds", "Age.", service.health.age_seconds()),
     )
     return [Family(f"tocsin_engine_{name}", "gauge", text, (Sample({}, value),)) for name, text, value in gauges]
 

@@ -152,7 +152,7 @@ def _serve_until_told(
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    pages = Pages(metrics_listen, lambda: families_of(service), service.health, service.ready)
+    pages = Pages(metrics_listen, lambda: families_of(service), service.health.live, service.health.ready)
     service.pages = pages.words
     service.start()
     pages.start()

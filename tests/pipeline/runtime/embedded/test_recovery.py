@@ -59,7 +59,7 @@ def test_a_snapshot_that_is_being_written_is_not_waited_for(tmp_path: Path, monk
 def test_a_journal_that_cannot_be_written_is_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     life, real = Life(tmp_path), os.write
     life.run(3)
-    assert life.service.ready() == (True, "ok")
+    assert life.service.health.ready() == (True, "ok")
 
     def full(fd: int, data: bytes) -> int:
         recovery = life.service.recovery
@@ -70,10 +70,10 @@ def test_a_journal_that_cannot_be_written_is_not_ready(tmp_path: Path, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr("tocsin.pipeline.runtime.embedded.persistence.journal.os.write", full)
         life.run(3)
-        said = life.service.ready()
+        said = life.service.health.ready()
     assert said == (False, "the journal cannot be written: No space left on device: acknowledgements wait")
     life.run(1)
-    assert life.service.ready() == (True, "ok")
+    assert life.service.health.ready() == (True, "ok")
     life.end()
 
 
@@ -85,11 +85,11 @@ def test_a_journal_that_was_given_up_is_not_ready_until_a_snapshot_is_written(tm
     assert recovery._state.journal is not None
     life.written()  # while one is written no other begins
     recovery._state.journal._lose(StateLoss.JOURNAL_FULL, "for the test")
-    is_ready, text = life.service.ready()
+    is_ready, text = life.service.health.ready()
     assert (is_ready, StateLoss.JOURNAL_FULL.value in text) == (False, True)
     life.run(1)
     life.written()
-    assert life.service.ready() == (True, "ok")
+    assert life.service.health.ready() == (True, "ok")
     life.end()
 
 
@@ -119,7 +119,7 @@ def test_an_odd_state_folder_does_not_keep_the_engine_from_starting(
     life = Life(tmp_path)
     life.run(5)
 
-    assert life.service.ready() == (True, "ok")
+    assert life.service.health.ready() == (True, "ok")
     assert [record for record in caplog.records if record.exc_info and record.exc_info[0]] == []
     assert [record for record in caplog.records if record.levelname == "ERROR"]
     life.end()

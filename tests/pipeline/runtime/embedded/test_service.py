@@ -159,7 +159,7 @@ def test_the_metrics_page_names_verdicts_by_reason(bench: Bench) -> None:
     page = render(families_of(bench.service))
 
     assert 'tocsin_engine_verdict_lines_total{reason="first_fatal_exit",state="open"} 1' in page
-    assert bench.service.health() == (False, "dead threads: ticker")
+    assert bench.service.health.live() == (False, "dead threads: ticker")
 
 
 def test_the_metrics_page_counts_what_is_wrong_now(bench: Bench) -> None:
