@@ -158,7 +158,7 @@ class Decide:
         """Return whether a finding can still hold when all processes of the job are gone."""
         if finding.fault is FaultKind.SILENT_CORRUPTION:
             return not any(incident.verdict.fault in STANDSTILL for incident in self._incidents)
-        return finding.fault not in SLOWER
+        return finding.fault not in (*SLOWER, FaultKind.HANG)
 
     def _end(self, incident: Incident, now_ns: int, reason: Reason) -> Verdict:
         """Close an incident because its job ended or goes on in another attempt; return the closing line."""

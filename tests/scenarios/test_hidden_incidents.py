@@ -209,6 +209,41 @@ class TestSecondSlowMachine:
         scenario.run(230).check()
 
 
+class TestTwoSlowMachinesAtOnce:
+    """Each became slow by itself, and neither is well because the other one is slower."""
+
+    @pytest.mark.parametrize("rank_count", [6, 8, 12])
+    @pytest.mark.parametrize("gap_seconds", [12, 20, 40])
+    def test_both_are_named(self, rank_count: int, gap_seconds: int) -> None:
+        scenario = Scenario(JobShape(rank_count, step_seconds=0.3))
+        job, second = scenario.job, rank_count - 2
+        scenario.at(40).inject(job.slow, 1, "forward", 3.0)
+        scenario.at(40 + gap_seconds).inject(job.slow, second, "forward", 6.0)
+        scenario.want(between(40, 50), fault="fail_slow", suspects=["n01"])
+        scenario.want(between(40 + gap_seconds, 70 + gap_seconds), fault="fail_slow", suspects=[f"n{second:02d}"])
+        scenario.run(150).check()
+        standing = {verdict.suspects[0].ranks for verdict in scenario.final() if verdict.state.value == "confirmed"}
+        assert standing == {(1,), (second,)}
+
+
+class TestAskedToEnd:
+    def test_the_one_machine_that_was_taken_out_of_the_job_is_told(self) -> None:
+        scenario = Scenario(_SHAPE)
+        job = scenario.job
+        scenario.at(60).inject(_exit, job, 5, 15, 0)
+        for rank in (0, 1, 2, 3, 4, 6, 7):
+            scenario.at(62).inject(_exit, job, rank, 0, 1, "RuntimeError: Connection reset by peer")
+        scenario.want(between(60, 75), fault="fail_stop", suspects=["n05"])
+        scenario.run(120).check()
+
+    def test_of_a_job_that_was_cancelled_nothing_hangs(self) -> None:
+        scenario = Scenario(_SHAPE)
+        for rank in range(8):
+            scenario.at(60).inject(_exit, scenario.job, rank, 15, 0)
+        scenario.run(400)
+        assert "hang" not in {verdict.fault.value for verdict in scenario.verdicts}
+
+
 class TestFewMachines:
     """Ranks of one role are peers where there are four, on whatever machines."""
 
@@ -250,3 +285,32 @@ class TestDeathAfterFreeze:
         scenario.run(100)
         assert [s.component.name for verdict in scenario.final() for s in verdict.suspects] == ["n05"]
         assert scenario.final()[-1].state.value == "confirmed"
+
+
+class TestProgramError:
+    """An illegal access is the program's, unless the GPU of that very rank reports that it is broken."""
+
+    @pytest.mark.parametrize(
+        ("code", "rank", "cause"),
+        [
+            (None, 5, "cuda_execution_error"),
+            (48, 5, "ecc_error"),
+            (48, 2, "cuda_execution_error"),
+            (63, 5, "cuda_execution_error"),
+            (13, 5, "cuda_execution_error"),
+            (31, 5, "cuda_execution_error"),
+            (43, 5, "cuda_execution_error"),
+        ],
+    )
+    def test_only_an_event_of_that_gpu_makes_it_the_machine_s(self, code: int | None, rank: int, cause: str) -> None:
+        scenario = Scenario(JobShape(8, 8, step_seconds=0.3))
+        job = scenario.job
+        if code is not None:
+            scenario.at(59).inject(job.event, rank, events.XID, Severity.ERROR, code=code, gpu=rank)
+        words = "RuntimeError: CUDA error: an illegal memory access was encountered"
+        scenario.at(60).inject(_all_exit, job, 5, words, 15)
+        scenario.run(90)
+        last = [verdict for verdict in scenario.final() if verdict.fault.value == "fail_stop"]
+        assert [(verdict.cause, verdict.suspects[0].ranks) for verdict in last if 5 in verdict.suspects[0].ranks] == [
+            (cause, (5,))
+        ]

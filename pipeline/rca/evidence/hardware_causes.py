@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.common import may_fail_together
-from tocsin.pipeline.rca.evidence.hardware_facts import WEAK_CAUSES, host_suspects, is_usual, slows
+from tocsin.pipeline.rca.evidence.hardware_facts import WEAK_CAUSES, HardwareFact, host_suspects, is_usual, slows
 from tocsin.pipeline.rca.evidence.hardware_log import HardwareLog, HardwareRules
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas.reasons import Reason
@@ -131,6 +131,9 @@ class HardwareCauses:
             or finding.cause in WEAK_CAUSES
             or abs(fact.ts_ns - finding.onset_ns) <= self._rules.stall_after_ns
         ]
+        if finding.cause in VAGUE_CAUSES:
+            # A program's error is the machine's only where the very GPU of that rank reports more than the error.
+            facts = [fact for fact in facts if fact.accuses and _is_of(fact, finding.suspects[0])]
         if not facts:
             return finding
         best = max(facts, key=lambda fact: (fact.accuses, -abs(fact.ts_ns - finding.onset_ns), fact.name))
@@ -143,3 +146,8 @@ class HardwareCauses:
             # Metrics alone let a hang wait for its restart; a part that says itself that it is broken does not.
             is_soft=finding.is_soft and not (best.accuses and finding.fault is FaultKind.HANG),
         )
+
+
+def _is_of(fact: HardwareFact, suspect: Suspect) -> bool:
+    """Return whether a fact is about a GPU of the suspect's ranks, as far as both name ranks."""
+    return fact.rank < 0 or not suspect.ranks or fact.rank in suspect.ranks

@@ -293,7 +293,10 @@ def _no_root(
         told_ns: as in ``find_stop``.
         lonely: whether the first exit is older than ``lonely_ns``.
     """
-    if any(was_asked_to_end(fact) for fact in dead.values()) or not lonely:
+    asked = sorted(rank for rank, fact in dead.items() if was_asked_to_end(fact))
+    if asked and _was_lost(graph, dead, asked):
+        return _finding(graph, dead, asked, min(graph.corrected_ns(rank, dead[rank].ts_ns) for rank in asked)), None
+    if asked or not lonely:
         return None, Reason.VICTIM
     alive = [rank for rank, facts in graph.ranks.items() if facts.exit is None and facts.bye_ns == 0]
     hosts = {graph.host_of(rank) for rank in alive}
@@ -307,6 +310,20 @@ def _no_root(
     return (
         Finding(FaultKind.FAIL_STOP, "unknown", (), onset_ns, 0.5, Reason.AMBIGUOUS, evidence, certain=True),
         None,
+    )
+
+
+def _was_lost(graph: JobGraph, dead: dict[int, ExitFact], asked: Sequence[int]) -> bool:
+    """Return whether only ranks of one machine were asked to end, and a rank of another one ended later without them.
+
+    Somebody took that machine out of a running job: a person, or a scheduler that needs it.
+    """
+    hosts = {graph.host_of(rank) for rank in asked}
+    last_ns = max(graph.corrected_ns(rank, dead[rank].ts_ns) for rank in asked)
+    return len(hosts) == 1 and any(
+        graph.host_of(rank) not in hosts and graph.corrected_ns(rank, fact.ts_ns) > last_ns
+        for rank, fact in dead.items()
+        if rank not in asked
     )
 
 

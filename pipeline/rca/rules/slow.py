@@ -24,8 +24,11 @@ from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Anomaly, ComponentKind, Evidence, FaultKind
 
-_TOGETHER_NS = 60 * NS_PER_SECOND
-"""Hosts that became slow within this time are slow together."""
+_TOGETHER_NS = 8 * NS_PER_SECOND
+"""Hosts that became slow within this time, or three steps if that is longer, are slow together.
+
+An onset is not known more exactly than that.
+"""
 _LONE_PHASE_RATIO = 0.8
 """From this share of an excess in the forward pass on, it is software jitter such as garbage collection.
 
@@ -69,7 +72,7 @@ def find_slow_findings(
     """
     hosts = [a for a in anomalies if a.component.kind is ComponentKind.HOST and a.metric == "own_seconds"]
     if hosts:
-        return [_slow_hosts(graph, now_ns, together, rules) for together in _together(hosts)], []
+        return [_slow_hosts(graph, now_ns, together, rules) for together in _together(hosts, pace.median_step_ns)], []
     rotating = [_rotating(graph, anomaly) for anomaly in anomalies if anomaly.metric == "rotating_seconds"]
     if rotating:
         return rotating[:1], []
@@ -93,15 +96,19 @@ def tells_later(anomalies: Sequence[Anomaly], rules: SlowRules) -> bool:
     return bool(lasting_ns) and not named and max(lasting_ns) < rules.nobody_lasting_ns
 
 
-def _together(anomalies: Sequence[Anomaly]) -> list[list[Anomaly]]:
+def _together(anomalies: Sequence[Anomaly], step_ns: int) -> list[list[Anomaly]]:
     """Return slow hosts in groups that became slow together, the slowest host of each group first.
 
     Hosts become slow together by one cause: a switch, or a rank that the others wait for within the time that their
-    timers measure. A host that becomes slow minutes later is slow by itself.
+    timers measure. A host that becomes slow later is slow by itself.
+
+    Args:
+        anomalies: of hosts.
+        step_ns: the job's usual step, 0: not known.
     """
     found: list[list[Anomaly]] = []
     for anomaly in sorted(anomalies, key=lambda anomaly: (anomaly.start_ns, anomaly.component.name)):
-        if found and anomaly.start_ns - found[-1][0].start_ns <= _TOGETHER_NS:
+        if found and anomaly.start_ns - found[-1][0].start_ns <= max(_TOGETHER_NS, 3 * step_ns):
             found[-1].append(anomaly)
         else:
             found.append([anomaly])
