@@ -1,7 +1,7 @@
-"""Who saw what a finding says: the accused machines' own drivers, and the other hosts that were harmed.
+"""Witnesses of each finding: drivers of the accused machines, and other hosts that the fault harmed.
 
-Each host's records are its own word. A host is harmed by another one where its own ranks wait for exactly the other's
-ranks, lost their connection, or make longer steps since then; without a hook, where its own machine does less work.
+A host is harmed where its ranks wait for exactly the accused ranks, lost a connection to them, or take longer steps
+since the onset. Without a training hook, a host is harmed where its machine does less work.
 """
 
 from __future__ import annotations
@@ -21,26 +21,27 @@ from tocsin.schemas.verdicts import FaultKind, Witness, WitnessKind
 
 _STANDSTILL = (FaultKind.FAIL_STOP, FaultKind.HANG)
 _CLOCKS_NS = 2 * NS_PER_SECOND
-"""Who died of a lost connection did so after the one that it lost, by other clocks."""
+"""Tolerance for clock differences between hosts, in nanoseconds. A rank that dies of a lost connection may seem to die
+this much before the rank that it lost."""
 _STEPS_LATE_NS = 8 * NS_PER_SECOND
-"""Steps reach the engine up to a metric slice after they end."""
+"""Longest delay, in nanoseconds, between a step's end and its record's arrival: about a metric slice."""
 _STEP_COUNT = 3
-"""Steps that have not ended for so many usual ones end no more."""
+"""Number of usual step times without a finished step after which a rank counts as stopped."""
 _FOLLOWING_COUNT = 2
-"""Usual steps that others may end after one is gone: the one in which they were, and one that was begun."""
+"""Number of steps that healthy ranks may still finish after one rank died: the running one and one already begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class Testimony:
-    """What is known at the end of one slice.
+    """Inputs for finding witnesses at the end of one slice.
 
     Attributes:
-        graph: the job.
-        now_ns: the slice's end.
-        waits: who waits for whom.
-        hardware: what the machines report of themselves.
-        pace: the job's pace.
-        silent: hosts that have said nothing for too long.
+        graph: the job's ranks and hosts.
+        now_ns: end of the slice.
+        waits: record of which rank waits for which.
+        hardware: hardware events that machines report.
+        pace: the job's step times and work.
+        silent: hosts that have sent nothing for too long.
     """
 
     graph: JobGraph
@@ -51,7 +52,10 @@ class Testimony:
     silent: Sequence[str]
 
     def of(self, findings: Sequence[Finding]) -> list[Finding]:
-        """The findings, each with who saw it."""
+        """Return the findings with ``witnesses``, ``machine_count`` and ``is_lone`` filled in.
+
+        Findings without suspects, or that only keep an open verdict (``only_holds``), are returned unchanged.
+        """
         if not any(finding.suspects for finding in findings):
             return list(findings)
         count = len(self._machines())
@@ -65,11 +69,17 @@ class Testimony:
         ]
 
     def _machines(self) -> set[str]:
-        """The machines that carry ranks; where nobody tells of ranks, all that are not spare."""
+        """Return the names of machines that carry ranks; all machines except spares where no rank's host is known."""
         carrying = {self.graph.host_of(rank) for rank in self.graph.ranks} - {""}
         return carrying or self.graph.hosts.keys() - self.graph.spare_hosts()
 
     def _listed(self, finding: Finding) -> tuple[Witness, ...]:
+        """Return the witnesses of one finding.
+
+        They are accused machines that report a fault of their own, and other hosts that were harmed.
+
+        Spare hosts and silent hosts are no witnesses against others.
+        """
         accused = frozenset(finding.accused)
         own = dict.fromkeys(accused.intersection(self.silent), WitnessKind.CONNECTION_LOST)
         cause = finding.cause if finding.is_by_words else ""
@@ -80,7 +90,7 @@ class Testimony:
         return listed(own, {host: kind for host, kind in others.items() if host and host not in without})
 
     def _others(self, finding: Finding, accused: Collection[str]) -> dict[str, WitnessKind]:
-        """The other hosts that were harmed."""
+        """Return host -> kind of testimony, for all hosts that the fault harmed; accused ones may be among them."""
         if finding.fault is FaultKind.FAIL_SLOW:
             return dict(self.pace.harmed_since(finding.onset_ns, self.now_ns))
         if finding.fault is FaultKind.SILENT_CORRUPTION:
@@ -90,7 +100,11 @@ class Testimony:
         return self._stopped(finding, accused) | who_lost_peers(self.graph, accused, finding.onset_ns - _CLOCKS_NS)
 
     def _stopped(self, finding: Finding, accused: Collection[str]) -> dict[str, WitnessKind]:
-        """Who waits for exactly the accused ranks; where nobody tells of waiting, whose steps or work ended."""
+        """Return host -> kind of testimony, for hosts that stopped with the accused machines.
+
+        Where ranks report what they wait for, these are hosts that wait for exactly the accused ranks. Elsewhere they
+        are hosts whose steps ended at about the onset, or, without steps, whose machines do less work.
+        """
         if self.waits.tells:
             ranks = [rank for host in sorted(accused) for rank in self.graph.ranks_of_host(host)]
             waiting = self.waits.waiting_for(ranks, self.now_ns, self.pace.median_step_ns, self.silent)
@@ -100,13 +114,13 @@ class Testimony:
         return dict(self.pace.harmed_since(finding.onset_ns, self.now_ns))
 
     def _ended_steps(self, onset_ns: int) -> list[str]:
-        """Hosts whose ranks made steps until about an onset, and make none now."""
+        """Return the hosts whose ranks finished steps until about the onset, and none since."""
         late_ns = _STEPS_LATE_NS + _STEP_COUNT * self.pace.median_step_ns
         first_ns, last_ns = onset_ns - late_ns, min(onset_ns + late_ns, self.now_ns - late_ns)
         return [host for host, at_ns in self._newest_steps().items() if first_ns <= at_ns < last_ns]
 
     def _newest_steps(self) -> dict[str, int]:
-        """Host -> end of the newest step of any of its ranks."""
+        """Return host -> end time in nanoseconds of the newest step of any of its ranks."""
         newest: dict[str, int] = {}
         for rank, facts in self.graph.ranks.items():
             if facts.last_step_ns:
@@ -115,10 +129,10 @@ class Testimony:
         return newest
 
     def _is_lone(self, finding: Finding, count: int) -> bool:
-        """Whether nobody else followed or stopped.
+        """Return whether the fault stayed on the accused machines while the rest of the job went on.
 
-        Of numbers that one lost: the others keep theirs, and are not known to stand. Of a process that ended: most of
-        the others end steps that they began after it.
+        For corrupted numbers: no other host stopped making steps. For a dead process: most other hosts finished steps
+        that they began after its death. False for all other faults.
         """
         if finding.fault is FaultKind.SILENT_CORRUPTION:
             ended = set(self._ended_steps(finding.onset_ns)) - set(finding.accused)
