@@ -18,7 +18,7 @@ from tocsin.schemas.records import Slice
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
 DETECTOR = "peers"
-JAM_METRICS = frozenset({"pfc_tx_packets_per_second", "ecn_packets_per_second", "cnp_packets_per_second"})
+CONGESTION_METRICS = frozenset({"pfc_tx_packets_per_second", "ecn_packets_per_second", "cnp_packets_per_second"})
 _FEWEST_NEIGHBOURS = 2
 _FEWEST_GPUS = 2
 _LONE_SIGMAS, _ALONE_RATIO = 3.0, 3.0
@@ -106,7 +106,7 @@ class AnomalyBuilder:
 
     def _neighbours_ratio(self, entry: MetricDeviation, row: int, seen: Seen) -> float:
         """How jammed the hosts behind the same switch are (their median) as a share of how jammed this one is."""
-        if self.metrics[entry.column].name not in JAM_METRICS or entry.side == LOW:
+        if self.metrics[entry.column].name not in CONGESTION_METRICS or entry.side == LOW:
             return float("nan")
         behind = ((bisect_left(self.hosts, host), host) for host in self.neighbours_of(self.hosts[row]))
         known = (index for index, host in behind if index < len(self.hosts) and self.hosts[index] == host)

@@ -1,4 +1,4 @@
-"""A job that stands for long, and nothing tells why: the one machine that differs from all others since it stands."""
+"""Rule for an unexplained, long stall: name the one machine that differs from all others since the job stalled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tocsin.schemas.reasons import Reason
 from tocsin.schemas.verdicts import Anomaly, FaultKind, Suspect
 
 ODD = "odd"
-"""The mark of an anomaly that only this asks for."""
+"""Key in an anomaly's ``detail`` that marks anomalies which only this rule uses."""
 
 
 def find_standstill_outlier(
@@ -33,40 +33,41 @@ def find_standstill_outlier(
     pace: JobProgress,
     rules: MachineRules,
 ) -> Finding | None:
-    """The only machine that differs in a job that has stood for longer than its pauses; None: there is none.
+    """Return a tentative hang finding about the only machine that deviates in a job stalled for longer than its pauses.
 
-    Where ranks tell that they waited for too long it is no pause: who differed until then is named at once.
+    None where no machine or several deviate, or where the stall may be a pause. Where ranks reported a collective
+    timeout it is no pause, and a machine that deviated before it is named at once.
 
     Args:
-        graph: the job.
-        now_ns: the slice's end.
-        odd: who differs since the job stands, in whatever way.
-        anomalies: and who differed while it worked.
-        pace: the job's pace.
-        rules: settings.
+        graph: the job's ranks and hosts.
+        now_ns: end of the slice.
+        odd: anomalies of any kind that began while the job was stalled.
+        anomalies: anomalies that began while it worked.
+        pace: the job's step times and work.
+        rules: thresholds.
     """
     since_ns = pace.stalled_since_ns
     longest_ns = max(pace.longest_stall_ns, pace.longest_pause_ns)
-    stands_ns, patience_ns = now_ns - since_ns, max(rules.odd_ns, int(2 * rules.learned_factor * longest_ns))
+    stalled_ns, patience_ns = now_ns - since_ns, max(rules.odd_ns, int(2 * rules.learned_factor * longest_ns))
     gave_up_ns = gave_up_waiting_ns(graph)
     if gave_up_ns is None:
         return None
     hung = 0 < since_ns < gave_up_ns
-    if not since_ns or (not hung and (stands_ns < patience_ns or pace.ended_at_once)):
+    if not since_ns or (not hung and (stalled_ns < patience_ns or pace.ended_at_once)):
         return None
     if still_progressing(graph, pace) or graph.in_announced_phase(since_ns, now_ns):
         return None
-    ill = [anomaly for anomaly in anomalies if _was_ill(anomaly, since_ns, rules)]
-    since_then = [anomaly for anomaly in odd if anomaly.start_ns <= pace.stalled_known_ns + rules.standing_ns]
-    differing = [anomaly for anomaly in (*ill, *since_then) if differs_now(anomaly)]
+    before_stall = [anomaly for anomaly in anomalies if _deviated_before_stall(anomaly, since_ns, rules)]
+    since_stall = [anomaly for anomaly in odd if anomaly.start_ns <= pace.stalled_known_ns + rules.standing_ns]
+    differing = [anomaly for anomaly in (*before_stall, *since_stall) if differs_now(anomaly)]
     if hung:  # who does something else since the others ended is one of those that live
         differing = [anomaly for anomaly in differing if anomaly.start_ns < gave_up_ns]
     if len({anomaly.component for anomaly in differing}) != 1:
         return None
     chosen = differing[0]
-    told = reported_metrics(chosen)
+    metrics = reported_metrics(chosen)
     # Rank 0 may export the model while all others wait; who does so is busy, and nothing else.
-    if all(map(_is_busy, told)) and stands_ns < rules.sure_standing_ns:
+    if all(map(_is_busy, metrics)) and stalled_ns < rules.sure_standing_ns:
         return None
     return Finding(
         FaultKind.HANG,
@@ -75,17 +76,17 @@ def find_standstill_outlier(
         since_ns,
         0.6,
         Reason.DIFFERS_WHILE_JOB_STALLED,
-        (*(evidence_of(chosen, metric) for metric in told[:SHOWN_METRICS]), *still_stalled(pace, now_ns).evidence),
+        (*(evidence_of(chosen, metric) for metric in metrics[:SHOWN_METRICS]), *still_stalled(pace, now_ns).evidence),
         tentative=True,  # as the job goes on it is taken back: it may have been a pause
     )
 
 
 def _is_busy(metric: Mapping[str, Any]) -> bool:
-    """Whether it is more than of those who wait, and no work of a GPU: a checkpoint is written, sent, or held."""
+    """Return whether a metric is high and not of GPU activity or power, as while a checkpoint is written."""
     return metric["direction"] == "high" and family_of(metric) not in ("activity", "power")
 
 
-def _was_ill(anomaly: Anomaly, since_ns: int, rules: MachineRules) -> bool:
-    """Whether a machine differed for minutes at most, and until the job stopped."""
+def _deviated_before_stall(anomaly: Anomaly, since_ns: int, rules: MachineRules) -> bool:
+    """Return whether an anomaly began at most five minutes before the stall and lasted until about its start."""
     began_ns = since_ns - anomaly.start_ns
     return 0 < began_ns <= rules.ill_ns and since_ns - anomaly.end_ns <= rules.standing_ns
