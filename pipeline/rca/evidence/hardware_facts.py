@@ -1,4 +1,4 @@
-"""One hardware event that says something of its machine."""
+"""Hardware fact: one hardware event that is relevant to a machine's health, and helpers to interpret it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,27 @@ from tocsin.schemas.verdicts import Evidence
 from tocsin.schemas.wire.event_payloads import number
 
 WEAK_CAUSES = frozenset({"unknown", "process_exit", "process_frozen", "machine_unreachable", "cpu_contention"})
-"""Causes that say what was seen, not why: an event on the same machine explains them."""
+"""Causes that describe a symptom; a hardware event on the same machine may explain them."""
 
 
 @dataclass(frozen=True, slots=True)
 class HardwareFact:
-    """One event that says something.
+    """Hardware event that is relevant to root-cause analysis.
 
-    ``part``: which of several on a machine, "" = it has one, or nobody says. ``best_gbits_per_second``: of a port, the
-    most that it was seen to run at, 0 = nobody says. Of one that came back: ``down_ns`` when it had gone down,
-    ``flaps_since_ns`` when it did so first, and ``lost_ns`` for how long it was down since then; 0: it had not.
+    Attributes:
+        ts_ns: time of the event.
+        host: machine that reported it.
+        name: event name.
+        cause: cause that it suggests.
+        fault: class of fault that it suggests.
+        accuses: whether it accuses the machine by itself.
+        text: sentence for the evidence.
+        rank: rank that it is about; -1 if none.
+        part: name of the affected part; "" if there is one only, or it is unknown.
+        best_gbits_per_second: highest rate at which a port was seen; 0.0 if unknown.
+        down_ns: for a port that is up again: when it went down; 0 if it was not down.
+        flaps_since_ns: for such a port: when it first went down in this series; else 0.
+        lost_ns: for such a port: total time down in this series; else 0.
     """
 
     ts_ns: int
@@ -38,21 +49,35 @@ class HardwareFact:
     flaps_since_ns: int = 0
     lost_ns: int = 0
     is_of_driver: bool = False
-    """Whether the driver or the kernel said so: no program's own word."""
+    """Whether the driver or the kernel reported it, rather than some program."""
 
     def evidence(self) -> Evidence:
-        """For a verdict."""
+        """Return the fact as evidence for a verdict; score 2.0 if it accuses, else 1.0."""
         score = 2.0 if self.accuses else 1.0
         return Evidence("hardware", self.name, score, self.ts_ns, self.ts_ns, f"{self.host}: {self.text}")
 
 
 def is_usual(fact: HardwareFact, facts: Sequence[HardwareFact], before_ns: int) -> bool:
-    """Whether the machine said the same before, and the job went on: an old card corrects errors every few minutes."""
+    """Return whether the machine reported the same before that time and the job went on.
+
+    An old GPU, for example, corrects memory errors every few minutes.
+    """
     return any(other.name == fact.name and other.cause == fact.cause and other.ts_ns < before_ns for other in facts)
 
 
 def outage_of(event: Event, of_port: Sequence[HardwareFact], keep_ns: int) -> tuple[int, int, int]:
-    """Of a port that is up: when it went down, when it did so first in a row of such times, and for how long in all."""
+    """Return when a recovered port went down, when it first did so in this series, and its total time down.
+
+    All three are in nanoseconds.
+
+    Args:
+        event: event of a port that is up.
+        of_port: earlier facts about the same port.
+        keep_ns: age from which on an earlier outage no longer belongs to the series.
+
+    Returns:
+        (0, 0, 0) if the port was not known to be down.
+    """
     down_ns = min((fact.ts_ns for fact in of_port if fact.fault == "fail_stop"), default=0)
     if not down_ns:
         return 0, 0, 0
@@ -63,22 +88,22 @@ def outage_of(event: Event, of_port: Sequence[HardwareFact], keep_ns: int) -> tu
 
 
 def part_of(event: Event) -> str:
-    """Which of a machine's ports an event is about."""
+    """Return the port that an InfiniBand event is about; "" for other events or if it names none."""
     port = event.payload.get("port") if event.name == IB_PORT else None
     return port if isinstance(port, str) else ""
 
 
 def rate_of(event: Event) -> float:
-    """The rate that an event says its port runs at, gigabits per second; 0: it says none."""
+    """Return the rate in gigabits per second that a port event reports; 0.0 if none."""
     rate = number(event.payload, "rate_gbps", 0.0) if event.name == IB_PORT else 0.0
     return rate if math.isfinite(rate) else 0.0
 
 
 def is_of(fact: HardwareFact, name: str, part: str) -> bool:
-    """Whether a fact is about the same part; of one that nobody names, all are."""
+    """Return whether a fact has this event name and concerns this part; an unnamed part matches all."""
     return fact.name == name and (not part or fact.part in {"", part})
 
 
 def slows(fact: HardwareFact) -> bool:
-    """Whether a machine says of itself that a part of it is slow."""
+    """Return whether a machine reports that one of its own parts is slow."""
     return fact.accuses and fact.fault == "fail_slow" and fact.cause not in ("", *WEAK_CAUSES)
