@@ -28,7 +28,7 @@ def _outweighs(finding: Finding) -> bool:
 def join(slow: Sequence[Finding], machine: Sequence[Finding]) -> list[Finding]:
     """Merge the findings from steps with those from metrics.
 
-    Where steps name a host, that host stands, and metrics on the same host only add cause and evidence. Where steps
+    Where steps name a host, that host is named, and metrics on the same host only add cause and evidence. Where steps
     explain the slowdown by data, loaders or workload, no machine is named for its metrics. Where steps only show that
     the job is slower, metrics may name the machine.
 

@@ -128,10 +128,10 @@ class WorkTracker:
         return bool(self._factors)
 
     def waiting_line(self, onset_ns: int, now_ns: int) -> float | None:
-        """Return the share of its usual work below which a machine is waiting; None if the job is not certainly slower.
+        """Return the share of its usual work below which a machine counts as waiting for others.
 
-        Half of what the job lost since ``onset_ns`` is subtracted from 1, as single machines scatter more than the job.
-        In a stalled job the line is fixed.
+        It is 1 minus half of the job's relative loss since ``onset_ns``, as single machines scatter more than the job.
+        In a stalled job it is fixed. None if the job is not certainly slower.
         """
         if self.stalled_since_ns:
             return _STANDING_SHARE_RATIO if self._shows_work else _RESTING_SHARE_RATIO
@@ -154,7 +154,7 @@ class WorkTracker:
         announced: bool,
         overdue: bool = False,
     ) -> bool:
-        """Take one window and return whether it shows a transition, so that machines should not be compared in it.
+        """Take one window and return whether it shows a transition, in which machines should not be compared.
 
         Args:
             span_ns: start and end of the window.

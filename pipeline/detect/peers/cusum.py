@@ -124,7 +124,7 @@ class Cusum:
         *,
         judges_rest: bool = True,
     ) -> None:
-        """Add one window.
+        """Add one window's deviations to the sums, weighted by its length.
 
         Args:
             sigmas: deviations >= 0 in standard deviations, shape (2: high, low; hosts, metrics), NaN = no sample.
@@ -163,7 +163,7 @@ class Cusum:
         return crowd
 
     def skip(self, start_ns: int, end_ns: int) -> None:
-        """Count a window as judged that shows nothing about single hosts."""
+        """Count a window's duration as judged although single hosts were not compared in it."""
         self._judged_ns += end_ns - start_ns
 
     @property

@@ -1,8 +1,8 @@
 """Comparison of half-minute means, for deviations that windows of five seconds do not reveal.
 
 Where steps are longer than a window, or samples hit different phases of a step, each machine's windows scatter by a
-third. Means over half a minute do not, so a link that carries a third less stands out. They are compared like windows,
-with levels of their own, and believed from the second one on, when short bursts are over.
+third. Means over half a minute do not, so a link that carries a third less is visible in them. They are compared like
+windows, with levels of their own. One mean never alarms: by the second one, short bursts are over.
 
 A metric in which many hosts deviate alike in the windows is ignored here as well. Windows that deviate very far are
 limited, so that two stalls a minute do not dominate a mean.

@@ -137,8 +137,8 @@ class MeanRows:
     """Mapping from the rows of a slice's means to the rows of all known hosts and GPUs; reused from slice to slice.
 
     Attributes:
-        told_hosts: hosts of the means.
-        told_gpus: GPUs of the means.
+        means_hosts: hosts of the means.
+        means_gpus: GPUs of the means.
         hosts: all known hosts, ascending.
         gpus: all known GPUs, ascending.
         host_rows: row among all hosts of each host of the means.
@@ -146,8 +146,8 @@ class MeanRows:
         of_host: row of the host of each known GPU.
     """
 
-    told_hosts: tuple[str, ...]
-    told_gpus: tuple[GpuRow, ...]
+    means_hosts: tuple[str, ...]
+    means_gpus: tuple[GpuRow, ...]
     hosts: list[str]
     gpus: list[GpuRow]
     host_rows: IntArray
@@ -171,7 +171,7 @@ class MeanRows:
 
     def are_of(self, means: MetricMeans) -> bool:
         """Return whether these means have the rows of this mapping."""
-        return means.hosts == self.told_hosts and means.gpu_rows == self.told_gpus
+        return means.hosts == self.means_hosts and means.gpu_rows == self.means_gpus
 
     def told(self, means: MetricMeans) -> SliceMeans:
         """Return the means spread over all known rows, with NaN where a host or GPU sent nothing."""
@@ -271,6 +271,7 @@ def table_state(table: MetricTable) -> dict[str, Any]:
     """Return a metric table as JSON-serialisable values."""
 
     def lists(metrics: Sequence[Metric]) -> list[list[Any]]:
+        """Return metrics as lists of their fields."""
         return [[m.name, m.scope, m.low, m.high, m.bad] for m in metrics]
 
     return {"table_id": table.table_id, "gpu": lists(table.gpu), "host": lists(table.host)}

@@ -11,7 +11,7 @@ from tocsin.pipeline.detect.peers.activity import WORK, work_row
 from tocsin.schemas.records import NS_PER_SECOND
 
 ALL = ""
-"""Key for the work as a whole, beside the names of single metrics."""
+"""Key for the work as a whole; other keys are names of single metrics."""
 _BURSTING = frozenset({"pcie_bytes_per_second", "rdma_bytes_per_second"})
 """Metrics that storage traffic raises as well; they are learned anew only together with another metric."""
 _POWER, _DRAWS_RATIO = "gpu_power_watts", 1.3

@@ -134,8 +134,8 @@ class LoadTracker:
         """Return ``ratios`` of selected rows."""
         done, expected = self.means[-1][:, rows]
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            tells = expected > _NOTHING_FLOORS * self.floors
-            return np.where(tells, done / expected, np.nan).astype(np.float32)
+            is_known = expected > _NOTHING_FLOORS * self.floors
+            return np.where(is_known, done / expected, np.nan).astype(np.float32)
 
     def take(self, share: float, start_ns: int, hosts: Sequence[str], now: FloatArray, floors: FloatArray) -> None:
         """Take one window in which the job worked.
@@ -211,10 +211,10 @@ class LoadTracker:
             return None
         clear = {name: by_name[name] for name, stands_out in zip(_COLUMNS, is_clear, strict=True) if stands_out}
         power, work = clear.get(POWER, 1.0), max(clear.get(name, 1.0) for name in WORK)
-        beside = work >= config.least_work_ratio and power >= config.beside_power_ratio
+        with_power = work >= config.least_work_ratio and power >= config.beside_power_ratio
         moved = min(work, clear.get(LINK, 1.0)) >= config.least_all_ratio and by_name[POWER] >= config.beside_all_ratio
         still = keeps and max(work, power) >= config.keeps_ratio
-        return (power, work) if power >= config.least_power_ratio or beside or moved or still else None
+        return (power, work) if power >= config.least_power_ratio or with_power or moved or still else None
 
     def _ratios_by_name(self, row: int) -> dict[str, float]:
         """Return metric name -> ratio for one row."""
@@ -290,8 +290,8 @@ def load_values(values: FloatArray, groups: IntArray, block: Block, window: Peer
             continue
         learned = np.isfinite(window.sigmas[:, source])
         expected = np.where(learned, window.expected[:, source], _group_medians(values[:, source], groups))
-        tells = np.isfinite(values[:, source]) & np.isfinite(expected)
-        now[0, tells, column], now[1, tells, column] = values[tells, source], expected[tells]
+        is_known = np.isfinite(values[:, source]) & np.isfinite(expected)
+        now[0, is_known, column], now[1, is_known, column] = values[is_known, source], expected[is_known]
     return now
 
 

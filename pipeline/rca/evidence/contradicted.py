@@ -28,12 +28,12 @@ _ALONE_STEP_COUNT = 10
 
 
 def went_on(graph: JobGraph, hosts: Collection[str], since_ns: int, median_step_ns: int) -> bool:
-    """Return whether most ranks of all other hosts made several steps after a time.
+    """Return whether most ranks of all other hosts finished several steps after ``since_ns``.
 
     Args:
         graph: the job's ranks and hosts.
         hosts: hosts to leave out.
-        since_ns: the time.
+        since_ns: time in nanoseconds, such as that of a death.
         median_step_ns: usual step time.
     """
     line_ns = since_ns + _MARGIN_NS + _STEP_COUNT * median_step_ns

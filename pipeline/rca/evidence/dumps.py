@@ -121,8 +121,8 @@ class DumpTracker:
     def find(self, now_ns: int, median_step_ns: int, waits: WaitTracker) -> tuple[Finding | None, Reason | None]:
         """Return (finding, None), or (None, reason for having no finding); (None, None) without dumps.
 
-        The finding accuses the ranks that hold up the job. It has no suspects where the job is stalled and none stands
-        out.
+        The finding accuses the ranks that hold up the job. It has no suspects where the job is stalled and no rank is
+        singled out.
 
         Args:
             now_ns: end of the slice.

@@ -94,8 +94,8 @@ class LoaderTracker:
 
     def to_state(self) -> list[Any]:
         """Return the state as JSON-serialisable values, for a snapshot."""
-        return [[rank, *told] for rank, told in sorted(self.empty.items())]
+        return [[rank, *report] for rank, report in sorted(self.empty.items())]
 
     def load_state(self, state: Sequence[Sequence[Any]]) -> None:
         """Restore the state from values that ``to_state`` returned."""
-        self.empty = {rank: list(told) for rank, *told in state}
+        self.empty = {rank: list(report) for rank, *report in state}

@@ -70,6 +70,7 @@ def find_twins(
 
 
 def _by_name(anomalies: Sequence[Anomaly]) -> list[Anomaly]:
+    """Return the anomalies ordered by host name."""
     return sorted(anomalies, key=lambda anomaly: anomaly.component.name)
 
 

@@ -100,9 +100,9 @@ FAMILIES: dict[str, str] = {
 }
 """Metric -> family of metrics that move together; other GPU metrics are "activity", a user's own is its own family."""
 _TRAFFIC = frozenset({"rdma_bytes_per_second", "nvlink_bytes_per_second", "pcie_bytes_per_second"})
-"""Metrics of bytes moved; a high value slows nobody."""
+"""Metrics of bytes moved; a high value does not slow a machine."""
 SILENT_FAMILIES = frozenset({"temperature", "memory", "disk", "tcp", "congestion", "samples", "traffic"})
-"""Families that often differ between healthy machines and therefore accuse nobody alone."""
+"""Families that often differ between healthy machines; they never accuse a machine by themselves."""
 _POWER = "gpu_power_watts"
 _STRONG_SIGMAS = 20.0
 """Most standard deviations that one metric adds to an anomaly's strength; a daemon's CPU reaches fifty."""
@@ -134,9 +134,9 @@ def families(anomaly: Anomaly) -> set[str]:
 
 
 def begin_ns(anomaly: Anomaly) -> int:
-    """Return the earliest time in nanoseconds since when an accusing metric alarms.
+    """Return the earliest time in nanoseconds since when a metric outside ``SILENT_FAMILIES`` alarms.
 
-    Silent families do not count. The anomaly's start if no metric accuses.
+    The anomaly's start if there is none.
     """
     begins = [
         int(metric["since_ns"])
@@ -158,8 +158,8 @@ congested switch it was a third or more."""
 def alarming(anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomaly]:
     """Return the anomalies that may accuse a machine.
 
-    They are steady enough and have an accusing metric. Failing that: hosts whose own port is congested for long. [] for
-    one host that is congested only along with its neighbours.
+    They are steady and have an alarming metric outside ``SILENT_FAMILIES``. Failing that: hosts whose own port is
+    congested for long. [] for one host that is congested only along with its neighbours.
     """
     steady = [a for a in anomalies if not a.detail.get("leaning") and present_ratio(a) >= rules.present_ratio]
     accusing = [anomaly for anomaly in steady if families(anomaly) - SILENT_FAMILIES]
@@ -175,7 +175,7 @@ def alarming(anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomaly]
 
 
 def _is_only_congested(anomaly: Anomaly) -> bool:
-    """Return whether PFC pause frames are the only accusing metric of a host."""
+    """Return whether PFC pause frames are the only alarming metric of a host, silent families aside."""
     accusing = [metric for metric in reported_metrics(anomaly) if family_of(metric) not in SILENT_FAMILIES]
     return all(metric["metric"] == "pfc_tx_packets_per_second" for metric in accusing)
 
@@ -205,7 +205,7 @@ def may_be_switch(graph: JobGraph, chosen: Sequence[Anomaly]) -> bool:
 
 
 def _is_of_network(anomaly: Anomaly) -> bool:
-    """Return whether a host's accusing metrics are only pause frames and reduced traffic."""
+    """Return whether a host's alarming metrics, silent families aside, are only pause frames and reduced traffic."""
     accusing = [metric for metric in reported_metrics(anomaly) if family_of(metric) not in SILENT_FAMILIES]
     return all(metric["metric"] == "pfc_tx_packets_per_second" or metric["metric"] in _TRAFFIC for metric in accusing)
 
@@ -263,7 +263,7 @@ def _strength(anomaly: Anomaly) -> float:
 
 
 def only_cpu(chosen: Sequence[Anomaly]) -> bool:
-    """Return whether CPU use is the only accusing family of every chosen anomaly."""
+    """Return whether CPU use is all that alarms on every chosen host, ``SILENT_FAMILIES`` aside."""
     return all(families(anomaly) - SILENT_FAMILIES == {"cpu"} for anomaly in chosen)
 
 
@@ -347,7 +347,7 @@ def _value_ratio(metric: Mapping[str, Any]) -> float:
 
 
 def other_program(chosen: Sequence[Anomaly]) -> bool:
-    """Return whether higher CPU use is the only accusation, as other programs on the host cause every day."""
+    """Return whether higher CPU use is all that alarms, as other programs on a host cause every day."""
     used = [metric for metric in reported_metrics(*chosen) if family_of(metric) == "cpu"]
     return only_cpu(chosen) and all(metric["direction"] == "high" for metric in used)
 

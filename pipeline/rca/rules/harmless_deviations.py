@@ -77,7 +77,10 @@ class HarmlessDeviations:
             self.since_ns.update({anomaly.component.name: begin_ns(anomaly) for anomaly in chosen})
 
     def hear_steps(self, chosen: Sequence[Anomaly], slowdown: Slowdown | None, pace: JobProgress) -> bool:
-        """Return whether measured steps clear the chosen hosts; if so, remember their deviations as harmless."""
+        """Return whether measured steps show that the chosen hosts do not slow the job.
+
+        If so, their deviations are remembered as harmless.
+        """
         if not is_cleared_by_steps(chosen, slowdown, pace):
             return False
         self.free(chosen, {anomaly.component.name for anomaly in chosen})
@@ -109,7 +112,7 @@ def _is_harmless(slowdown: Slowdown) -> bool:
 
 
 def _trains_again(slowdown: Slowdown, pace: JobProgress, rules: MachineRules) -> bool:
-    """Return whether the job makes steps, at least three, and they are certainly slower.
+    """Return whether the job makes steps that are certainly slower; where steps are recorded, at least three.
 
     The first steps after a pause do not count, as all machines start up then.
     """

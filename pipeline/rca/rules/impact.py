@@ -147,9 +147,9 @@ def _is_too_small(chosen: Sequence[Anomaly], slowdown: Slowdown) -> bool:
 
 
 def _is_within_drift(chosen: Sequence[Anomaly]) -> bool:
-    """Return whether no accusing metric except the clock deviates by 3 % or more of its expected value.
+    """Return whether no alarming metric deviates by 3 % or more of its expected value.
 
-    False where a value or expectation is unknown. It matters only where the cost to the job is unknown.
+    The clock and metrics of ``SILENT_FAMILIES`` do not count. False where a value or expectation is unknown.
     """
     metrics = [metric for metric in reported_metrics(*chosen) if family_of(metric) not in SILENT_FAMILIES]
     known = [m for m in metrics if m["metric"] != _CLOCK and m.get("value") is not None and m.get("expected")]
@@ -169,7 +169,7 @@ def _has_ended(chosen: Sequence[Anomaly]) -> bool:
 def one_stall_ns(graph: JobGraph, chosen: Sequence[Anomaly], pace: JobProgress) -> int:
     """Return for how many nanoseconds a single hiccup of these hosts may show in windows.
 
-    One window length where steps tell which step it was, else two.
+    One window length where steps are recorded, as they tell which step it was; else two.
     """
     return (1 if pace.median_step_ns else 2) * window_ns(graph, chosen)
 
@@ -186,7 +186,10 @@ def one_step_ns(graph: JobGraph, chosen: Sequence[Anomaly], slowdown: Slowdown |
 
 
 def is_loud(chosen: Sequence[Anomaly]) -> bool:
-    """Return whether some alarming metric belongs to a family that seldom deviates on healthy machines."""
+    """Return whether some alarming metric belongs to a family outside ``SILENT_FAMILIES``.
+
+    Such metrics rarely deviate on healthy machines.
+    """
     return any(families(anomaly) - SILENT_FAMILIES for anomaly in chosen)
 
 
@@ -211,7 +214,10 @@ def is_undecided(slowdown: Slowdown | None, pace: JobProgress) -> bool:
 
 
 def is_overwhelming(chosen: Sequence[Anomaly]) -> bool:
-    """Return whether at least two accusing metrics of one host alarm and deviate by 8 standard deviations or more."""
+    """Return whether two or more metrics of one host alarm and deviate by 8 standard deviations or more.
+
+    Metrics of ``SILENT_FAMILIES`` do not count.
+    """
     return any(
         sum(
             family_of(metric) not in SILENT_FAMILIES
@@ -228,7 +234,8 @@ def is_steady(chosen: Sequence[Anomaly], rules: MachineRules) -> bool:
     """Return whether some metric that does not follow the phases of a step deviates most of the time.
 
     The deviation must reach 4 standard deviations and last. Steps longer than a window move most metrics up and down,
-    on different machines at different times. GPU utilisation counts only when it is lower than any phase explains.
+    on different machines at different times. GPU utilisation counts only if it is lower than any phase of a step
+    explains.
     """
     return any(
         (metric["metric"] in _STEADY_METRICS or _is_far_down(metric))

@@ -26,8 +26,8 @@ _BEFORE_SHARE_RATIO = 0.6
 """Share of the present slowdown from which on the job counts as already slow."""
 
 TELLING_WINDOWS = 2
-"""Number of windows needed to tell whether a machine merely has more work, where windows are long (samples of 10 s or
-more)."""
+"""Number of windows after which it is known whether a machine merely has more work, where windows are long (samples of
+10 s or more)."""
 OWN_SHARE_RATIO = 0.3
 """Share of the steps' growth from which on a machine's self time explains it."""
 
@@ -74,7 +74,7 @@ def why_not(
 def began_with_other_work(graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, pace: JobProgress) -> bool:
     """Return whether these hosts deviate since about when the job changed to non-training work.
 
-    False where the job records steps, as those tell the pace.
+    False where the job records steps, as those measure its pace.
     """
     since_ns = pace.other_work_since_ns
     if pace.median_step_ns or not since_ns:
