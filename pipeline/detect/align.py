@@ -42,6 +42,7 @@ class Align:
     def __init__(self) -> None:
         """Start without expected hosts."""
         self._expected_ticks: dict[str, int] = {}
+        """Host -> number of samples that it delivers per slice."""
 
     def on_means(self, data: Slice, told: Sequence[tuple[int, MetricMeans]]) -> Sequence[AlignedHealth]:
         """Return one entry per host that is expected or present, ordered by name.

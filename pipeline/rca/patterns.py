@@ -59,6 +59,7 @@ _PFC, _RDMA = ("pfc_tx_packets_per_second", "high"), ("rdma_bytes_per_second", "
 _PCIE_USAGE, _PCIE = ("pcie_usage_ratio", "high"), ("pcie_bytes_per_second", "low")
 _NVLINK, _CPU = ("nvlink_bytes_per_second", "low"), ("cpu_util_ratio", "high")
 _NVLINK_ALONE = ("nvlink_bytes_per_second", "alone")
+"""Pseudo deviation: NVLink traffic is low although the GPUs' work is not."""
 _UTIL, _POWER = ("gpu_util_ratio", "low"), ("gpu_power_watts", "low")
 _SM, _TENSOR = ("gpu_sm_active_ratio", "low"), ("gpu_tensor_active_ratio", "low")
 _Pattern = frozenset[tuple[str, str]]

@@ -51,6 +51,7 @@ class MinderDetector:
         self._calls = MinderCalls(config.procedure, config.model, self._metrics)
         self._table = BUILTIN_TABLE
         self.abstained: dict[str, int] = {}
+        """Reason -> number of abstentions."""
 
     def on_slice(self, data: Slice) -> Sequence[Anomaly]:
         """Take one metric slice and return its anomalies: at most one, and only when a call is due at its end."""

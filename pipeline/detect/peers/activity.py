@@ -43,14 +43,18 @@ _LONGEST_BURST_NS = 300 * NS_PER_SECOND
 _KEPT_FACTORS = 180
 """Number of windows that are kept: a quarter of an hour."""
 _MOVE_COUNT = 24
+"""Number of windows over which the usual change of work is averaged."""
 _GOES_ON_COUNT, _GOES_ON_RATIO = 2, 0.5
+"""Number of last windows, and least ratio to the usual work in each, with which the machines count as working."""
 _BEFORE_COUNT, _AFTER_COUNT = 24, 8
+"""Number of windows compared before and after an onset."""
 _RISEN_RATIO = 0.08
 """Rise above the least work of a stall, in units of usual work, that shows that machines start to work again. In a hang
 work stays flat; in a healthy job of a thousand hosts that waited for data it rose by .02 to .05 a window."""
 _STANDING_SHARE_RATIO, _RESTING_SHARE_RATIO = 0.5, 0.8
 """Share of its usual work below which a machine waits in a stalled job; the second if no metric shows work."""
 _SPAN_NS = 30 * NS_PER_SECOND
+"""Length in nanoseconds of spans over which windows of an uneven job are averaged."""
 _SPANS_BEFORE_COUNT, _SPANS_AFTER_COUNT = 10, 4
 """Number of half-minute spans compared in an uneven job: five minutes before an onset, two after."""
 
@@ -102,8 +106,11 @@ class WorkTracker:
         self._factors: list[list[float]] = []
         """Windows as [start_ns, end_ns, ratio to the usual level for each metric of ``WORK``], newest last."""
         self._usual_move = 0.0
+        """Usual change of ``work_ratio`` between two windows."""
         self._idle_since_ns = 0
+        """Start of the first of the current windows without work; 0 if the machines work."""
         self._burst_since_ns = 0
+        """Start of the current PCIe burst; 0 if there is none."""
         self.other_work_since_ns = 0
         """Time in nanoseconds since when machines compute as usual and move much less; 0 if they do not."""
         self.resting_since_ns = 0

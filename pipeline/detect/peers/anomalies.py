@@ -21,7 +21,9 @@ DETECTOR = "peers"
 CONGESTION_METRICS = frozenset({"pfc_tx_packets_per_second", "ecn_packets_per_second", "cnp_packets_per_second"})
 """Metrics of network congestion: PFC pause frames, ECN marks and CNP packets per second."""
 _FEWEST_NEIGHBOURS = 2
+"""Fewest known neighbours behind a switch whose congestion is compared."""
 _FEWEST_GPUS = 2
+"""Fewest GPUs of a host among which a single one can be named."""
 _LONE_SIGMAS, _ALONE_RATIO = 3.0, 3.0
 """Least deviation in standard deviations of a single GPU that is named, and its least ratio to every other GPU of the
 host. It must also deviate more than the host's mean; of eight similar GPUs one deviates a little more by chance."""

@@ -14,6 +14,7 @@ from tocsin.schemas.metrics import Metric
 
 FloatArray = NDArray[np.float32]
 HIGH, LOW = 0, 1
+"""Index of the side on which a value deviates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +73,22 @@ class Cusum:
         """
         self._config = config
         self._shared: NDArray[np.bool_] = np.isin(np.arange(metric_count), list(shared))
+        """Columns that a network marks on many machines at once, shape (metrics,)."""
         self._total: FloatArray = np.zeros((2, host_count, metric_count), np.float32)
+        """Sums, shape (2: high, low; hosts, metrics)."""
         self._since_ns: NDArray[np.int64] = np.zeros((2, host_count, metric_count), np.int64)
+        """Start of each deviation's first window, same shape."""
         self._last_ns: NDArray[np.int64] = np.zeros((2, host_count, metric_count), np.int64)
+        """End of the last window that added to each sum, same shape."""
         self._hit_ns: NDArray[np.int64] = np.zeros((2, host_count, metric_count), np.int64)
+        """Total duration of windows in which each deviation was present, same shape."""
         self._begun_ns: NDArray[np.int64] = np.zeros((2, host_count, metric_count), np.int64)
         """Value of ``_judged_ns`` at the start of each deviation, so that time without judgement does not count as
         absence."""
         self._judged_ns = 0
         """Total duration of judged windows in nanoseconds."""
         self._alarmed: NDArray[np.bool_] = np.zeros(host_count, bool)
+        """Hosts with an alarm at the last call of ``alarms``, shape (hosts,)."""
 
     def configure(self, config: SumConfig) -> None:
         """Replace the settings; the sums stay."""

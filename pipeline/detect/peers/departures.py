@@ -17,6 +17,7 @@ class Absences:
     def __init__(self) -> None:
         """Start with all machines present."""
         self._since_ns: dict[str, int] = {}
+        """Host -> time in nanoseconds since when it has been absent."""
 
     def is_due(self, now_ns: int) -> bool:
         """Return whether any machine has been absent long enough to be forgotten."""

@@ -18,7 +18,9 @@ class GpuInventory:
     def __init__(self) -> None:
         """Start without GPUs."""
         self._of_host: dict[str, set[GpuRow]] = {}
+        """Host -> all its GPUs, replaced ones included."""
         self._retired: set[GpuRow] = set()
+        """GPUs that were replaced."""
 
     def know(self, host: str, rows: Collection[GpuRow]) -> None:
         """Record the GPUs that a host reports; if a new one appears, missing ones count as replaced and not as lost."""
@@ -47,6 +49,6 @@ class GpuInventory:
         return {"gpus": of_host, "retired": sorted(map(list, self._retired))}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the state from values that ``to_state`` returned; further keys are ignored."""
+        """Restore the state from values that ``to_state`` returned."""
         self._of_host = {host: {(host, uuid) for uuid in uuids} for host, uuids in state["gpus"]}
         self._retired = {(host, uuid) for host, uuid in state["retired"]}

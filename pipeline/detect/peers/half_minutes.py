@@ -91,10 +91,13 @@ class HalfMinuteMeans:
         self.sums = Cusum(config.sums, len(table.host) + len(table.gpu) + 1, 0, shared_columns(table.host))
         """Accumulated deviations with the columns of the windows' sums; the last one (missing samples) stays empty."""
         self._since_ns = 0
+        """Start of the current span; 0 if none is open."""
         self._count = 0
         """Number of windows in the current span."""
         self._total: dict[str, FloatArray] = {}
+        """Block name -> sum of the span's window values, shape (hosts, metrics)."""
         self._known: dict[str, FloatArray] = {}
+        """Block name -> number of windows with a value, shape (hosts, metrics)."""
         self._crowds = np.zeros((2, len(table.host) + len(table.gpu) + 1), np.int64)
         """Number of these windows in which too many hosts deviated alike, shape (2: high, low; columns)."""
 

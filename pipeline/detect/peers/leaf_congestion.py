@@ -127,7 +127,9 @@ class SwitchTracker:
         """Start without congestion."""
         self._config = config
         self._window, self._first_ns = 0, 0
+        """Number of the current window, and start of the first one in nanoseconds."""
         self._spells: dict[str, _Spell] = {}
+        """Leaf -> its current or recent congestion."""
         self._known: _Where | None = None
 
     def take(

@@ -27,7 +27,9 @@ class TableBook:
         """
         self._is_played = is_played
         self._announced: dict[str, MetricTable] = {}
+        """Host -> the table that it announced last."""
         self._counts: Counter[MetricTable] = Counter()
+        """Table -> number of hosts that announce it."""
 
     def take(self, host: str, table: MetricTable) -> None:
         """Record the table that a host announces."""
@@ -59,7 +61,7 @@ class TableBook:
         return max(enough)[3] if enough else BUILTIN_TABLE
 
     def to_state(self) -> list[Any]:
-        """Return the state as JSON-serialisable values: each table once, and the table number of each host."""
+        """Return the state as JSON-serialisable values, for a snapshot."""
         tables = sorted(self._counts, key=repr)
         number = {table: at for at, table in enumerate(tables)}
         return [[table_state(table) for table in tables], sorted([h, number[t]] for h, t in self._announced.items())]

@@ -58,6 +58,7 @@ class BeginTracker:
         """Start with all metrics at their usual level."""
         self._config = config
         self._since_ns: dict[str, int] = {}
+        """Metric -> time in nanoseconds since when it is far above its learned level."""
 
     def take(self, span_ns: tuple[int, int], shares: Mapping[str, float], step_ns: int) -> set[str]:
         """Take one window and return the metrics whose work has just begun, or ``ALL`` for the job as a whole.

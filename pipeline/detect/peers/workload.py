@@ -27,10 +27,14 @@ POWER = "gpu_power_watts"
 CLOCK = "gpu_sm_clock_hertz"
 TENSOR = "gpu_tensor_active_ratio"
 WORK = (TENSOR, "gpu_fp_active_ratio", "gpu_dram_active_ratio")
+"""Metrics of a GPU's work."""
 LINK = "nvlink_bytes_per_second"
 MOVED = (LINK, "pcie_bytes_per_second")
+"""Metrics of a GPU's traffic."""
 _COLUMNS = (POWER, CLOCK, *WORK, *MOVED)
+"""Metrics that are tracked; the columns of all arrays here."""
 _STAGE_COUNT = 2
+"""Number of moving means in series."""
 _FEW_COUNT = 16
 """Number of hosts above which one of them hardly affects the spread of all."""
 _NOTHING_FLOORS = 3.0

@@ -127,14 +127,18 @@ class TraceDetector:
         self.judged: Counter[str] = Counter()
         """Detector -> number of role windows in which it judged at least one rank."""
         self._pasts = {family: RankPast(len(FEATURES), config.memory_count) for family in FAMILIES}
+        """Family -> each rank's past entropies, relative to its peers."""
         self._network_pasts = {family: RankPast(1, config.memory_count) for family in FAMILIES}
+        """Family -> each rank's past network scores."""
         self._sequences = {
             family: SequenceMemory(networks[family].sequence_count if family in networks else 1) for family in FAMILIES
         }
+        """Family -> features of each rank's last windows, input of the network."""
         self._streaks = {
             **{f"{ENTROPY}.{family}": Streaks(config.entropy_streak) for family in FAMILIES},
             **{f"{BILSTM}.{family}": Streaks(config.bilstm_streak) for family in FAMILIES},
         }
+        """"detector.family" -> streaks of anomalous windows."""
 
     @property
     def left_out_count(self) -> int:
@@ -254,7 +258,7 @@ class TraceDetector:
         past.learn(ranks[teaches], values[teaches])
 
     def _emit(self, job: JobKey, window: RoleWindow, outliers: _Outliers) -> list[Anomaly]:
-        """Return one anomaly per host whose ranks have a lasting streak; [] if they are too many hosts."""
+        """Return one anomaly per host whose ranks have a lasting streak; [] if too many hosts have one."""
         lasting = self._streaks[f"{outliers.detector}.{outliers.family}"].lasting(outliers.scores)
         hosts: dict[str, list[int]] = {}
         for rank in sorted(lasting):

@@ -28,7 +28,9 @@ class SequenceMemory:
         """
         self._length = length
         self._rows: dict[int, list[Singles]] = {}
+        """Rank -> feature rows of its last windows, oldest first."""
         self._newest_ns: dict[int, int] = {}
+        """Rank -> start of its newest window in nanoseconds."""
 
     def take(self, ranks: NDArray[np.int64], features: Singles, begin_ns: int) -> None:
         """Add one window of the ranks of one role.

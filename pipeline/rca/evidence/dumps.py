@@ -71,7 +71,9 @@ class DumpTracker:
         self._graph = graph
         self._reporter = HangReport(graph, DETECTOR, mute_after_seconds)
         self._answers: dict[int, _Answer] = {}
+        """Rank -> its latest answer."""
         self._newest_ns = 0
+        """Time of the newest answer."""
         self._left_by_watchdog = False
         """Whether the newest dumps were written by the job's own watchdog."""
         self._judged: tuple[object, HangFinding | None, int] | None = None

@@ -16,6 +16,7 @@ from tocsin.schemas.verdicts import Evidence, FaultKind
 
 DETECTOR = "flows"
 _CAUSES = {"not_transmitted": "nic_dropout", "not_delivered": "nic_dropout", "gpu_not_ready": "gpu_execution_error"}
+"""State of a stuck flow -> cause of the hang; other states have an unknown cause."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,8 +55,12 @@ class NetworkTracker:
         self._config = config
         self._graph = graph
         self._open: dict[str, dict[int, dict[int, list[int]]]] = {}
+        """Communicator -> operation number -> rank -> [start, end] in nanoseconds, for operations some members have not
+        reported."""
         self._recent: dict[str, list[float]] = {}
+        """Communicator -> transfer times in seconds, oldest first."""
         self._past: dict[str, list[float]] = {}
+        """Communicator -> medians of earlier transfer times in seconds, oldest first."""
         self._rank, self._since_ns = -1, 0
         """Rank whose communicators are slow (-1: none), and since when, in nanoseconds."""
 

@@ -23,6 +23,7 @@ from tocsin.pipeline.rca.rules.timing import window_ns
 from tocsin.schemas.verdicts import Anomaly
 
 _Limit = tuple[str, str]
+"""A metric and the direction in which it deviates at a hardware limit."""
 _CLOCK: _Limit = ("gpu_sm_clock_hertz", "low")
 _PFC: _Limit = ("pfc_tx_packets_per_second", "high")
 _BUS: _Limit = ("pcie_usage_ratio", "high")

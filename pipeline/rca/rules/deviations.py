@@ -296,6 +296,7 @@ _FAINT_SCORE = 0.5
 _SHOWS_WITHIN_NS = 90 * NS_PER_SECOND
 """Time in nanoseconds within which more work must show: three half minutes."""
 _REPORTS = "reports_broken_part"
+"""Key in an anomaly's ``detail`` that marks hosts which report a broken part."""
 
 
 def annotate_reported(anomalies: Sequence[Anomaly], hosts: Collection[str]) -> list[Anomaly]:
