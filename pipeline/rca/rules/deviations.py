@@ -235,7 +235,7 @@ def _is_congested_alone(anomaly: Anomaly, rules: MachineRules) -> bool:
 def single_out(graph: JobGraph, anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomaly]:
     """Return the anomalies of the hosts to suspect: one host, or the few that share a leaf switch; [] = none.
 
-    Of several hosts, one is chosen if its deviation is twice as strong as the next, or began clearly first.
+    Of several, a host twice as strong as the next is chosen; of two, the one that began clearly first.
     """
     few = few_hosts(graph, rules.max_host_ratio)
     ordered = sorted(anomalies, key=lambda anomaly: (begin_ns(anomaly), anomaly.component.name))

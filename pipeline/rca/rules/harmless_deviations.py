@@ -34,9 +34,9 @@ class HarmlessDeviations:
     def judge(self, anomalies: Sequence[Anomaly], now_ns: int, pace: JobProgress, rules: MachineRules) -> list[Anomaly]:
         """Return the anomalies that may still explain a slowdown, and update the memory.
 
-        A deviation becomes harmless once it has lasted a minute and three steps, and the job is as fast as before. It
-        is forgotten when it ends. One that began with non-training work is judged again once the job trains and is
-        slower.
+        A deviation becomes harmless once it has lasted a minute (or three steps, if longer) and the job is as fast as
+        before. It is forgotten when it ends. One that began with non-training work is judged again once the job trains
+        and is slower.
         """
         begins = {anomaly.component.name: begin_ns(anomaly) for anomaly in anomalies}
         self.since_ns = {
