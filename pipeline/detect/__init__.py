@@ -1,1 +1,1 @@
-"""The operators: plain classes that never see Kafka, Flink, a clock or a disk."""
+"""Detectors: plain classes from slices of records to anomalies, without access to Kafka, Flink, clocks or disks."""

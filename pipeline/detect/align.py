@@ -1,6 +1,6 @@
-"""Align frames on one grid per job, and count what is missing.
+"""Alignment of metric frames per job: how many samples each host delivered in a slice, and how many are missing.
 
-A silent machine is a gap (NaN), never a zero. What a silence means is ``diagnose``'s to say.
+A silent machine is a gap (NaN), never a zero. Root-cause analysis decides what a silence means.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tocsin.schemas.records import Slice
 
 @dataclass(frozen=True, slots=True)
 class AlignedHealth:
-    """What one host's metric slice held.
+    """Samples of one host in one metric slice.
 
     Attributes:
         host: machine name.
@@ -37,18 +37,19 @@ class AlignedHealth:
 
 
 class Align:
-    """Frames of one job -> what each host delivered; remembers the hosts it expects."""
+    """Alignment of one job's frames; it remembers which hosts are expected and how many ticks each delivers."""
 
     def __init__(self) -> None:
-        """Expect nobody yet."""
+        """Start without expected hosts."""
         self._expected_ticks: dict[str, int] = {}
+        """Host -> number of samples that it delivers per slice."""
 
     def on_means(self, data: Slice, told: Sequence[tuple[int, MetricMeans]]) -> Sequence[AlignedHealth]:
-        """One entry per host that is expected or present, by name.
+        """Return one entry per host that is expected or present, ordered by name.
 
         Args:
-            data: the metric slice: its span.
-            told: (table id, means), at most one a table; a host in several: the last counts.
+            data: metric slice, for its time span.
+            told: (table id, means), at most one per table; of a host in several tables the last counts.
         """
         seen: dict[str, AlignedHealth] = {}
         for table_id, means in told:
@@ -64,9 +65,9 @@ class Align:
         return [seen[host] for host in sorted(seen)]
 
     def snapshot(self) -> dict[str, bytes]:
-        """State in one part."""
+        """Return the state as a single part named ``align``."""
         return {"align": pack_state(sorted(self._expected_ticks.items()))}
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
-        """Take back what ``snapshot`` gave."""
+        """Restore the state from the parts that ``snapshot`` returned."""
         self._expected_ticks = dict(map(tuple, unpack_state(parts, "align")))

@@ -1,4 +1,4 @@
-"""What ``diagnose`` hands to ``decide``: an explanation that holds now."""
+"""Result of root-cause analysis for one slice, as it is handed to the incident stage."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from tocsin.schemas.verdicts import Component, ComponentKind, Evidence, FaultKin
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One explanation of what is wrong, true at the end of a slice.
+    """One explanation of what is wrong with the job at the end of a slice.
 
     Attributes:
-        fault: what is wrong.
+        fault: class of the fault, such as hang or fail-slow.
         cause: a word of ``tocsin.schemas.causes``.
-        suspects: whom the evidence singles out; () = nobody.
-        onset_ns: when it began.
-        confidence: 0 to 1.
-        reason: the named reason.
-        evidence: strongest first.
-        certain: the evidence cannot go away by waiting (a process is dead): no second look is
-            needed before an action is proposed.
-        tentative: it may be said, and is never confirmed as long as it is so.
-        hard_ns: no machine is taken away for it before it has lasted for so long.
-        is_brief: it is tentative for nothing else than that it has not lasted yet.
-        is_harmless: what it says hurts nobody (any more): it ends an incident that did.
-        only_holds: it opens no verdict, but one that is open stands.
-        is_soft: nobody is drained or restarted for it, however long it lasts.
-        exonerates: whoever was said to be slow, or dead as it was silent, and is not: what named these is taken back.
-        common: the component that several suspects share.
-        witnesses: who saw it.
-        machine_count: machines of the job.
-        is_by_words: only the last words of a program tell the cause.
-        is_wordless: a process ended, by no signal, and nothing tells why but what its job went through before.
-        is_lone: the others go on as if nothing had happened: nobody is restarted or rolled back for it.
+        suspects: components that the evidence singles out; empty if none.
+        onset_ns: time at which the fault began.
+        confidence: between 0 and 1.
+        reason: named reason for the finding.
+        evidence: observations that support it, strongest first.
+        certain: whether the evidence cannot disappear (a process is dead), so that no second look is needed before an
+            action is proposed.
+        tentative: whether it may be shown but not confirmed yet.
+        hard_ns: shortest duration in nanoseconds before a machine may be taken out for it.
+        is_brief: whether it is tentative only because it has not lasted long enough.
+        is_harmless: whether the job does not suffer (any more); such a finding ends an open incident.
+        only_holds: whether it opens no verdict, but keeps an open one open.
+        is_soft: whether it never leads to a drain or a restart, however long it lasts.
+        exonerates: components that were accused earlier and are taken back by this finding.
+        common: component that several suspects share.
+        witnesses: hosts and drivers that observed the fault.
+        machine_count: number of machines of the job.
+        is_by_words: whether the cause rests only on the last log lines of a program.
+        is_wordless: whether a process ended without a signal, and only the job's history hints at the cause.
+        is_lone: whether the rest of the job goes on undisturbed; nobody is restarted or rolled back then.
     """
 
     fault: FaultKind
@@ -56,7 +56,8 @@ class Finding:
     is_harmless: bool = False
     only_holds: bool = False
     seen_ns: int = 0
-    """The newest input that shows it, 0: the slice that it is found in. It holds, but is not confirmed, beyond."""
+    """Time of the newest input that shows the fault; 0 means the slice in which it was found. After that time the
+    finding still holds, but is not confirmed."""
     witnesses: tuple[Witness, ...] = ()
     machine_count: int = 1
     is_by_words: bool = False
@@ -65,12 +66,12 @@ class Finding:
 
     @property
     def accused(self) -> tuple[str, ...]:
-        """Names of the machines that it singles out; of a rank whose machine nobody knows the name that stands in."""
+        """Names of the suspected machines; for a rank with unknown host, its placeholder host name."""
         return tuple(machine_of(suspect) for suspect in self.suspects)
 
     @property
     def has_witnesses(self) -> bool:
-        """Whether enough saw it to take the machines away."""
+        """Whether enough witnesses support the finding for its machines to be taken out of the job."""
         return may_take_away(
             self.accused,
             self.witnesses,
@@ -81,7 +82,7 @@ class Finding:
 
 
 def machine_of(suspect: Suspect) -> str:
-    """The machine of a suspect, as witnesses are named."""
+    """Return the host name of a suspect; for a suspected rank, the placeholder host name of that rank."""
     component = suspect.component
     is_rank = component.kind is ComponentKind.RANK and component.name.isdecimal()
     return lone_host(int(component.name)) if is_rank else component.name

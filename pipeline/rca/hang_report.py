@@ -1,4 +1,4 @@
-"""What the hang analysis says of ranks, as a finding about hosts: cause, reason, onset, evidence."""
+"""Conversion of a hang analysis of ranks into a finding about hosts, with cause, reason, onset and evidence."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from tocsin.schemas.verdicts import Evidence, FaultKind
 from tocsin.schemas.wire.event_payloads import number
 
 _DIRECT = frozenset({Reason.PROCESS_STOPPED_PEERS_WAIT.value, Reason.ENTERED_OTHER_COLLECTIVE.value})
+"""Reasons that prove a fault which cannot right itself."""
 _SHOWN_LINES = 6
+"""Number of evidence lines of the hang analysis that are kept."""
 
 
 def is_direct(found: HangFinding) -> bool:
-    """Whether what accuses cannot right itself: a stopped process, a wrong collective."""
+    """Return whether all culprits have a stopped process or entered a wrong collective, which cannot right itself."""
     return all(reason in _DIRECT for _, reason in found.reasons)
 
 
 @dataclass(frozen=True, slots=True)
 class HangReport:
-    """Tells a hang.
+    """Builder of findings from hang analyses.
 
     Attributes:
-        graph: what is known of the job.
-        detector: who says so, for the evidence.
-        mute_after_seconds: age of a rank's last sign of life that counts as none.
+        graph: the job's ranks and hosts.
+        detector: detector name written into the evidence.
+        mute_after_seconds: age of a rank's last heartbeat from which on the rank counts as mute.
     """
 
     graph: JobGraph
@@ -37,7 +39,7 @@ class HangReport:
     mute_after_seconds: float
 
     def finding(self, found: HangFinding, start_ns: int, now_ns: int) -> Finding:
-        """The finding that accuses the culprits."""
+        """Return the hang finding that accuses the analysed culprits, with their agents' facts as evidence."""
         cause, reason = self._cause(found)
         onset_ns = self._onset_ns(found, start_ns)
         # A rank in a wrong collective is described by where it stands, not by what its agent says of it.
@@ -53,17 +55,18 @@ class HangReport:
         )
 
     def unexplained(self, found: HangFinding, start_ns: int, now_ns: int) -> Finding:
-        """The finding that the job stands, and that nobody stands out."""
+        """Return a hang finding without suspects: the job is stalled and no rank stands out."""
         evidence = self._evidence(found, start_ns, now_ns)
         return Finding(FaultKind.HANG, "unknown", (), start_ns, 0.5, Reason.JOB_STALLED_UNEXPLAINED, evidence)
 
     def is_mute(self, rank: int) -> bool:
-        """Whether a rank's hook thread gives no sign of life."""
+        """Return whether the last heartbeat of a rank's hook is older than ``mute_after_seconds``."""
         facts = self.graph.ranks.get(rank)
         stall = facts.stall if facts is not None else None
         return bool(stall) and number(stall or {}, "beat_age_seconds", 0.0) >= self.mute_after_seconds
 
     def _cause(self, found: HangFinding) -> tuple[str, Reason]:
+        """Return cause and reason of a hang, from the reasons and last reported state of its culprits."""
         reasons = {reason for _, reason in found.reasons}
         if Reason.PROCESS_STOPPED_PEERS_WAIT.value in reasons:
             killed_last = self.graph.killed_last()
@@ -84,10 +87,12 @@ class HangReport:
         return "unknown", Reason.NEVER_ARRIVED
 
     def _is_gone(self, rank: int) -> bool:
+        """Return whether a rank's process exited or said good-bye."""
         facts = self.graph.ranks.get(rank)
         return facts is not None and (facts.exit is not None or facts.bye_ns > 0)
 
     def _onset_ns(self, found: HangFinding, start_ns: int) -> int:
+        """Return the earlier of ``start_ns`` and the first time at which a culprit's process was stopped."""
         stopped = [
             self.graph.ranks[rank].stopped_since_ns
             for rank in found.culprits
@@ -96,7 +101,7 @@ class HangReport:
         return min([start_ns, *stopped])
 
     def _facts(self, found: HangFinding, onset_ns: int, now_ns: int) -> list[Evidence]:
-        """What the culprits' own agents say of them."""
+        """Return up to five pieces of evidence: what the culprits' own agents report about them."""
         lines = []
         killed_last = self.graph.killed_last()
         for rank in found.culprits:
@@ -119,6 +124,7 @@ class HangReport:
         return lines[:5]
 
     def _evidence(self, found: HangFinding, start_ns: int, now_ns: int) -> tuple[Evidence, ...]:
+        """Return the first lines of the hang analysis as evidence."""
         metric = found.blocked[0].comm_id if found.blocked else "collectives"
         return tuple(
             Evidence(self.detector, metric, 2.0, start_ns, now_ns, text) for text in found.evidence[:_SHOWN_LINES]

@@ -1,4 +1,4 @@
-"""What the explanations ask of the step detector."""
+"""Interface through which root-cause rules read the job's step times and work."""
 
 from __future__ import annotations
 
@@ -11,97 +11,115 @@ from tocsin.schemas.verdicts import WitnessKind
 
 
 class JobProgress(Protocol):
-    """The job's pace, as its step records show it."""
+    """**Protocol:** pace of one job, measured by its step records and its machines' work metrics."""
 
     @property
     def median_step_ns(self) -> int:
-        """The job's step time over its history, 0: not known."""
+        """Median step time over the job's history in nanoseconds; 0 if unknown."""
         ...
 
     def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
-        """How much longer the steps take since then, as was seen by ``now_ns``; None: the steps cannot tell."""
+        """Return how much longer steps take after ``onset_ns`` than before, as known at ``now_ns``.
+
+        None where there are too few steps to tell.
+        """
         ...
 
     def own_excess_seconds(self, host: str) -> float | None:
-        """How much longer than its peers the slowest rank of a host computes in a step; None: not measured."""
+        """Return how many seconds a step a host's slowest rank computes longer than its peers; None if not measured."""
         ...
 
     def grown_excess_seconds(self, host: str, onset_ns: int) -> float:
-        """By how much more than before an onset a host computes longer than its peers, beyond all others; 0: not."""
+        """Return by how many seconds a step a host's excess self time over its peers has grown since ``onset_ns``.
+
+        0.0 where it is unknown, or does not stand out among all hosts.
+        """
         ...
 
     def harmed_since(self, onset_ns: int, now_ns: int) -> Mapping[str, WitnessKind]:
-        """Hosts whose own steps (without steps: whose own machine) show that they are held up since then, and how."""
+        """Return host -> kind of testimony, for hosts that are held up since ``onset_ns``.
+
+        It shows in their own step times; without steps, in the work of their machines.
+        """
         ...
 
     @property
     def own_time_holds_waits(self) -> bool:
-        """Whether all ranks' own time is longer, and the machines do less work a second since: they wait within it."""
+        """Whether the ranks' self time includes waiting for others.
+
+        So it does where all ranks' self time grew and the machines do less work a second.
+        """
         ...
 
     def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
-        """By how much the job's steps may at most be longer since then; None: too few steps tell."""
+        """Return by how many seconds steps can at most be longer since ``onset_ns``; None with too few steps."""
         ...
 
     def more_work(self, host: str) -> Load | None:
-        """How much more work than its peers a host lately does, None: no more, or nobody knows."""
+        """Return how much more work than its peers a host lately does; None if no more, or unknown."""
         ...
 
     def moves_no_more(self, host: str) -> bool:
-        """Whether a host's tensor cores and links are known to do no more than expected."""
+        """Return whether a host's tensor cores and links are known to do no more than expected."""
         ...
 
     def wastes_power(self, host: str) -> bool:
-        """Whether a host lately draws more power than expected and does not do as much more with it."""
+        """Return whether a host lately draws more power than expected without doing correspondingly more work."""
         ...
 
     @property
     def work_is_known(self) -> bool:
-        """Whether metrics show the machines' work."""
+        """Whether metrics measure the work of the job's machines."""
         ...
 
     @property
     def work_goes_on(self) -> bool:
-        """Whether the machines work about as much as ever, whatever the steps do."""
+        """Whether the machines work at about their usual rate, independent of the steps."""
         ...
 
     @property
     def other_work_since_ns(self) -> int:
-        """Since when the machines compute as much as ever and move much less, 0: they do not, or nobody knows."""
+        """Time in nanoseconds since when machines compute as usual but move much less data.
+
+        0 if they do not, or unknown.
+        """
         ...
 
     @property
     def stalled_since_ns(self) -> int:
-        """Since when the machines do no work, as their metrics show it, 0: they work, or nobody knows."""
+        """Time in nanoseconds since when metrics show that the machines do no work; 0 if they work, or unknown."""
         ...
 
     @property
     def stalled_known_ns(self) -> int:
-        """When that became known."""
+        """Time in nanoseconds at which the current stall became known."""
         ...
 
     @property
     def longest_pause_ns(self) -> int:
-        """The longest time between two steps that ended, beyond a usual step; not where the job announced a pause."""
+        """Longest gap between two finished steps beyond a usual step time, in nanoseconds.
+
+        Announced pauses are not counted.
+        """
         ...
 
     @property
     def longest_stall_ns(self) -> int:
-        """The longest such time that ended by itself."""
+        """Longest stall of the machines' work that ended by itself, in nanoseconds."""
         ...
 
     @property
     def processes_wait_since_ns(self) -> int:
-        """Since when the GPUs always draw less power while their memory is in use as ever: processes live and wait.
+        """Time in nanoseconds since when GPUs steadily draw less power while their memory stays in use.
 
-        0: they do not, or nobody tells.
+        The processes then live and wait. 0 if that is not so, or unknown.
         """
         ...
 
     @property
     def ended_at_once(self) -> Mapping[str, int]:
-        """Host -> about when its processes ended, where those of nearly all did so within seconds; else empty.
+        """Host -> approximate time in nanoseconds at which its processes ended, read from GPU memory.
 
-        By their GPU memory; empty also where nobody tells.
+        Empty unless nearly all hosts' processes ended within seconds, and where no GPU memory is reported.
         """
         ...

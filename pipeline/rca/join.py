@@ -1,4 +1,4 @@
-"""What steps say of a slow job and what metrics say of its machines, joined."""
+"""Merge of two explanations of a slow job: what step times show, and what the machines' metrics show."""
 
 from __future__ import annotations
 
@@ -11,25 +11,33 @@ from tocsin.pipeline.rca.rules.deviations import SHOWN_METRICS
 from tocsin.schemas.verdicts import ComponentKind, FaultKind, Suspect
 
 _OUTWEIGHED_CAUSES = ("workload_change",)
-"""Where timers hold what ranks wait for, all compute longer when one link is slow."""
+"""Causes derived from steps that strong metrics overrule. Where timers include waiting, one slow link makes all ranks
+seem to compute longer."""
 _OUTWEIGHING_METRICS = frozenset(
     {"rdma_bytes_per_second", "pfc_tx_packets_per_second", "nvlink_bytes_per_second", "gpu_sm_clock_hertz"}
 )
-"""No other batch, no longer sequence makes a machine differ from all others in these."""
+"""Metrics whose deviation on one machine no larger batch and no longer sequence explains."""
 
 
 def _outweighs(finding: Finding) -> bool:
-    """Whether a machine's metrics tell more than that all ranks compute longer since then."""
-    told = {evidence.metric for evidence in finding.evidence if evidence.score >= 1.0}
-    return finding.fault is FaultKind.FAIL_SLOW and bool(finding.suspects) and bool(told & _OUTWEIGHING_METRICS)
+    """Return whether a machine is named for metrics that a mere workload change does not explain."""
+    metrics = {evidence.metric for evidence in finding.evidence if evidence.score >= 1.0}
+    return finding.fault is FaultKind.FAIL_SLOW and bool(finding.suspects) and bool(metrics & _OUTWEIGHING_METRICS)
 
 
 def join(slow: Sequence[Finding], machine: Sequence[Finding]) -> list[Finding]:
-    """Steps say whom the others wait for: where they name a host, the metrics only add why.
+    """Merge the findings from steps with those from metrics.
 
-    What the steps lay to the data, the loaders or the workload is no machine's fault, whatever
-    its metrics show; where they only see that the job is slower, the metrics may name who. How slow
-    it was does not matter where it stands.
+    Where steps name a host, that host is named, and metrics on the same host only add cause and evidence. Where steps
+    explain the slowdown by data, loaders or workload, no machine is named for its metrics. Where steps only show that
+    the job is slower, metrics may name the machine.
+
+    Args:
+        slow: findings from step times.
+        machine: findings from machine metrics.
+
+    Returns:
+        The findings to report; hangs found by metrics come before findings from steps.
     """
     if not slow:
         return list(machine)
@@ -46,47 +54,56 @@ def join(slow: Sequence[Finding], machine: Sequence[Finding]) -> list[Finding]:
             return [*(explained or slow), *machine]  # a machine that differs and is not why makes nobody faster
         return explained or list(machine)
     joined = []
-    for finding in (_narrowed(_placed(finding, machine), machine) for finding in named):
-        same = [m for m in machine if finding.suspects[0].component in {s.component for s in m.suspects}]
-        if same and finding.fault is FaultKind.FAIL_SLOW:
+    for finding in (_narrowed_by_metrics(_with_known_host(finding, machine), machine) for finding in named):
+        on_machine = [m for m in machine if finding.suspects[0].component in {s.component for s in m.suspects}]
+        if on_machine and finding.fault is FaultKind.FAIL_SLOW:
             # A loader that is slow because the host's storage is: the metric says more than the phase.
-            said = same[0].cause == "hdfs_error" or finding.cause == "unknown"
-            cause = same[0].cause if said else finding.cause
+            is_better_explained = on_machine[0].cause == "hdfs_error" or finding.cause == "unknown"
+            cause = on_machine[0].cause if is_better_explained else finding.cause
             confidence = min(0.98, finding.confidence + 0.1)
-            evidence = (*finding.evidence, *same[0].evidence)[: SHOWN_METRICS + 2]
-            suspects = _with_twins(finding, same[0])
+            evidence = (*finding.evidence, *on_machine[0].evidence)[: SHOWN_METRICS + 2]
+            suspects = _with_failing_pair(finding, on_machine[0])
             joined.append(replace(finding, cause=cause, confidence=confidence, evidence=evidence, suspects=suspects))
         else:
             joined.append(finding)
     return joined
 
 
-def _placed(finding: Finding, machine: Sequence[Finding]) -> Finding:
-    """Slow ranks of which nobody knows the machine run on the one whose metrics tell why since then, if one does."""
+def _with_known_host(finding: Finding, machine: Sequence[Finding]) -> Finding:
+    """Return the finding with its hostless ranks assigned to the one machine that metrics show to be slow.
+
+    The machine must have become slow within ``TOGETHER_NS`` of the ranks.
+
+    Unchanged if a suspect already has a host, or if not exactly one machine matches.
+    """
     if any(suspect.component.kind is not ComponentKind.RANK for suspect in finding.suspects):
         return finding
-    told = [m for m in machine if m.fault is FaultKind.FAIL_SLOW and not m.only_holds]
-    if len(told) != 1 or len(told[0].suspects) != 1 or abs(told[0].onset_ns - finding.onset_ns) > TOGETHER_NS:
+    slow = [m for m in machine if m.fault is FaultKind.FAIL_SLOW and not m.only_holds]
+    if len(slow) != 1 or len(slow[0].suspects) != 1 or abs(slow[0].onset_ns - finding.onset_ns) > TOGETHER_NS:
         return finding
     ranks = tuple(sorted(rank for suspect in finding.suspects for rank in suspect.ranks))
-    return replace(finding, suspects=(replace(told[0].suspects[0], ranks=ranks),))
+    return replace(finding, suspects=(replace(slow[0].suspects[0], ranks=ranks),))
 
 
-def _with_twins(finding: Finding, told: Finding) -> tuple[Suspect, ...]:
-    """Whom steps name, and the one that fails as it does: two that are slow look a little less so to each other."""
+def _with_failing_pair(finding: Finding, other: Finding) -> tuple[Suspect, ...]:
+    """Return the suspects of a finding from steps, extended by those of a metric finding that contains them all.
+
+    Of two slow machines, each looks less slow in step times, so steps may name only one of them.
+    """
     named = {suspect.component for suspect in finding.suspects}
-    if told.fault is not FaultKind.FAIL_SLOW or not named < {suspect.component for suspect in told.suspects}:
+    if other.fault is not FaultKind.FAIL_SLOW or not named < {suspect.component for suspect in other.suspects}:
         return finding.suspects
-    return (*finding.suspects, *(suspect for suspect in told.suspects if suspect.component not in named))
+    return (*finding.suspects, *(suspect for suspect in other.suspects if suspect.component not in named))
 
 
-def _narrowed(finding: Finding, machine: Sequence[Finding]) -> Finding:
-    """Of several machines that steps name alike, the one whose metrics tell why, where it is one.
+def _narrowed_by_metrics(finding: Finding, machine: Sequence[Finding]) -> Finding:
+    """Return the finding reduced to the one suspect that metrics name as well.
 
-    Few or uneven steps name others beside it by chance. Not where all hang on one switch: that may be why.
+    Few or uneven steps may add a host by chance. Unchanged where the suspects share a switch, as that may be the cause,
+    and where metrics support none or several of them.
     """
     if finding.common is not None:
         return finding
-    told = {m.suspects[0].component for m in machine if m.fault is FaultKind.FAIL_SLOW and len(m.suspects) == 1}
-    both = [suspect for suspect in finding.suspects if suspect.component in told]
-    return replace(finding, suspects=tuple(both)) if len(both) == 1 else finding
+    singles = {m.suspects[0].component for m in machine if m.fault is FaultKind.FAIL_SLOW and len(m.suspects) == 1}
+    supported = [suspect for suspect in finding.suspects if suspect.component in singles]
+    return replace(finding, suspects=tuple(supported)) if len(supported) == 1 else finding

@@ -1,4 +1,4 @@
-"""What the job's pace says, in words."""
+"""Evidence that states how much slower the job became."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from tocsin.schemas.verdicts import Evidence
 
 
 def pace_evidence(slowdown: Slowdown, onset_ns: int, end_ns: int) -> Evidence:
-    """How the job went on between two times: by its steps, or by its machines' work where it records no steps."""
+    """Return evidence of the job's slowdown between two times.
+
+    It quotes step times; where the job records no steps, the machines' work per second.
+
+    The score is at least 1.0 where the slowdown is certain, and below 1.0 where it is not.
+    """
     score = 1.0 + max(0.0, slowdown.ratio) if slowdown.is_certain else max(0.0, min(0.99, slowdown.ratio))
     now, before = slowdown.step_seconds, slowdown.before_seconds
     if slowdown.is_of_work:
@@ -23,6 +28,11 @@ def pace_evidence(slowdown: Slowdown, onset_ns: int, end_ns: int) -> Evidence:
 
 
 def _work_text(ratio: float) -> str:
+    """Return the evidence sentence for a slowdown that is measured in work per second.
+
+    Args:
+        ratio: growth of the time per unit of work; 1.0 means half of the work per second.
+    """
     work_ratio = 1 / (1 + ratio)
     if work_ratio <= 0.0:
         return "the job's machines do no work since then"

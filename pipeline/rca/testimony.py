@@ -75,8 +75,8 @@ class Testimony:
         accused = frozenset(finding.accused)
         own = dict.fromkeys(accused.intersection(self.silent), WitnessKind.CONNECTION_LOST)
         cause = finding.cause if finding.is_by_words else ""
-        told = self.hardware.accusing_hosts(accused, finding.onset_ns, cause)
-        own.update(dict.fromkeys(told, WitnessKind.HARDWARE_EVENT))
+        reporting = self.hardware.accusing_hosts(accused, finding.onset_ns, cause)
+        own.update(dict.fromkeys(reporting, WitnessKind.HARDWARE_EVENT))
         without = accused | self.graph.spare_hosts() | set(self.silent)
         others = self._others(finding, accused)
         return listed(own, {host: kind for host, kind in others.items() if host and host not in without})

@@ -1,1 +1,1 @@
-"""Published detectors as they were published, to compare with."""
+"""Published detectors, implemented as published, as baselines for comparison."""

@@ -1,7 +1,7 @@
-"""The operator around Minder's published procedure: a baseline to be compared with, not what tocsin judges by.
+"""Operator around Minder's published procedure, used as a baseline for comparison and not for verdicts.
 
-Fed with frames it sees every sample, as the paper does; fed with means (``on_means``) one sample a
-slice. It speaks at its calls only, every 8 minutes, and then of one machine at most.
+With frames it sees every sample, as in the paper; with means (``on_means``) it sees one sample per slice. It is
+evaluated every 8 minutes and names at most one machine.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class MinderDetectorConfig:
     """Settings of the operator.
 
     Attributes:
-        model: what was trained.
-        procedure: the published one, or an ablation.
+        model: trained model.
+        procedure: settings of the published procedure, or of an ablation.
     """
 
     model: MinderModel
@@ -39,9 +39,9 @@ class MinderDetectorConfig:
 
 
 class MinderDetector:
-    """Finds the machine that is farthest from all others for more than four minutes.
+    """Detector of the machine that is farthest from all others for more than four minutes.
 
-    All machines of the job are compared with each other, whatever their role: the paper knows none.
+    All machines of the job are compared with each other regardless of their role, as in the paper.
     """
 
     def __init__(self, config: MinderDetectorConfig) -> None:
@@ -51,9 +51,10 @@ class MinderDetector:
         self._calls = MinderCalls(config.procedure, config.model, self._metrics)
         self._table = BUILTIN_TABLE
         self.abstained: dict[str, int] = {}
+        """Reason -> number of abstentions."""
 
     def on_slice(self, data: Slice) -> Sequence[Anomaly]:
-        """Take one metric slice; anomalies where a call is due at its end, one at most."""
+        """Take one metric slice and return its anomalies: at most one, and only when a call is due at its end."""
         for record in data.records:
             if isinstance(record, TableAnnouncement):
                 self.take_table(record.table)
@@ -63,19 +64,20 @@ class MinderDetector:
         return self._judge(data, ticks)
 
     def on_means(self, data: Slice, means: MetricMeans | None) -> Sequence[Anomaly]:
-        """Take what one metric slice told, as means, None: nothing; as ``on_slice``."""
+        """Take one metric slice as means (None: no data) and return its anomalies, as ``on_slice`` does."""
         return self._judge(data, None if means is None else ticks_of_means(data, means, self._table, self._metrics))
 
     @property
     def table(self) -> MetricTable:
-        """What is read."""
+        """Table of user-defined metrics in use."""
         return self._table
 
     def take_table(self, table: MetricTable) -> None:
-        """The job has metrics of its own."""
+        """Use a table of user-defined metrics from now on."""
         self._table = table
 
     def _judge(self, data: Slice, ticks: Ticks | None) -> list[Anomaly]:
+        """Store the samples, run a call if one is due, and return its anomalies."""
         if ticks is not None:
             self._calls.take(ticks.hosts, ticks.values, ticks.start_ns, ticks.tick_ns)
         call = self._calls.due(data.end_ns)
@@ -86,6 +88,7 @@ class MinderDetector:
         return self._anomalies(data, call)
 
     def _anomalies(self, data: Slice, call: Call) -> list[Anomaly]:
+        """Return the alert of one call as an anomaly; [] if there was no alert."""
         alert = call.outcome.alert
         if alert is None:
             return []
@@ -110,10 +113,11 @@ class MinderDetector:
         ]
 
     def _abstain(self, reason: Reason) -> None:
+        """Count one abstention for this reason."""
         self.abstained[reason.value] = self.abstained.get(reason.value, 0) + 1
 
     def snapshot(self) -> dict[str, bytes]:
-        """State in one part: 15 minutes of samples, 25 kB a machine."""
+        """Return the state as a single part: 15 minutes of samples, 25 kB a machine."""
         calls = self._calls
         state = {
             "table": table_state(self._table),
@@ -128,7 +132,7 @@ class MinderDetector:
         return {DETECTOR: pack_state(state)}
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
-        """Take back what ``snapshot`` gave; samples of other metrics than this model's are left behind."""
+        """Restore the state from the parts that ``snapshot`` returned; samples of other metrics are dropped."""
         state = unpack_state(parts, DETECTOR)
         self._table, self.abstained = table_from(state["table"]), state["abstained"]
         calls = self._calls
@@ -139,4 +143,5 @@ class MinderDetector:
 
 
 def _integrated(model: MinderModel) -> tuple[str, ...]:
+    """Return the metrics of the model's integrated network; () if it has none."""
     return () if model.integrated is None else model.integrated.metrics

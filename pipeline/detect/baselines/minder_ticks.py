@@ -1,4 +1,4 @@
-"""One slice's samples, a row a machine: what Minder compares."""
+"""Samples of one slice as a table with one row per machine, the input of Minder."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tocsin.schemas.records import Frame, Slice
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ticks:
-    """Samples of some machines over a span.
+    """Samples of several machines over a time span.
 
     Attributes:
-        hosts: ascending.
+        hosts: host names, ascending.
         values: float32, shape (hosts, metrics, ticks), NaN = no sample.
         start_ns: time of the first tick.
-        tick_ns: distance of ticks.
+        tick_ns: distance between ticks.
     """
 
     hosts: tuple[str, ...]
@@ -34,9 +34,10 @@ class Ticks:
 
 
 def ticks_of_frames(data: Slice, tables: Mapping[int, MetricTable], metrics: Sequence[str]) -> Ticks | None:
-    """Lay a slice's frames on one grid; None: there is none. Frames that do not fit their table are left out.
+    """Return a slice's frames on a common time grid; None if it has none.
 
-    A machine's GPUs count as their mean: how the paper makes one series of eight was not found (1.2).
+    Frames that do not fit their table are dropped. A machine's GPUs are averaged; the paper does not say how it makes
+    one series of eight (section 1.2).
     """
     frames = [record for record in data.records if isinstance(record, Frame) and record.table_id in tables]
     frames = [frame for frame in frames if fits(frame, tables[frame.table_id])]
@@ -59,10 +60,10 @@ def ticks_of_frames(data: Slice, tables: Mapping[int, MetricTable], metrics: Seq
 
 
 def ticks_of_means(data: Slice, means: MetricMeans, table: MetricTable, metrics: Sequence[str]) -> Ticks:
-    """One sample a machine, the slice's mean, where a runtime has reduced the frames before.
+    """Return one sample per machine, the slice's mean, for runtimes that have already reduced the frames.
 
-    Not the paper's 1 Hz: a window of 8 such samples spans 40 s instead of 8. Continuity is in seconds
-    and stays.
+    The paper samples at 1 Hz; here a window of 8 samples spans 40 s instead of 8 s. The required duration of a
+    deviation is given in seconds and stays the same.
     """
     host_row = {host: row for row, host in enumerate(means.hosts)}
     of_host = np.array([host_row[host] for host, _ in means.gpu_rows], np.intp)
@@ -74,12 +75,13 @@ def ticks_of_means(data: Slice, means: MetricMeans, table: MetricTable, metrics:
 
 
 def _gpu_means(values: FloatArray, of_host: NDArray[np.intp], host_count: int) -> FloatArray:
+    """Return the mean over each host's GPUs, shape (hosts, metrics, ticks)."""
     rows, width, ticks = values.shape
     return mean_by_host(values.reshape(rows, width * ticks), of_host, host_count).reshape(host_count, width, ticks)
 
 
 def _lay(out: FloatArray, values: FloatArray, scope: Sequence[Metric], metrics: Sequence[str]) -> None:
-    """Write the wanted columns."""
+    """Copy the finite values of requested metrics into the output table, in place."""
     for index, metric in enumerate(scope):
         if metric.name in metrics:
             column, found = metrics.index(metric.name), values[:, index]

@@ -1,1 +1,1 @@
-"""Machines compared with their peers, by metrics."""
+"""Comparison of machines with their peers by metrics."""

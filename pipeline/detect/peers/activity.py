@@ -1,4 +1,4 @@
-"""The work that a job's machines do per second, as their metrics show it: its pace where steps tell none."""
+"""Work per second of a job's machines, from their metrics: the job's pace where no steps are recorded."""
 
 from __future__ import annotations
 
@@ -18,38 +18,45 @@ WORK = (
     "pcie_bytes_per_second",
     "gpu_sm_active_ratio",
 )
-"""Metrics whose mean is work per second: all fall alike when steps take longer (utilization does not: waiting
-kernels spin)."""
+"""Metrics whose mean measures work per second; all fall alike when steps take longer. Utilisation does not, as waiting
+kernels spin."""
 TRAFFIC_WORK = "rdma_bytes_per_second"
-"""Asked where there is none of them: bytes of a step are as many however long it takes, and who waits sends none."""
+"""Metric used where none of ``WORK`` is known: a step moves the same bytes however long it takes."""
 FALLBACK_WORK = ("gpu_power_watts", "gpu_util_ratio", "cpu_util_ratio")
-"""Asked where there is none of these: waiting kernels draw power, use GPUs and CPUs, too."""
+"""Metrics used where neither is known; waiting kernels draw power and use GPUs and CPUs as well."""
 _COMPUTE, _TRAFFIC = (
     ("gpu_tensor_active_ratio", "gpu_fp_active_ratio"),
     ("rdma_bytes_per_second", "nvlink_bytes_per_second", "pcie_bytes_per_second"),
 )
+"""Metrics of computing, and of traffic."""
 _COMPUTE_RATIO, _TRAFFIC_RATIO = 0.95, 0.75
-"""Of what is usual. A step is the same sums and the same bytes however long it takes: machines that do as many sums a
-second as ever, and move less than three quarters of the bytes, make no slow steps but do other work (they evaluate)."""
+"""Least ratio of computing and greatest ratio of traffic to the usual level that show non-training work. A slow step
+computes and moves the same; machines that compute as usual but move much less evaluate."""
 _POWER, _REST_POWER_RATIO = "gpu_power_watts", 0.75
-"""Kernels that wait draw 30 to 50 % of a GPU's limit, working ones 70 to 100 %."""
+"""Power metric, and the ratio to its usual level below which GPUs rest. Waiting kernels draw 30 to 50 % of a GPU's
+limit, working ones 70 to 100 %."""
 _PCIE, _BURST_RATIO = WORK.index("pcie_bytes_per_second"), 1.5
-"""Nvidia-smi alone shows no other work. Steps stay within 1.35 times the usual of it; a checkpoint is 2 to 45."""
+"""Index of the PCIe metric in ``WORK``, and the ratio to its usual level that is a burst. It matters where nvidia-smi
+supplies no other metric: steps reach 1.35, a checkpoint 2 to 45."""
 _LONGEST_BURST_NS = 300 * NS_PER_SECOND
-"""What is so for longer is how the job works now."""
+"""Longest burst in nanoseconds; a longer one is the job's new way of working."""
 _KEPT_FACTORS = 180
-"""A quarter of an hour: what was before a deviation is asked for as long as it lasts."""
+"""Number of windows that are kept: a quarter of an hour."""
 _MOVE_COUNT = 24
+"""Number of windows over which the usual change of work is averaged."""
 _GOES_ON_COUNT, _GOES_ON_RATIO = 2, 0.5
+"""Number of last windows, and least ratio to the usual work in each, with which the machines count as working."""
 _BEFORE_COUNT, _AFTER_COUNT = 24, 8
+"""Number of windows compared before and after an onset."""
 _RISEN_RATIO = 0.08
-"""Of the job's usual work: more than the least of a standstill is no standstill of all. In a hang the machines' work
-stays; of a healthy job of a thousand hosts that waited 40 s for data it was .01, then .02 to .05 more each window."""
+"""Rise above the least work of a stall, in units of usual work, that shows that machines start to work again. In a hang
+work stays flat; in a healthy job of a thousand hosts that waited for data it rose by .02 to .05 a window."""
 _STANDING_SHARE_RATIO, _RESTING_SHARE_RATIO = 0.5, 0.8
-"""Of a machine's usual work, and of what is asked where no metric shows work: it waits in a job that stands."""
+"""Share of its usual work below which a machine waits in a stalled job; the second if no metric shows work."""
 _SPAN_NS = 30 * NS_PER_SECOND
+"""Length in nanoseconds of spans over which windows of an uneven job are averaged."""
 _SPANS_BEFORE_COUNT, _SPANS_AFTER_COUNT = 10, 4
-"""Of an uneven job: five minutes before, two after."""
+"""Number of half-minute spans compared in an uneven job: five minutes before an onset, two after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +64,10 @@ class WorkConfig:
     """Settings.
 
     Attributes:
-        idle_ratio: below this share of its usual work the job does none.
-        standing_after_ns: machines that do no work for so long (and one and a half steps) stand.
-        jump_ratio: where the work moves by more between two windows, the window shows the clocks' offsets,
-            not the machines ...
-        jump_factor: ... and by so many times its usual move (steps longer than a window).
+        idle_ratio: share of its usual work below which the job does none.
+        standing_after_ns: duration without work (plus one and a half steps) after which machines are stalled.
+        jump_ratio: change of work between two windows above which a window shows a transition rather than a state ...
+        jump_factor: ... if it also exceeds the usual change by this factor, as steps may be longer than a window.
     """
 
     idle_ratio: float = 0.35
@@ -71,7 +77,10 @@ class WorkConfig:
 
 
 def work_row(shares: Mapping[str, float]) -> tuple[list[float], bool]:
-    """The factors of ``WORK``, or of what is asked where there is none of them; and whether it is the former."""
+    """Return the ratios to the usual level in the order of ``WORK``, and whether they measure work.
+
+    Without any of ``WORK``, traffic is the first entry; without traffic, the fallback metrics, and False.
+    """
     row = [shares.get(name, np.nan) for name in WORK]
     if np.isfinite(row).any():
         return row, True
@@ -81,7 +90,7 @@ def work_row(shares: Mapping[str, float]) -> tuple[list[float], bool]:
 
 
 def is_other_work(shares: Mapping[str, float]) -> bool:
-    """Whether the machines compute as much as ever and move much less. False also where one of the two is not known."""
+    """Return whether the machines compute as usual but move much less; False if either is unknown."""
     compute, traffic = (
         [shares[name] for name in names if np.isfinite(shares.get(name, np.nan))] for names in (_COMPUTE, _TRAFFIC)
     )
@@ -92,40 +101,44 @@ class WorkTracker:
     """Follows the work of one job's machines."""
 
     def __init__(self, config: WorkConfig) -> None:
-        """Know nothing."""
+        """Start without windows."""
         self._config = config
         self._factors: list[list[float]] = []
-        """Per window [start_ns, end_ns, the job's factor of each metric of ``WORK``], newest last."""
+        """Windows as [start_ns, end_ns, ratio to the usual level for each metric of ``WORK``], newest last."""
         self._usual_move = 0.0
+        """Usual change of ``work_ratio`` between two windows."""
         self._idle_since_ns = 0
+        """Start of the first of the current windows without work; 0 if the machines work."""
         self._burst_since_ns = 0
+        """Start of the current PCIe burst; 0 if there is none."""
         self.other_work_since_ns = 0
-        """Since when the machines compute as much as ever and move much less, 0: they do not."""
+        """Time in nanoseconds since when machines compute as usual and move much less; 0 if they do not."""
         self.resting_since_ns = 0
-        """Since when the machines' GPUs draw much less power than usual in each window, 0: they do not."""
+        """Time in nanoseconds since when GPUs draw much less power than usual in every window; 0 if they do not."""
         self.is_loading = False
-        """Whether all that is known of the last window is a burst over PCIe while the GPUs rest: each machine loads or
-        saves, as far as it has come. Of that window alone: no state."""
+        """Whether the last window shows only a PCIe burst while GPUs rest, as when loading or saving. Not part of the
+        snapshot."""
         self._shows_work = False
-        """Whether the last window was judged by metrics of ``WORK``: spinning machines draw power, too."""
+        """Whether the last window had metrics of work; power alone does not tell working from spinning."""
         self.work_ratio = 1.0
-        """Work per second in the last window over its usual one."""
+        """Ratio of the work per second in the last window to the usual one."""
         self.stalled_since_ns = 0
-        """Since when the machines do no work, 0: they work."""
+        """Time in nanoseconds since when the machines do no work; 0 if they work."""
         self.stalled_known_ns = 0
-        """When that was known: a job with long steps pauses longer within a step."""
+        """Time in nanoseconds at which the stall became known; jobs with long steps need longer."""
         self.longest_stall_ns = 0
-        """The longest such time that ended."""
+        """Duration in nanoseconds of the longest stall that has ended."""
 
     @property
     def is_known(self) -> bool:
-        """Whether there are metrics that show the machines' work, and their usual level is learned."""
+        """Whether metrics show the machines' work and their usual level is known."""
         return bool(self._factors)
 
     def waiting_line(self, onset_ns: int, now_ns: int) -> float | None:
-        """Below which share of its usual work a machine waits as the job does since an onset; None: the job does not.
+        """Return the share of its usual work below which a machine counts as waiting for others.
 
-        Half of what the job lost: each machine by itself scatters more than all of them together.
+        It is 1 minus half of the job's relative loss since ``onset_ns``, as single machines scatter more than the job.
+        In a stalled job it is fixed. None if the job is not certainly slower.
         """
         if self.stalled_since_ns:
             return _STANDING_SHARE_RATIO if self._shows_work else _RESTING_SHARE_RATIO
@@ -136,7 +149,7 @@ class WorkTracker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the machines did no work in the last window: they stand, or pause within a step."""
+        """Whether the machines did no work in the last window: they are stalled, or pause within a step."""
         return bool(self._idle_since_ns)
 
     def take(
@@ -148,14 +161,14 @@ class WorkTracker:
         announced: bool,
         overdue: bool = False,
     ) -> bool:
-        """Take one window; whether it shows a change, not a state.
+        """Take one window and return whether it shows a transition, in which machines should not be compared.
 
         Args:
-            span_ns: begin and end of the window.
-            shares: metric -> its level among all machines over the usual one.
-            step_ns: the job's step time, 0: not known. Pauses within a step are no standstill.
-            announced: the job announced a pause.
-            overdue: its steps are known, and none has ended for much longer than one takes.
+            span_ns: start and end of the window.
+            shares: metric -> ratio of its level over all machines to the usual one.
+            step_ns: the job's step time, 0: unknown; pauses within a step are no stall.
+            announced: whether the job announced a pause.
+            overdue: whether steps are known and the next one is long overdue.
         """
         row, self._shows_work = work_row(shares)
         rests = shares.get(_POWER, 1.0) < _REST_POWER_RATIO
@@ -186,7 +199,7 @@ class WorkTracker:
         return was_idle or self._jumped(abs(self.work_ratio - before))
 
     def _is_storage(self, row: list[float], span_ns: tuple[int, int]) -> bool:
-        """Whether all that is known is a burst over PCIe: a checkpoint goes over it, and its end is no slowdown."""
+        """Return whether a short PCIe burst is all that is known: a checkpoint, whose end is no slowdown."""
         if sum(map(np.isfinite, row)) != 1 or not row[_PCIE] > _BURST_RATIO:
             self._burst_since_ns = 0
             return False
@@ -194,15 +207,16 @@ class WorkTracker:
         return span_ns[1] - self._burst_since_ns <= _LONGEST_BURST_NS
 
     def _end_standstill(self, now_ns: int) -> None:
+        """End the current stall, if there is one, and record its duration."""
         if self.stalled_since_ns:
             self.longest_stall_ns = max(self.longest_stall_ns, now_ns - self.stalled_since_ns)
         self._idle_since_ns = self.stalled_since_ns = 0
 
     @property
     def is_rising(self) -> bool:
-        """Whether machines that stood begin to work again, one after the other: who is late differs from who is not.
+        """Whether stalled machines begin to work again, one after the other.
 
-        Whoever makes a job stand makes it stand, and those who wait for it do not work meanwhile.
+        Late ones then differ without being faulty. In a real hang the waiting machines do no work.
         """
         rows = [row[2:] for row in self._factors if row[0] >= self._idle_since_ns] if self._idle_since_ns else []
         ratios = np.nanmedian(np.array(rows, np.float64), axis=1) if rows else np.zeros(1)
@@ -210,10 +224,9 @@ class WorkTracker:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the machines did no less than half of their usual work in each of the last two windows.
+        """Whether the machines did at least half of their usual work in each of the last two windows.
 
-        Then a step that is overdue (2.5 times as long as usual: 0.4 of the work per second) is none that takes long:
-        they evaluate, compile, save or load, and nobody announced it.
+        An overdue step is then no long step (that would be 0.4 of the work): the job does unannounced other work.
         """
         last = np.array([row[2:] for row in self._factors[-_GOES_ON_COUNT:]], np.float64)
         if not self._shows_work or len(last) < _GOES_ON_COUNT or not np.isfinite(last).any(axis=1).all():
@@ -221,14 +234,15 @@ class WorkTracker:
         return float(np.nanmedian(last, axis=1).min()) >= _GOES_ON_RATIO
 
     def _jumped(self, moved: float) -> bool:
+        """Return whether a change of work is far beyond the usual change, and learn that from it."""
         jumped = moved > max(self._config.jump_ratio, self._config.jump_factor * self._usual_move)
         self._usual_move += (min(moved, 3 * self._usual_move + 0.05) - self._usual_move) / _MOVE_COUNT
         return jumped
 
     def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
-        """How much less work per second the machines do since then, as was seen by ``now_ns``; None: cannot be told.
+        """Return how much less work per second the machines do since ``onset_ns``, as known at ``now_ns``.
 
-        Work per second and step time are each other's inverse in a synchronous job.
+        None if it cannot be measured. In a synchronous job, work per second is inverse to the step time.
         """
         if not self._factors:
             return None
@@ -243,7 +257,7 @@ class WorkTracker:
         return slowdown_of_work(before[-_BEFORE_COUNT:], after[-_AFTER_COUNT:])
 
     def to_state(self) -> dict[str, Any]:
-        """JSON-able state."""
+        """Return the state as JSON-serialisable values, for a snapshot."""
         return {
             "factors": self._factors,
             "usual_move": self._usual_move,
@@ -259,7 +273,7 @@ class WorkTracker:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``to_state`` gave."""
+        """Restore the state from values that ``to_state`` returned."""
         self._factors, self._usual_move = state["factors"], state["usual_move"]
         self._idle_since_ns, self.work_ratio = state["idle_since_ns"], state["work_ratio"]
         self._shows_work, self._burst_since_ns = state["shows_work"], state["burst_since_ns"]

@@ -1,4 +1,4 @@
-"""What the peer detector says of a machine that differs: an anomaly with the metrics that show it."""
+"""Construction of anomalies about machines that deviate from their peers, with the metrics that show it."""
 
 from __future__ import annotations
 
@@ -18,25 +18,28 @@ from tocsin.schemas.records import Slice
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
 DETECTOR = "peers"
-JAM_METRICS = frozenset({"pfc_tx_packets_per_second", "ecn_packets_per_second", "cnp_packets_per_second"})
+CONGESTION_METRICS = frozenset({"pfc_tx_packets_per_second", "ecn_packets_per_second", "cnp_packets_per_second"})
+"""Metrics of network congestion: PFC pause frames, ECN marks and CNP packets per second."""
 _FEWEST_NEIGHBOURS = 2
+"""Fewest known neighbours behind a switch whose congestion is compared."""
 _FEWEST_GPUS = 2
+"""Fewest GPUs of a host among which a single one can be named."""
 _LONE_SIGMAS, _ALONE_RATIO = 3.0, 3.0
-"""One GPU is named when it is out of the usual scatter, three times as far as any other one of the machine, and further
-than their mean: of eight that differ alike, by chance one differs a little more."""
+"""Least deviation in standard deviations of a single GPU that is named, and its least ratio to every other GPU of the
+host. It must also deviate more than the host's mean; of eight similar GPUs one deviates a little more by chance."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnomalyBuilder:
-    """Puts sums into words.
+    """Builder of anomalies from accumulated deviations.
 
     Attributes:
-        hosts: row keys, ascending.
-        metrics: columns of the sums: the hosts' own, the means of their GPUs, the share of samples.
-        host_metric_count: so many of them are the hosts' own.
-        blocks: levels by ``host``, ``mean`` and ``gpu``.
-        model_version: of the numbers that judged.
-        neighbours_of: the other hosts behind a host's switch.
+        hosts: host names, ascending; the rows.
+        metrics: columns of the sums: host metrics, means of GPU metrics, share of GPU samples.
+        host_metric_count: number of leading columns that are host metrics.
+        blocks: learned levels by kind of row: ``host``, ``mean`` and ``gpu``.
+        model_version: version of the thresholds in use.
+        neighbours_of: host -> other hosts behind the same switch.
     """
 
     hosts: Sequence[str]
@@ -47,7 +50,14 @@ class AnomalyBuilder:
     neighbours_of: Callable[[str], Collection[str]]
 
     def anomaly(self, data: Slice, row: int, sums: Cusum, seen: Seen) -> Anomaly:
-        """What has added up against the host of one row."""
+        """Return the anomaly of one host, with all metrics that deviate.
+
+        Args:
+            data: current slice.
+            row: row of the host.
+            sums: accumulated deviations.
+            seen: current window.
+        """
         entries = sums.of_host(row)
         alarmed = [entry for entry in entries if entry.score >= 1.0] or entries[:1]
         return Anomaly(
@@ -64,6 +74,11 @@ class AnomalyBuilder:
         )
 
     def _described(self, entry: MetricDeviation, row: int, seen: Seen) -> dict[str, Any]:
+        """Return one deviating metric as a dictionary for the anomaly's ``detail``.
+
+        Keys: ``metric``, ``direction``, ``score``, ``since_ns``, ``present_ratio``. Where known also ``sigmas``,
+        ``value``, ``expected``, ``neighbours_ratio`` and ``gpu``.
+        """
         value, expected = self._value_of(entry.column, row, seen)
         numbers = {
             "sigmas": float(seen.sigmas[entry.side, row, entry.column]),
@@ -82,7 +97,7 @@ class AnomalyBuilder:
         }
 
     def _lone_gpu(self, entry: MetricDeviation, row: int, seen: Seen) -> dict[str, Any]:
-        """Which of the host's GPUs differs alone, and how: an operator replaces one card. Nothing where none does."""
+        """Return {"gpu": name, value and expected value} if a single GPU of the host deviates; {} otherwise."""
         column = entry.column - self.host_metric_count
         block, window = self.blocks["gpu"], seen.windows["gpu"]
         if not 0 <= column < len(block.metrics):
@@ -105,8 +120,11 @@ class AnomalyBuilder:
         }
 
     def _neighbours_ratio(self, entry: MetricDeviation, row: int, seen: Seen) -> float:
-        """How jammed the hosts behind the same switch are (their median) as a share of how jammed this one is."""
-        if self.metrics[entry.column].name not in JAM_METRICS or entry.side == LOW:
+        """Return the median excess congestion of the hosts behind the same switch, divided by this host's own excess.
+
+        NaN for other metrics and low values, with fewer than two known neighbours, or without own excess.
+        """
+        if self.metrics[entry.column].name not in CONGESTION_METRICS or entry.side == LOW:
             return float("nan")
         behind = ((bisect_left(self.hosts, host), host) for host in self.neighbours_of(self.hosts[row]))
         known = (index for index, host in behind if index < len(self.hosts) and self.hosts[index] == host)
@@ -118,7 +136,7 @@ class AnomalyBuilder:
         return float(np.median(excess)) / (value - expected)
 
     def _value_of(self, column: int, row: int, seen: Seen) -> tuple[float, float]:
-        """A host's value of one metric, and what was expected."""
+        """Return (value, expected value) of one metric of a host, in the metric's unit."""
         if self.metrics[column] is GPU_SAMPLES:
             return float(seen.sample_shares[row]), 1.0
         of_host = self.host_metric_count
@@ -128,13 +146,13 @@ class AnomalyBuilder:
 
 
 def joined(first: Anomaly, second: Anomaly) -> Anomaly:
-    """Two anomalies of one host: the metrics of both, each as the first tells it."""
-    told = {(metric["metric"], metric["direction"]) for metric in first.detail["metrics"]}
-    more = [m for m in second.detail["metrics"] if (m["metric"], m["direction"]) not in told]
+    """Return one anomaly from two of the same host, with the metrics of both; the first one's take precedence."""
+    known = {(metric["metric"], metric["direction"]) for metric in first.detail["metrics"]}
+    added = [m for m in second.detail["metrics"] if (m["metric"], m["direction"]) not in known]
     return replace(
         first,
         start_ns=min(first.start_ns, second.start_ns),
         end_ns=max(first.end_ns, second.end_ns),
         score=max(first.score, second.score),
-        detail={**first.detail, "metrics": [*first.detail["metrics"], *more]},
+        detail={**first.detail, "metrics": [*first.detail["metrics"], *added]},
     )

@@ -1,4 +1,4 @@
-"""Cumulative sums of distances: strong evidence soon, weak evidence late, a jitter never."""
+"""Cumulative sums (CUSUM) of deviations: strong ones alarm soon, weak ones late, jitter never."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from tocsin.schemas.metrics import Metric
 
 FloatArray = NDArray[np.float32]
 HIGH, LOW = 0, 1
+"""Index of the side on which a value deviates."""
 
 
 @dataclass(frozen=True, slots=True)
 class SumConfig:
-    """Settings.
+    """Settings of a CUSUM.
 
     Attributes:
-        max_sigmas: more in one window counts as this much.
-        drift_sigmas: what each window subtracts: less than this is no evidence.
-        alarm_sum: the alarm line.
-        limit_ratio: the sum stops growing at this multiple of the alarm line: a fault that ends is
-            seen to end.
-        keep_ratio: an alarm goes on while its sum is above this share of the alarm line.
-        decays: whether evidence fades again.
-        window_seconds: of these settings; a longer window counts for as many as fit in ...
-        max_window_factor: ... up to so many.
-        crowd_ratio: where more hosts than this share deviate alike in a window, the metric tells nobody apart in it: a
-            change of all shows in some hosts' windows before the others'. A few are alarmed by chance then ...
-        crowd_count: ... or by two faults: so many are no crowd.
-        shared_ratio: the same of what a network marks on many machines at once (``shared``).
+        max_sigmas: most standard deviations that one window contributes.
+        drift_sigmas: amount subtracted per window; smaller deviations are no evidence.
+        alarm_sum: alarm threshold.
+        limit_ratio: upper limit of a sum as a multiple of the threshold, so that the end of a fault shows.
+        keep_ratio: share of the threshold above which an existing alarm continues.
+        decays: whether sums fall again.
+        window_seconds: window length of these settings; a longer window has a higher weight ...
+        max_window_factor: ... up to this factor.
+        crowd_ratio: share of hosts that deviate alike in a window, above which the metric is ignored there. A change of
+            the whole job shows in some hosts' windows earlier, and would alarm some by chance ...
+        crowd_count: ... unless it is at most this many hosts: two faults are no crowd.
+        shared_ratio: the same share for metrics that a network marks on many machines at once.
     """
 
     max_sigmas: float = 9.0
@@ -50,37 +50,52 @@ class SumConfig:
 
 
 _MARKS = frozenset({"ecn_packets_per_second", "cnp_packets_per_second"})
-"""A congested switch marks the packets of all machines behind it. (Pause frames of one machine are its own.)"""
+"""Congestion marks, which a congested switch sets on the packets of all machines behind it; pause frames are a host's
+own."""
 
 
 def shared_columns(metrics: Sequence[Metric]) -> list[int]:
-    """Which of these a network marks on many machines at once."""
+    """Return the indices of metrics that a network marks on many machines at once."""
     return [column for column, metric in enumerate(metrics) if metric.name in _MARKS]
 
 
 class Cusum:
-    """Sums of hosts x metrics, for values that are too high and too low."""
+    """Cumulative sums for hosts and metrics, separately for high and low values."""
 
     def __init__(self, config: SumConfig, metric_count: int, host_count: int = 0, shared: Collection[int] = ()) -> None:
-        """Nothing deviates yet; ``shared``: columns of what a network marks on many machines at once."""
+        """Start with all sums at zero.
+
+        Args:
+            config: settings.
+            metric_count: number of columns.
+            host_count: number of rows.
+            shared: columns of metrics that a network marks on many machines at once.
+        """
         self._config = config
         self._shared: NDArray[np.bool_] = np.isin(np.arange(metric_count), list(shared))
+        """Columns that a network marks on many machines at once, shape (metrics,)."""
         self._total: FloatArray = np.zeros((2, host_count, metric_count), np.float32)
+        """Sums, shape (2: high, low; hosts, metrics)."""
         self._since_ns: NDArray[np.int64] = np.zeros((2, host_count, metric_count), np.int64)
+        """Start of each deviation's first window, same shape."""
         self._last_ns: NDArray[np.int64] = np.zeros((2, host_count, metric_count), np.int64)
+        """End of the last window that added to each sum, same shape."""
         self._hit_ns: NDArray[np.int64] = np.zeros((2, host_count, metric_count), np.int64)
+        """Total duration of windows in which each deviation was present, same shape."""
         self._begun_ns: NDArray[np.int64] = np.zeros((2, host_count, metric_count), np.int64)
-        """What ``_judged_ns`` was when a deviation began: time in which nobody was judged counts as no absence."""
+        """Value of ``_judged_ns`` at the start of each deviation, so that time without judgement does not count as
+        absence."""
         self._judged_ns = 0
-        """All windows together."""
+        """Total duration of judged windows in nanoseconds."""
         self._alarmed: NDArray[np.bool_] = np.zeros(host_count, bool)
+        """Hosts with an alarm at the last call of ``alarms``, shape (hosts,)."""
 
     def configure(self, config: SumConfig) -> None:
-        """Go on with other settings; what has added up stays."""
+        """Replace the settings; the sums stay."""
         self._config = config
 
     def grow(self, rows: Sequence[int], host_count: int) -> None:
-        """Host i has moved to ``rows[i]`` of ``host_count``."""
+        """Move host i to row ``rows[i]`` of a table with ``host_count`` rows."""
         metric_count = self._total.shape[2]
         for name in ("_total", "_since_ns", "_last_ns", "_hit_ns", "_begun_ns"):
             old = getattr(self, name)
@@ -92,18 +107,18 @@ class Cusum:
         self._alarmed = alarmed
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Only these hosts are left, in this order."""
+        """Keep only the hosts of these rows, in this order."""
         for name in ("_total", "_since_ns", "_last_ns", "_hit_ns", "_begun_ns"):
             setattr(self, name, getattr(self, name)[:, list(rows)])
         self._alarmed = self._alarmed[list(rows)]
 
     def clear(self) -> None:
-        """Forget all evidence."""
+        """Reset all sums and alarms."""
         self._total[:] = 0
         self._alarmed[:] = False
 
     def forget(self, rows: Sequence[int]) -> None:
-        """Forget the evidence about these hosts."""
+        """Reset the sums and alarms of these rows."""
         self._total[:, list(rows)] = 0
         self._alarmed[list(rows)] = False
 
@@ -116,14 +131,14 @@ class Cusum:
         *,
         judges_rest: bool = True,
     ) -> None:
-        """Add one window.
+        """Add one window's deviations to the sums, weighted by its length.
 
         Args:
-            sigmas: distances >= 0, shape (2: high, low; hosts, metrics), NaN = no sample.
-            start_ns: begin of the window.
-            end_ns: its end.
-            among: metrics that it shows, shape (metrics,); None: all. Of the others nothing changes ...
-            judges_rest: ... but that they were not seen to deviate. False: nobody looked.
+            sigmas: deviations >= 0 in standard deviations, shape (2: high, low; hosts, metrics), NaN = no sample.
+            start_ns: start of the window.
+            end_ns: end of the window.
+            among: metrics to update, shape (metrics,); None: all.
+            judges_rest: whether the other metrics count as observed without deviation; False: not observed.
         """
         config = self._config
         seconds = (end_ns - start_ns) / 1e9
@@ -147,7 +162,7 @@ class Cusum:
         self._total = np.clip(self._total + gain, 0, limit).astype(np.float32)
 
     def crowded(self, sigmas: FloatArray) -> NDArray[np.bool_]:
-        """Which metrics tell nobody apart in a window, shape (2: high, low; metrics): too many deviate alike."""
+        """Return which metrics deviate on too many hosts to tell any apart, shape (2: high, low; metrics)."""
         config = self._config
         count = (sigmas > config.drift_sigmas).sum(axis=1)
         ratio = np.where(self._shared, config.shared_ratio, config.crowd_ratio)
@@ -155,27 +170,27 @@ class Cusum:
         return crowd
 
     def skip(self, start_ns: int, end_ns: int) -> None:
-        """A window that shows nothing of single hosts: it counts as judged."""
+        """Count a window's duration as judged although single hosts were not compared in it."""
         self._judged_ns += end_ns - start_ns
 
     @property
     def alarmed(self) -> NDArray[np.bool_]:
-        """Which hosts (rows) had an alarm when they were asked last."""
+        """Mask of hosts (rows) that had an alarm at the last call of ``alarms``."""
         return self._alarmed
 
     def alarms(self) -> list[int]:
-        """Hosts (rows) with an alarm, one that goes on included."""
+        """Return the rows with an alarm, new or continuing, and remember them."""
         best = self._total.max(axis=(0, 2), initial=0) / self._config.alarm_sum
         self._alarmed = best >= np.where(self._alarmed, self._config.keep_ratio, 1.0)
         return [int(row) for row in np.flatnonzero(self._alarmed)]
 
     def early_dips(self, ratio: float, metric_count: int) -> list[int]:
-        """Hosts (rows) without an alarm where so many metrics have at least this share of one."""
+        """Return rows without an alarm where at least ``metric_count`` sums reach ``ratio`` of the alarm threshold."""
         counts = (self._total >= ratio * self._config.alarm_sum).sum(axis=(0, 2))
         return [int(row) for row in np.flatnonzero((counts >= metric_count) & ~self._alarmed)]
 
     def of_host(self, row: int) -> list[MetricDeviation]:
-        """What deviates on one host, strongest first: all that counts at least half of an alarm."""
+        """Return a row's deviations, strongest first: all that reach half of the alarm threshold, at least one."""
         scores = self._total[:, row] / self._config.alarm_sum
         hot = np.argwhere(scores >= min(0.5, float(scores.max())))
         entries = [
@@ -192,11 +207,12 @@ class Cusum:
         return sorted(entries, key=lambda entry: (-entry.score, entry.column, entry.side))
 
     def _present_ratio(self, side: int, row: int, column: int) -> float:
+        """Return the share of the judged time since its start in which a deviation was present."""
         judged_ns = self._judged_ns - int(self._begun_ns[side, row, column])
         return min(1.0, int(self._hit_ns[side, row, column]) / max(1, judged_ns))
 
     def to_state(self) -> dict[str, Any]:
-        """JSON-able state."""
+        """Return the state as JSON-serialisable values, for a snapshot."""
         return {
             "total": array_state(self._total),
             "since_ns": array_state(self._since_ns),
@@ -208,7 +224,7 @@ class Cusum:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what ``to_state`` gave."""
+        """Restore the state from values that ``to_state`` returned."""
         self._total, self._since_ns = array_from(state["total"]), array_from(state["since_ns"])
         self._hit_ns, self._begun_ns = array_from(state["hit_ns"]), array_from(state["begun_ns"])
         self._judged_ns = state["judged_ns"]
@@ -217,15 +233,15 @@ class Cusum:
 
 @dataclass(frozen=True, slots=True)
 class MetricDeviation:
-    """One metric that deviates.
+    """Accumulated deviation of one metric of one host.
 
     Attributes:
-        column: which metric.
+        column: index of the metric.
         side: ``HIGH`` or ``LOW``.
-        score: sum over the alarm line.
-        since_ns: begin of its first window.
+        score: sum divided by the alarm threshold.
+        since_ns: start of its first window.
         last_ns: end of the last window that added to it.
-        present_ratio: share of the time judged since then in which it deviated.
+        present_ratio: share of the judged time since then in which it deviated.
     """
 
     column: int

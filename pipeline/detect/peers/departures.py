@@ -1,4 +1,4 @@
-"""Machines that left a job for good: what was learned of them is forgotten, or a day of them would fill the memory."""
+"""Machines that left a job for good: what was learned about them is dropped, so that memory stays bounded."""
 
 from __future__ import annotations
 
@@ -7,27 +7,29 @@ from collections.abc import Collection, Iterable, Sequence
 from tocsin.schemas.records import NS_PER_SECOND
 
 FORGOTTEN_AFTER_NS = 3600 * NS_PER_SECOND
-"""An agent that is mended within the hour finds its machine's levels as they were."""
+"""Absence in nanoseconds after which a machine is forgotten; an agent that is repaired sooner keeps its learned
+levels."""
 
 
 class Absences:
-    """Since when known machines have sent no metrics."""
+    """Time since when each known machine has sent no metrics."""
 
     def __init__(self) -> None:
-        """All are there."""
+        """Start with all machines present."""
         self._since_ns: dict[str, int] = {}
+        """Host -> time in nanoseconds since when it has been absent."""
 
     def is_due(self, now_ns: int) -> bool:
-        """Whether somebody has been away for so long that it may be forgotten."""
+        """Return whether any machine has been absent long enough to be forgotten."""
         return any(now_ns - since_ns >= FORGOTTEN_AFTER_NS for since_ns in self._since_ns.values())
 
     def take(self, told: Collection[str], known: Iterable[str], needed: Collection[str], now_ns: int) -> set[str]:
-        """Who sends now; return who can be forgotten.
+        """Update the absences with one slice and return the machines to forget.
 
         Args:
             told: machines with samples in the slice.
-            known: all of which something is learned.
-            needed: those that carry ranks: they are away, not gone.
+            known: machines about which something has been learned.
+            needed: machines that carry ranks; they never count as gone.
             now_ns: end of the slice.
         """
         there = set(told)
@@ -38,9 +40,9 @@ class Absences:
         return gone
 
     def to_state(self) -> list[list[str | int]]:
-        """JSON-able state."""
+        """Return the state as JSON-serialisable values, for a snapshot."""
         return [[host, since_ns] for host, since_ns in self._since_ns.items()]
 
     def load_state(self, state: Sequence[Sequence[str | int]]) -> None:
-        """Take back what ``to_state`` gave."""
+        """Restore the state from values that ``to_state`` returned."""
         self._since_ns = {str(host): int(since_ns) for host, since_ns in state}

@@ -1,4 +1,7 @@
-"""Whose processes ended first, where nobody reports it: their GPU memory is free while all others hold theirs."""
+"""Detection of the first host whose processes ended, from GPU memory that is released while others hold theirs.
+
+It serves jobs in which no process reports its exit.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,9 @@ from tocsin.schemas.records import NS_PER_SECOND, Slice
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
 EXITS = "exits"
-"""The detector's name in its anomalies."""
+"""Detector name in the anomalies."""
 MEMORY = "gpu_memory_used_bytes"
+"""Metric of used GPU memory."""
 FloatArray = NDArray[np.float32]
 
 
@@ -24,12 +28,12 @@ class ExitsConfig:
     """Settings.
 
     Attributes:
-        held_ratio: below this share of its usual level memory was given back in this window, or before.
-        freed_ratio: below this share the processes are gone (drivers keep a few hundred megabytes).
-        known_ratio: of so many of the hosts the memory must be known, or nobody can be said to be the first.
-        lead_ratio: who is first was so before all others by this share of a window (samples fall anywhere in it) ...
-        lead_ns: ... and by this.
-        together_ns: processes that all ended within this were ended by whoever runs the job.
+        held_ratio: share of its usual level below which memory was released in this window or before.
+        freed_ratio: share below which the processes are gone; drivers keep a few hundred megabytes.
+        known_ratio: least share of hosts with known memory; otherwise the first is unknown.
+        lead_ratio: least lead of the first host over all others, as a share of a window ...
+        lead_ns: ... and in nanoseconds.
+        together_ns: processes that all ended within this time were ended by an operator or scheduler.
     """
 
     held_ratio: float = 0.9
@@ -41,24 +45,26 @@ class ExitsConfig:
 
 
 class ExitTracker:
-    """Follows when each machine of one job gave its GPU memory back."""
+    """Times at which the machines of one job released their GPU memory."""
 
     def __init__(self, config: ExitsConfig) -> None:
-        """All hold theirs."""
+        """Start with all memory held."""
         self._config = config
         self._freed: dict[str, list[int]] = {}
-        """host -> [about when it gave its memory back, whether all of it]"""
+        """Host -> [approximate time in nanoseconds of the release, whether all memory was released]."""
 
     @property
     def anybody_left(self) -> bool:
-        """Whether any machine gave memory back, and did not take it again."""
+        """Whether any machine has released memory and not taken it again."""
         return bool(self._freed)
 
     def ended_at_once(self, host_count: int) -> dict[str, int]:
-        """Each machine that gave all its memory back, and about when; empty where some hold theirs, or did for longer.
+        """Return host -> approximate time in nanoseconds of its release, if nearly all hosts released memory together.
+
+        Empty if some still hold it, or if the releases are spread over more than ``together_ns``.
 
         Args:
-            host_count: machines that worked in the job.
+            host_count: number of machines that worked in the job.
         """
         gone = {host: at_ns for host, (at_ns, is_all) in self._freed.items() if is_all}
         if not gone or len(gone) < self._config.known_ratio * host_count:
@@ -66,12 +72,12 @@ class ExitTracker:
         return gone if max(gone.values()) - min(gone.values()) <= self._config.together_ns else {}
 
     def take(self, data: Slice, hosts: Sequence[str], shares: FloatArray) -> list[Anomaly]:
-        """Take one window; return who was the first, alone, as long as it is gone.
+        """Take one window; return an anomaly about the host that released its memory first, as long as it stays so.
 
         Args:
-            data: the window's slice: its span.
-            hosts: names.
-            shares: GPU memory in use over its usual level, shape (hosts,), NaN = not known.
+            data: slice of the window, for its time span.
+            hosts: host names.
+            shares: used GPU memory divided by its usual level, shape (hosts,), NaN = unknown.
         """
         config, span_ns = self._config, data.end_ns - data.start_ns
         known = np.isfinite(shares)
@@ -84,12 +90,13 @@ class ExitTracker:
             return []
         held = {hosts[row] for row in np.flatnonzero(known & (shares >= config.held_ratio))}
         self._freed = {host: freed for host, freed in self._freed.items() if host not in held}
-        told = {hosts[row] for row in np.flatnonzero(known)}.union(self._freed)
-        if len(told) < config.known_ratio * len(hosts):
+        known_hosts = {hosts[row] for row in np.flatnonzero(known)}.union(self._freed)
+        if len(known_hosts) < config.known_ratio * len(hosts):
             return []
         return self._first(data, max(config.lead_ns, int(config.lead_ratio * span_ns)))
 
     def _first(self, data: Slice, lead_ns: int) -> list[Anomaly]:
+        """Return an anomaly about the first host if it released all memory with a lead of ``lead_ns``; else []."""
         ordered = sorted((at_ns, host, is_all) for host, (at_ns, is_all) in self._freed.items())
         if not ordered or not ordered[0][2] or (len(ordered) > 1 and ordered[1][0] - ordered[0][0] < lead_ns):
             return []
@@ -98,16 +105,23 @@ class ExitTracker:
         return [Anomaly(data.job, data.end_ns, component, MEMORY, at_ns, data.end_ns, 1.0, EXITS, "", {})]
 
     def to_state(self) -> list[Any]:
-        """JSON-able state."""
+        """Return the state as JSON-serialisable values, for a snapshot."""
         return [[host, *freed] for host, freed in sorted(self._freed.items())]
 
     def load_state(self, state: Sequence[Sequence[Any]]) -> None:
-        """Take back what ``to_state`` gave."""
+        """Restore the state from values that ``to_state`` returned."""
         self._freed = {host: [at_ns, is_all] for host, at_ns, is_all in state}
 
 
 def memory_shares(values: FloatArray, state: PeerState, names: Sequence[str], warmup_count: int) -> FloatArray:
-    """GPU memory in use over its usual level, shape (hosts,), from means over each host's GPUs; NaN: not known."""
+    """Return used GPU memory divided by its usual level, shape (hosts,), NaN = unknown.
+
+    Args:
+        values: means over each host's GPUs, shape (hosts, metrics).
+        state: learned levels of the same rows.
+        names: metric names; the columns.
+        warmup_count: windows after which a level is known.
+    """
     known = knows_memory(state, names, warmup_count)
     if not known.any():
         return np.full(len(values), np.nan, np.float32)
@@ -117,7 +131,7 @@ def memory_shares(values: FloatArray, state: PeerState, names: Sequence[str], wa
 
 
 def knows_memory(state: PeerState, names: Sequence[str], warmup_count: int) -> NDArray[np.bool_]:
-    """Of which hosts it is known how much GPU memory they usually use, shape (hosts,)."""
+    """Return for which hosts the usual GPU memory is known, shape (hosts,)."""
     if MEMORY not in names:
         return np.zeros(len(state.level), np.bool_)
     column = list(names).index(MEMORY)

@@ -1,12 +1,11 @@
-"""What half a minute shows and no window of five seconds does.
+"""Comparison of half-minute means, for deviations that windows of five seconds do not reveal.
 
-Where steps are longer than a window, or samples fall into phases of a step, windows of one machine scatter by a
-third, and those of its peers as well. Means over half a minute do not: a link that carries a third less in every
-step stands out in them. They are compared as the windows are, with levels of their own, and believed from the
-second one on: a burst of packets, a daemon, a pause is over by then. Who is one of many that differ alike in
-the windows (the hosts of a congested switch) is one of them here, too, where the others may stay below the line.
-A window that deviates by far is judged as a window, and counts for little here: two stalls a minute are no less a stall
-each.
+Where steps are longer than a window, or samples hit different phases of a step, each machine's windows scatter by a
+third. Means over half a minute do not, so a link that carries a third less is visible in them. They are compared like
+windows, with levels of their own. One mean never alarms: by the second one, short bursts are over.
+
+A metric in which many hosts deviate alike in the windows is ignored here as well. Windows that deviate very far are
+limited, so that two stalls a minute do not dominate a mean.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.intp]
 
 _COUNTED_FLOOR_RATIO = 0.5
-"""Chance packets of six windows scatter by less than half of what those of one do (one over the root of six)."""
+"""Ratio of the noise floor of packet rates in a mean to that in a window; six windows scatter by less than half."""
 _CROWD_SHARE_RATIO = 0.5
-"""Of a span's windows: where many differ alike in most of them, its means tell nobody apart."""
+"""Share of a span's windows with too many deviating hosts, from which on a metric is ignored in the span."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +38,14 @@ class HalfMinuteConfig:
     """Settings.
 
     Attributes:
-        span_ns: a mean is over so long: most steps take no longer.
-        max_window_ns: longer windows are means themselves.
-        min_group_count: of fewer peers the spread within one span is known too badly.
-        warmup_count: spans that only teach.
-        level_count: spans over which a level is remembered (twenty minutes).
-        most_sigmas: a window that deviates by more counts as one that deviates by so much.
-        min_known_ratio: a mean of fewer of the span's samples is none.
-        sums: how spans add up. No single one is enough: at most 3.5 of the 5 that alarm.
+        span_ns: length of one mean; most steps are shorter.
+        max_window_ns: longest window that is averaged; longer ones are means already.
+        min_group_count: fewest peers for a comparison, as the spread in one span is poorly known with fewer.
+        warmup_count: spans that are only used for learning.
+        level_count: number of spans that a level remembers (twenty minutes).
+        most_sigmas: limit in standard deviations to what one window contributes.
+        min_known_ratio: least share of a span's samples for a mean.
+        sums: how spans accumulate. A single one is never enough: it adds at most 3.5 of the 5 that alarm.
     """
 
     span_ns: int = 30 * NS_PER_SECOND
@@ -62,12 +61,14 @@ class HalfMinuteConfig:
 
 
 def as_asked(own: SumConfig, windows: SumConfig, usual: SumConfig) -> SumConfig:
-    """How spans add up where a model asks for more than usual of windows; one that asks for less is about windows.
+    """Return settings for accumulating spans, made as much stricter as a model makes those for windows.
+
+    A model that relaxes the window settings does not relax these.
 
     Args:
-        own: how they add up by themselves.
-        windows: how the model lets windows add up.
-        usual: how these add up without a model.
+        own: default settings for spans.
+        windows: the model's settings for windows.
+        usual: default settings for windows.
     """
     drift_sigmas = own.drift_sigmas * max(1.0, windows.drift_sigmas / usual.drift_sigmas)
     counted = (windows.max_sigmas - windows.drift_sigmas) / (usual.max_sigmas - usual.drift_sigmas)
@@ -80,25 +81,28 @@ def as_asked(own: SumConfig, windows: SumConfig, usual: SumConfig) -> SumConfig:
 
 
 class HalfMinuteMeans:
-    """Means of one job's hosts over half a minute, and what of them deviates."""
+    """Half-minute means of one job's hosts, and accumulated deviations of them."""
 
     def __init__(self, config: HalfMinuteConfig, table: MetricTable) -> None:
-        """Know nothing."""
+        """Start without learned levels."""
         self._config, self._table = config, table
         self._blocks = {"host": Block(table.host), "mean": Block(table.gpu)}
         self.set_floors({})
         self.sums = Cusum(config.sums, len(table.host) + len(table.gpu) + 1, 0, shared_columns(table.host))
-        """Columns as of the windows' sums; the last one, samples that are missing, needs no patience."""
+        """Accumulated deviations with the columns of the windows' sums; the last one (missing samples) stays empty."""
         self._since_ns = 0
+        """Start of the current span; 0 if none is open."""
         self._count = 0
-        """Windows in the span that is under way."""
+        """Number of windows in the current span."""
         self._total: dict[str, FloatArray] = {}
+        """Block name -> sum of the span's window values, shape (hosts, metrics)."""
         self._known: dict[str, FloatArray] = {}
+        """Block name -> number of windows with a value, shape (hosts, metrics)."""
         self._crowds = np.zeros((2, len(table.host) + len(table.gpu) + 1), np.int64)
-        """In how many of these windows too many hosts differed alike, shape (2: high, low; columns)."""
+        """Number of these windows in which too many hosts deviated alike, shape (2: high, low; columns)."""
 
     def set_floors(self, floors: Mapping[str, float]) -> None:
-        """Measure these metrics with other floors than their units' own."""
+        """Set noise floors of metrics, by name; other metrics keep the floor of their unit."""
         for block in self._blocks.values():
             block.set_floors(floors)
             block.scales = [
@@ -107,14 +111,14 @@ class HalfMinuteMeans:
             ]
 
     def drop(self) -> None:
-        """The span that is under way shows no work."""
+        """Discard the current span, as when the job does no work in it."""
         self._since_ns = self._count = 0
         self._total, self._known = {}, {}
         self._crowds[:] = 0
 
     def tempered(self, values: Mapping[str, FloatArray], windows: Mapping[str, PeerWindow]) -> dict[str, FloatArray]:
-        """Values of blocks, shape (hosts, metrics), none further from what is expected than a window may count for."""
-        return {name: _tempered(values[name], windows[name], self._config.most_sigmas) for name in self._blocks}
+        """Return window values limited to ``most_sigmas`` from their expectation, by block, shape (hosts, metrics)."""
+        return {name: _limited(values[name], windows[name], self._config.most_sigmas) for name in self._blocks}
 
     def take(
         self,
@@ -125,15 +129,16 @@ class HalfMinuteMeans:
         config: PeerConfig,
         crowded: NDArray[np.bool_],
     ) -> None:
-        """Add one window's means.
+        """Add one window's values to the current span, and judge the span when it is complete.
 
         Args:
-            window_ns: its begin and end.
-            hosts: row keys.
-            values: of the blocks ``host`` and ``mean``, shape (hosts, metrics), NaN = no sample; ``tempered``.
-            groups: which group each host belongs to, -1: compared with nobody.
-            config: how windows are compared.
-            crowded: which metrics tell nobody apart in the window, shape (2: high, low; columns).
+            window_ns: start and end of the window.
+            hosts: host names; the rows.
+            values: values of the blocks ``host`` and ``mean``, shape (hosts, metrics), NaN = no sample; from
+                ``tempered``.
+            groups: comparison group of each host; -1: compared with none.
+            config: settings of the comparison.
+            crowded: metrics in which too many hosts deviate in the window, shape (2: high, low; columns).
         """
         begin_ns, end_ns = window_ns
         if end_ns - begin_ns > self._config.max_window_ns:
@@ -153,6 +158,7 @@ class HalfMinuteMeans:
             self.drop()
 
     def _judge(self, end_ns: int, hosts: Sequence[str], groups: IntArray, config: PeerConfig) -> None:
+        """Compare the means of the complete span and add their deviations to the sums."""
         config = replace(config, warmup_count=self._config.warmup_count, level_count=self._config.level_count)
         numbers, counts = np.unique(groups[groups >= 0], return_counts=True)
         large = np.isin(groups, numbers[counts >= self._config.min_group_count])
@@ -168,25 +174,25 @@ class HalfMinuteMeans:
         self.sums.add(np.where(shared[:, None], np.nan, sigmas).astype(np.float32), self._since_ns, end_ns)
 
     def grow(self, rows: Sequence[int], host_count: int) -> None:
-        """Host i has moved to ``rows[i]`` of ``host_count``."""
+        """Move host i to row ``rows[i]`` of a table with ``host_count`` rows; discard the current span."""
         self.sums.grow(rows, host_count)
         self.drop()
 
     def keep(self, rows: Sequence[int], gone: Collection[str]) -> None:
-        """Only the hosts of these rows are left; the others are gone."""
+        """Keep only the hosts of these rows, and drop what was learned about the others."""
         self.sums.keep(rows)
         for block in self._blocks.values():
             block.drop(gone)
         self.drop()
 
     def forget(self, hosts: Sequence[str], rows: Sequence[int]) -> None:
-        """These hosts do other work from now on."""
+        """Forget what was learned about these hosts, as they do other work from now on."""
         for block in self._blocks.values():
             block.forget(hosts)
         self.sums.forget(rows)
 
     def to_state(self) -> dict[str, Any]:
-        """JSON-able state."""
+        """Return the state as JSON-serialisable values, for a snapshot."""
         return {
             "since_ns": self._since_ns,
             "count": self._count,
@@ -199,7 +205,7 @@ class HalfMinuteMeans:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``to_state`` gave."""
+        """Restore the state from values that ``to_state`` returned."""
         self._since_ns, self._count = state["since_ns"], state["count"]
         self._total = {name: array_from(values) for name, values in state["totals"]}
         self._known = {name: array_from(values) for name, values in state["known"]}
@@ -209,7 +215,8 @@ class HalfMinuteMeans:
             block.load_state(state[name])
 
 
-def _tempered(values: FloatArray, window: PeerWindow, most_sigmas: float) -> FloatArray:
+def _limited(values: FloatArray, window: PeerWindow, most_sigmas: float) -> FloatArray:
+    """Return the values, each moved to at most ``most_sigmas`` standard deviations from its expectation."""
     with np.errstate(invalid="ignore", divide="ignore"):
         share = most_sigmas / np.abs(window.sigmas)
         nearer = window.expected + share * (values - window.expected)

@@ -1,7 +1,7 @@
-"""All hosts behind one leaf switch are jammed, and nobody else is: the switch, or its way up, carries less.
+"""Detection of congested leaf switches: all hosts behind one leaf send pause frames, and no others do.
 
-Such hosts do not differ from their neighbours, and many that differ from the rest of a job are congestion. It is the
-switch's own where the hosts behind the next switch of the same minipod are not jammed.
+Peer comparison misses this, as such hosts do not differ from their neighbours. The switch itself is at fault if hosts
+behind other switches of the same minipod are not congested.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from tocsin.schemas.records import NS_PER_SECOND, Slice
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
 SWITCHES = "switches"
-"""The detector's name in its anomalies."""
+"""Detector name in the anomalies."""
 PAUSES = "pfc_tx_packets_per_second"
-"""A port that cannot get rid of its packets says so; marked packets (ECN, CNP) go far beyond the slow switch."""
+"""Metric of PFC pause frames, sent by ports that cannot get rid of packets. ECN and CNP marks reach far beyond the slow
+switch."""
 FloatArray = NDArray[np.float32]
 Place = tuple[str, str]
-"""Leaf and minipod of a host, "" where nobody said it."""
+"""Leaf and minipod of a host; "" where unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +31,20 @@ class SwitchesConfig:
     """Settings.
 
     Attributes:
-        least_packets_per_second: pause frames per second; below that nobody is jammed.
-        factor: those behind the switch have so many times what the others have: hosts of one congested network lie
-            within one order of magnitude of each other.
-        alike_ratio: half of the hosts behind it have at least so much of what the worst one has: where one port jams
-            alone, its neighbours have a twentieth to a third.
-        most_outside_ratio: so many of the others may be jammed, too: one of a thousand ports always bursts.
-        least_host_count: fewer hosts behind a switch may be two machines as well.
-        others_factor: the rest of the job must be so many times the hosts behind the switch: of two leaves that are
-            unlike nobody knows which one is as it should be.
-        quiet_ns: before it the switch was like the others for so long ...
-        quiet_window_count: ... and so many windows.
-        lasting_ns: it is told when windows of so long together showed it ...
-        window_count: ... and so many.
-        present_ratio: in so much of the windows since it began: steps that are longer than a window leave some out.
-        gone_ns: it is over when it was not seen for so long ...
-        gone_window_count: ... and so many windows.
+        least_packets_per_second: pause frames per second below which a host is not congested.
+        factor: least ratio to the other hosts; hosts of one congested network differ by less than ten.
+        alike_ratio: least ratio of the median host behind the switch to the worst; next to a single bad port it is
+            below a third.
+        most_outside_ratio: greatest share of other hosts that may be congested: one of a thousand ports always bursts.
+        least_host_count: fewest hosts behind a switch; fewer may be faulty machines.
+        others_factor: least ratio of other hosts to those behind the switch; of two leaves either may be normal.
+        quiet_ns: how long the switch must have been normal before ...
+        quiet_window_count: ... and for how many windows.
+        lasting_ns: total duration of congested windows from which on it is reported ...
+        window_count: ... and their least number.
+        present_ratio: least share of congested windows since the start; long steps leave some out.
+        gone_ns: duration without congestion after which it has ended ...
+        gone_window_count: ... and number of windows without it.
     """
 
     least_packets_per_second: float = 100.0
@@ -65,7 +64,20 @@ class SwitchesConfig:
 
 @dataclass(slots=True)
 class _Spell:
-    """One switch's jam: since when, in which windows, how many of them show it; and for how long none did before."""
+    """Congestion of one switch.
+
+    Attributes:
+        since_ns: start.
+        first_window: number of the first congested window.
+        last_ns: end of the last congested window.
+        last_window: number of the last congested window.
+        count: number of congested windows.
+        quiet_ns: normal time before the start.
+        quiet_window_count: normal windows before the start.
+        shown_ns: total duration of congested windows.
+        value: median pause frames per second behind the switch, in the last such window.
+        expected: the same of all other hosts.
+    """
 
     since_ns: int
     first_window: int
@@ -81,14 +93,14 @@ class _Spell:
 
 @dataclass(frozen=True, slots=True)
 class _Where:
-    """Numbers instead of names, made again where hosts or places are others.
+    """Lookup of hosts' switches as arrays; rebuilt when hosts or places change.
 
     Attributes:
-        hosts: whose, in this order.
-        places: that it was made from.
-        names: of the leaves.
-        leaves: number of each host's leaf, shape (hosts,), -1 = not known.
-        pods: of its minipod.
+        hosts: host names, in order.
+        places: the places that it was built from.
+        names: names of the leaves.
+        leaves: index of each host's leaf, shape (hosts,), -1 = unknown.
+        pods: index of each host's minipod, shape (hosts,), -1 = unknown.
     """
 
     hosts: Sequence[str]
@@ -99,7 +111,7 @@ class _Where:
 
     @classmethod
     def of(cls, hosts: Sequence[str], places: Mapping[str, Place]) -> _Where:
-        """Look all of them up."""
+        """Return the lookup for these hosts and places."""
         names = sorted({leaf for leaf, _ in places.values()})
         pods = {pod: number for number, pod in enumerate(sorted({pod for _, pod in places.values()}))}
         number_of = {leaf: number for number, leaf in enumerate(names)}
@@ -109,70 +121,75 @@ class _Where:
 
 
 class SwitchTracker:
-    """Follows which switches of one job are jammed."""
+    """Congestion of one job's leaf switches over time."""
 
     def __init__(self, config: SwitchesConfig) -> None:
-        """None is."""
+        """Start without congestion."""
         self._config = config
         self._window, self._first_ns = 0, 0
+        """Number of the current window, and start of the first one in nanoseconds."""
         self._spells: dict[str, _Spell] = {}
+        """Leaf -> its current or recent congestion."""
         self._known: _Where | None = None
 
     def take(
         self, data: Slice, hosts: Sequence[str], packets: FloatArray, places: Mapping[str, Place]
     ) -> list[Anomaly]:
-        """Take one window; return the switches that are jammed.
+        """Take one window and return an anomaly for each congested switch.
 
         Args:
-            data: the window's slice: its span.
-            hosts: names.
-            packets: pause frames per second, shape (hosts,), NaN = not known.
-            places: host -> its switches.
+            data: slice of the window, for its time span.
+            hosts: host names.
+            packets: pause frames per second, shape (hosts,), NaN = unknown.
+            places: host -> (leaf, minipod).
         """
         self._window += 1
         self._first_ns = self._first_ns or data.start_ns
         if not places:
             return []
-        told = np.isfinite(packets)
-        jammed = told & (packets >= self._config.least_packets_per_second)
+        known = np.isfinite(packets)
+        congested = known & (packets >= self._config.least_packets_per_second)
         where = self._where(hosts, places)
-        if jammed.any() and 2 * int(jammed.sum()) <= int(told.sum()):
-            for leaf in np.unique(where.leaves[jammed & (where.leaves >= 0)]):
-                behind = told & (where.leaves == leaf)
-                beside = told & (where.pods == where.pods[np.argmax(where.leaves == leaf)]) & ~behind
-                self._hear(data, where.names[leaf], packets[behind], packets[beside], packets[told & ~behind])
+        if congested.any() and 2 * int(congested.sum()) <= int(known.sum()):
+            for leaf in np.unique(where.leaves[congested & (where.leaves >= 0)]):
+                behind = known & (where.leaves == leaf)
+                same_pod = known & (where.pods == where.pods[np.argmax(where.leaves == leaf)]) & ~behind
+                self._judge_leaf(data, where.names[leaf], packets[behind], packets[same_pod], packets[known & ~behind])
         self._spells = {
             leaf: spell for leaf, spell in self._spells.items() if not self._is_forgotten(spell, data.end_ns)
         }
         return [
-            self._anomaly(data, leaf, hosts, places) for leaf in sorted(self._spells) if self._tells(leaf, data.end_ns)
+            self._anomaly(data, leaf, hosts, places)
+            for leaf in sorted(self._spells)
+            if self._is_confirmed(leaf, data.end_ns)
         ]
 
     def _where(self, hosts: Sequence[str], places: Mapping[str, Place]) -> _Where:
+        """Return the lookup for these hosts and places, rebuilt only if they changed."""
         known = self._known
         if known is None or known.places is not places or known.hosts is not hosts:
             known = self._known = _Where.of(hosts, places)
         return known
 
-    def _hear(self, data: Slice, leaf: str, behind: FloatArray, beside: FloatArray, others: FloatArray) -> None:
-        """Take one switch in one window.
+    def _judge_leaf(self, data: Slice, leaf: str, behind: FloatArray, same_pod: FloatArray, others: FloatArray) -> None:
+        """Judge one switch in one window, and start or extend its congestion.
 
         Args:
-            data: the window's slice.
-            leaf: the switch.
-            behind: pause frames of the hosts behind it, shape (hosts,).
-            beside: of those of the same minipod behind other switches.
-            others: of all others.
+            data: slice of the window.
+            leaf: name of the switch.
+            behind: pause frames per second of the hosts behind it, shape (hosts,).
+            same_pod: of hosts of the same minipod behind other switches.
+            others: of all other hosts.
         """
         config = self._config
         least_others = config.others_factor * behind.size
-        if behind.size < config.least_host_count or others.size < least_others or not beside.size:
+        if behind.size < config.least_host_count or others.size < least_others or not same_pod.size:
             return
         low = float(np.quantile(behind, 0.25))
         if low < config.least_packets_per_second or np.median(behind) < config.alike_ratio * behind.max():
             return
         outside = int((others * config.factor >= low).sum())
-        if outside > max(1.0, config.most_outside_ratio * others.size) or 2 * outside > beside.size:
+        if outside > max(1.0, config.most_outside_ratio * others.size) or 2 * outside > same_pod.size:
             return
         spell = self._spells.get(leaf)
         if spell is None or self._is_over(spell, data.start_ns):
@@ -186,18 +203,20 @@ class SwitchTracker:
         spell.value, spell.expected = float(np.median(behind)), float(np.median(others))
 
     def _is_over(self, spell: _Spell, now_ns: int) -> bool:
+        """Return whether the congestion has ended."""
         config = self._config
         return now_ns - spell.last_ns > config.gone_ns and self._window - spell.last_window > config.gone_window_count
 
     def _is_forgotten(self, spell: _Spell, now_ns: int) -> bool:
-        """Whether it is over for so long that the next one would be another."""
+        """Return whether the congestion ended so long ago that the next one is unrelated."""
         config = self._config
         quiet_ns, count = now_ns - spell.last_ns, self._window - spell.last_window
         return (
             quiet_ns > config.gone_ns + config.quiet_ns and count > config.gone_window_count + config.quiet_window_count
         )
 
-    def _tells(self, leaf: str, now_ns: int) -> bool:
+    def _is_confirmed(self, leaf: str, now_ns: int) -> bool:
+        """Return whether the switch was normal before, and is congested long and steadily enough to be reported."""
         config, spell = self._config, self._spells[leaf]
         was_quiet = spell.quiet_ns >= config.quiet_ns and spell.quiet_window_count >= config.quiet_window_count
         is_shown = spell.shown_ns >= config.lasting_ns and spell.count >= config.window_count
@@ -206,6 +225,7 @@ class SwitchTracker:
         return was_quiet and is_shown and is_present and not self._is_over(spell, now_ns)
 
     def _anomaly(self, data: Slice, leaf: str, hosts: Sequence[str], places: Mapping[str, Place]) -> Anomaly:
+        """Return the anomaly of a congested switch; ``detail`` lists its hosts, and their pause frames per second."""
         spell = self._spells[leaf]
         return Anomaly(
             job=data.job,
@@ -225,7 +245,7 @@ class SwitchTracker:
         )
 
     def to_state(self) -> dict[str, Any]:
-        """JSON-able state."""
+        """Return the state as JSON-serialisable values, for a snapshot."""
         spells = {
             leaf: [
                 spell.since_ns,
@@ -244,6 +264,6 @@ class SwitchTracker:
         return {"window": self._window, "first_ns": self._first_ns, "spells": spells}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``to_state`` gave."""
+        """Restore the state from values that ``to_state`` returned."""
         self._window, self._first_ns = state["window"], state["first_ns"]
         self._spells = {leaf: _Spell(*fields) for leaf, fields in state["spells"].items()}

@@ -1,4 +1,4 @@
-"""Rows of the peer detector: hosts by their own metrics, hosts by their GPUs' mean, single GPUs."""
+"""Rows that the peer detector compares: hosts by host metrics, hosts by the mean of their GPUs, and single GPUs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,19 @@ FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.intp]
 
 GPU_SAMPLES = Metric("gpu_samples_ratio", "host", 0.0, 1.0, "low")
-"""Share of a host's GPUs that give samples: a card that fell off the bus gives none."""
+"""Share of a host's GPUs that give samples; a GPU that fell off the bus gives none."""
 
 
 @dataclass(slots=True)
 class Block:
-    """Rows of one kind and what was learned of them."""
+    """Rows of one kind with their learned levels.
+
+    Attributes:
+        metrics: columns.
+        names: host names, or (host, GPU) pairs; the rows.
+        scales: noise floor and transformation of each metric.
+        state: learned levels and spreads.
+    """
 
     metrics: tuple[Metric, ...]
     names: list[Any] = field(default_factory=list)
@@ -37,7 +44,7 @@ class Block:
         self.state = PeerState.empty(0, len(self.metrics))
 
     def set_floors(self, floors: Mapping[str, float]) -> None:
-        """Measure these metrics with other floors than their units' own."""
+        """Set noise floors of metrics, by name; other metrics keep the floor of their unit."""
         scales = [scale_of(metric) for metric in self.metrics]
         self.scales = [
             replace(scale, floor=floors.get(metric.name, scale.floor))
@@ -52,7 +59,15 @@ class Block:
         config: PeerConfig,
         doubted: NDArray[np.bool_] | None = None,
     ) -> PeerWindow:
-        """Compare one window's means, shape (rows, metrics), and learn from them; hardly from doubted rows."""
+        """Compare one window's means with the peers' and learn from them.
+
+        Args:
+            names: row names.
+            values: window means, shape (rows, metrics), NaN = no sample.
+            groups: comparison group of each row; -1: compared with none.
+            config: settings.
+            doubted: rows from which hardly anything is learned, shape (rows,).
+        """
         if list(names) != self.names:
             place = {name: row for row, name in enumerate(names)}
             self.state = self.state.grown(np.array([place[name] for name in self.names], np.intp), len(names))
@@ -60,7 +75,7 @@ class Block:
         return compare(transform(values, self.scales), groups, self.state, self.scales, config, doubted)
 
     def drop(self, hosts: Collection[str]) -> None:
-        """These hosts left the job."""
+        """Remove the rows of these hosts, as they left the job."""
         rows = [
             row for row, name in enumerate(self.names) if (name[0] if isinstance(name, tuple) else name) not in hosts
         ]
@@ -68,19 +83,22 @@ class Block:
         self.names = [self.names[row] for row in rows]
 
     def forget(self, hosts: Collection[str]) -> None:
-        """These hosts (rows are hosts, or their GPUs) do other work from now on."""
+        """Forget the learned levels of these hosts (or of their GPUs), as they do other work from now on."""
         rows = [row for row, name in enumerate(self.names) if (name[0] if isinstance(name, tuple) else name) in hosts]
         self.state.forget(np.array(rows, np.intp))
 
     def forget_young(self, names: Collection[str], young_count: float) -> None:
-        """These metrics of rows that were seen in so few windows yet measured another kind of work: learn them anew."""
+        """Forget the levels of these metrics in rows that were seen in fewer than ``young_count`` windows.
+
+        They were learned from another kind of work.
+        """
         columns = np.array([metric.name in names for metric in self.metrics], bool)
         young = columns & (self.state.seen_count < young_count)
         self.state.level[young], self.state.own_spread[young], self.state.seen_count[young] = np.nan, 0, 0
         self.state.spread[young.any(axis=0)] = np.nan
 
     def to_state(self) -> dict[str, Any]:
-        """JSON-able state."""
+        """Return the state as JSON-serialisable values, for a snapshot."""
         return {
             "names": self.names,
             "level": array_state(self.state.level),
@@ -90,19 +108,19 @@ class Block:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``to_state`` gave."""
+        """Restore the state from values that ``to_state`` returned."""
         self.names = [tuple(name) if isinstance(name, list) else name for name in state["names"]]
         self.state = PeerState(*(array_from(state[key]) for key in ("level", "own_spread", "seen_count", "spread")))
 
 
 @dataclass(frozen=True, slots=True)
 class SliceMeans:
-    """One slice's means, a row for each known host and GPU.
+    """Means of one slice, with a row for each known host and GPU.
 
     Attributes:
-        hosts: row keys, ascending.
-        gpus: row keys, ascending.
-        of_host: for each GPU row the row of its host.
+        hosts: host names, ascending.
+        gpus: GPU rows, ascending.
+        of_host: row of the host of each GPU.
         host_values: float32, shape (hosts, metrics), NaN = no sample.
         gpu_values: float32, shape (GPUs, metrics), NaN = no sample.
     """
@@ -116,10 +134,20 @@ class SliceMeans:
 
 @dataclass(frozen=True, slots=True)
 class MeanRows:
-    """Where the rows of a slice's means lie among all that are known: the same from slice to slice."""
+    """Mapping from the rows of a slice's means to the rows of all known hosts and GPUs; reused from slice to slice.
 
-    told_hosts: tuple[str, ...]
-    told_gpus: tuple[GpuRow, ...]
+    Attributes:
+        means_hosts: hosts of the means.
+        means_gpus: GPUs of the means.
+        hosts: all known hosts, ascending.
+        gpus: all known GPUs, ascending.
+        host_rows: row among all hosts of each host of the means.
+        gpu_rows: row among all GPUs of each GPU of the means.
+        of_host: row of the host of each known GPU.
+    """
+
+    means_hosts: tuple[str, ...]
+    means_gpus: tuple[GpuRow, ...]
     hosts: list[str]
     gpus: list[GpuRow]
     host_rows: IntArray
@@ -128,7 +156,7 @@ class MeanRows:
 
     @classmethod
     def of(cls, means: MetricMeans, hosts: Sequence[str], gpus: Sequence[GpuRow]) -> MeanRows:
-        """For means whose hosts and GPUs are all known."""
+        """Return the mapping for means whose hosts and GPUs are all known."""
         host_row = {host: row for row, host in enumerate(hosts)}
         gpu_row = {name: row for row, name in enumerate(gpus)}
         return cls(
@@ -142,11 +170,11 @@ class MeanRows:
         )
 
     def are_of(self, means: MetricMeans) -> bool:
-        """Whether these means have the same rows."""
-        return means.hosts == self.told_hosts and means.gpu_rows == self.told_gpus
+        """Return whether these means have the rows of this mapping."""
+        return means.hosts == self.means_hosts and means.gpu_rows == self.means_gpus
 
     def told(self, means: MetricMeans) -> SliceMeans:
-        """Lay them out."""
+        """Return the means spread over all known rows, with NaN where a host or GPU sent nothing."""
         host_values = np.full((len(self.hosts), means.host_values.shape[1]), np.nan, np.float32)
         gpu_values = np.full((len(self.gpus), means.gpu_values.shape[1]), np.nan, np.float32)
         host_values[self.host_rows], gpu_values[self.gpu_rows] = means.host_values, means.gpu_values
@@ -154,7 +182,7 @@ class MeanRows:
 
 
 def bare_host_count(means: MetricMeans) -> int:
-    """How many machines sent frames in which there is no number at all."""
+    """Return how many machines sent frames without a single number."""
     bare = ~np.isfinite(means.host_values).any(axis=1)
     if not bare.any():
         return 0
@@ -164,7 +192,7 @@ def bare_host_count(means: MetricMeans) -> int:
 
 
 def mean_by_host(values: FloatArray, of_host: IntArray, host_count: int) -> FloatArray:
-    """Mean over the GPUs of each host; ``of_host`` ascends."""
+    """Return the mean over the GPUs of each host, shape (hosts, metrics), NaN = no sample; ``of_host`` must ascend."""
     known = np.isfinite(values)
     total = _by_host(np.add, np.where(known, values, 0).astype(np.float64), of_host, host_count, 0.0)
     count = _by_host(np.add, known.astype(np.float64), of_host, host_count, 0.0)
@@ -174,7 +202,15 @@ def mean_by_host(values: FloatArray, of_host: IntArray, host_count: int) -> Floa
 def _by_host(
     combine: np.ufunc, values: NDArray[Any], of_host: IntArray, host_count: int, nothing: float
 ) -> NDArray[Any]:
-    """Combine each host's rows, which stand together; ``nothing`` where it has none."""
+    """Return each host's GPU rows combined by a ufunc, shape (hosts, metrics).
+
+    Args:
+        combine: ufunc such as ``np.add``.
+        values: shape (GPUs, metrics).
+        of_host: row of the host of each GPU, ascending.
+        host_count: number of hosts.
+        nothing: value for hosts without GPUs.
+    """
     found = np.full((host_count, values.shape[1]), nothing, values.dtype)
     if of_host.size:
         first = np.flatnonzero(np.diff(of_host, prepend=-1))
@@ -183,7 +219,10 @@ def _by_host(
 
 
 def directed(sigmas: FloatArray, metrics: Sequence[Metric]) -> FloatArray:
-    """Split into (high, low), each >= 0, zero where that side is not bad; shape (2, rows, metrics)."""
+    """Return deviations split into (high, low), each >= 0, shape (2, rows, metrics).
+
+    A side is zero where it is harmless for the metric.
+    """
     high = np.array([metric.bad != "low" for metric in metrics], np.float32)
     low = np.array([metric.bad != "high" for metric in metrics], np.float32)
     found: FloatArray = np.stack([np.maximum(sigmas, 0) * high, np.maximum(-sigmas, 0) * low]).astype(np.float32)
@@ -191,14 +230,24 @@ def directed(sigmas: FloatArray, metrics: Sequence[Metric]) -> FloatArray:
 
 
 def largest_by_host(values: FloatArray, of_host: IntArray, host_count: int) -> FloatArray:
-    """Largest of each host's GPUs, shape (2, hosts, metrics), NaN where none has a sample; ``of_host`` ascends."""
+    """Return the largest value among each host's GPUs, shape (2, hosts, metrics), NaN = no sample.
+
+    ``of_host`` must ascend.
+    """
     plain = np.nan_to_num(values, nan=-1.0)
     top = np.stack([_by_host(np.maximum, side, of_host, host_count, -1.0) for side in plain])
     return np.where(top >= 0, top, np.nan).astype(np.float32)
 
 
 def groups_of(roles: Sequence[tuple[int, ...] | None], least_count: int) -> IntArray:
-    """A number for each role; one for all where a role has too few, -1 for whom nobody is compared with (None)."""
+    """Return the comparison group of each row, shape (rows,): one group per role.
+
+    All roles share one group if any is too small. -1 marks rows without role, and all rows if there are too few.
+
+    Args:
+        roles: role of each row; None: compared with none.
+        least_count: fewest rows of a group.
+    """
     carrying = [role for role in roles if role is not None]
     different = sorted(set(carrying))
     if len(carrying) < least_count:
@@ -211,7 +260,7 @@ def groups_of(roles: Sequence[tuple[int, ...] | None], least_count: int) -> IntA
 def sample_shares(
     values: FloatArray, known: NDArray[np.bool_], of_host: IntArray, host_count: int
 ) -> NDArray[np.float32]:
-    """Share of each host's known GPUs that gave a sample; NaN where the host gave none at all."""
+    """Return the share of each host's known GPUs that gave samples, shape (hosts,); NaN where none did."""
     there = np.isfinite(values).any(axis=1) & known
     known_count = np.bincount(of_host, weights=known, minlength=host_count)
     there_count = np.bincount(of_host, weights=there, minlength=host_count)
@@ -219,15 +268,16 @@ def sample_shares(
 
 
 def table_state(table: MetricTable) -> dict[str, Any]:
-    """A metric table as JSON-able state."""
+    """Return a metric table as JSON-serialisable values."""
 
     def lists(metrics: Sequence[Metric]) -> list[list[Any]]:
+        """Return metrics as lists of their fields."""
         return [[m.name, m.scope, m.low, m.high, m.bad] for m in metrics]
 
     return {"table_id": table.table_id, "gpu": lists(table.gpu), "host": lists(table.host)}
 
 
 def table_from(state: Mapping[str, Any]) -> MetricTable:
-    """Take back what ``table_state`` gave."""
+    """Return the metric table from values that ``table_state`` returned."""
     gpu, host = (tuple(Metric(*metric) for metric in state[scope]) for scope in ("gpu", "host"))
     return MetricTable(state["table_id"], gpu, host)

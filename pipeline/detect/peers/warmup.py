@@ -1,4 +1,4 @@
-"""When a job, or one kind of its work, has begun in earnest: what was learned before that is how its machines wait."""
+"""Detection of a job's real start: levels learned before, while machines only waited, must be learned anew."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from tocsin.pipeline.detect.peers.activity import WORK, work_row
 from tocsin.schemas.records import NS_PER_SECOND
 
 ALL = ""
-"""The work as a whole."""
+"""Key for the work as a whole; other keys are names of single metrics."""
 _BURSTING = frozenset({"pcie_bytes_per_second", "rdma_bytes_per_second"})
-"""Storage goes over them, too: they are learned anew only together with something that a checkpoint does not raise."""
+"""Metrics that storage traffic raises as well; they are learned anew only together with another metric."""
 _POWER, _DRAWS_RATIO = "gpu_power_watts", 1.3
+"""Power metric, and the ratio to its usual level that confirms that GPUs began to work."""
 _KINDS = (*WORK, "rdma_bytes_per_second")
+"""Metrics whose rise is followed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +25,9 @@ class BeginConfig:
     """Settings.
 
     Attributes:
-        risen_ratio: where a job works so many times more than usual ...
-        lasting_ns: ... for so long (and for one and a half steps), it did not work when the usual was learned: it
-            loaded, compiled, or was not all there when the first windows came.
-        young_factor: a single metric is believed to have begun within so many warm-ups; later a burst is a burst.
+        risen_ratio: ratio to the usual level that shows that the job did not work while that level was learned ...
+        lasting_ns: ... if it lasts so long, and for one and a half steps.
+        young_factor: a single metric may begin only within so many warm-up times; later rises are bursts.
     """
 
     risen_ratio: float = 2.0
@@ -34,8 +35,12 @@ class BeginConfig:
     young_factor: float = 2.0
 
 
-def _of_all(shares: Mapping[str, float]) -> float:
-    """How many times more than usual the job works; 0: nobody can say."""
+def _total_ratio(shares: Mapping[str, float]) -> float:
+    """Return the ratio of the job's work to its usual work; 0.0 if unknown.
+
+    Args:
+        shares: metric -> ratio of its level over all machines to the usual one.
+    """
     row = np.array(work_row(shares)[0])
     known = row[np.isfinite(row)]
     work = float(np.median(known)) if len(known) else 0.0
@@ -47,23 +52,24 @@ def _of_all(shares: Mapping[str, float]) -> float:
 
 
 class BeginTracker:
-    """Follows since when each metric of one job's work is far above what was learned."""
+    """Follows since when each work metric of one job is far above its learned level."""
 
     def __init__(self, config: BeginConfig) -> None:
-        """All is as usual."""
+        """Start with all metrics at their usual level."""
         self._config = config
         self._since_ns: dict[str, int] = {}
+        """Metric -> time in nanoseconds since when it is far above its learned level."""
 
     def take(self, span_ns: tuple[int, int], shares: Mapping[str, float], step_ns: int) -> set[str]:
-        """Take one window; return what has begun since: metrics, or ``ALL``.
+        """Take one window and return the metrics whose work has just begun, or ``ALL`` for the job as a whole.
 
         Args:
-            span_ns: begin and end of the window.
-            shares: metric -> its level among all machines over the usual one.
-            step_ns: the job's step time, 0: not known.
+            span_ns: start and end of the window.
+            shares: metric -> ratio of its level over all machines to the usual one.
+            step_ns: the job's step time; 0: unknown.
         """
         now = {name: shares[name] for name in _KINDS if name in shares}
-        now[ALL] = _of_all(shares)
+        now[ALL] = _total_ratio(shares)
         start_ns, end_ns = span_ns
         risen = {name for name, share in now.items() if share >= self._config.risen_ratio}
         self._since_ns = {name: self._since_ns.get(name, start_ns) for name in sorted(risen)}
@@ -72,13 +78,13 @@ class BeginTracker:
         return begun if begun - _BURSTING else set()
 
     def forget(self, names: set[str]) -> None:
-        """These are learned anew."""
+        """Stop following these metrics, as they are learned anew."""
         self._since_ns = {name: since_ns for name, since_ns in self._since_ns.items() if name not in names}
 
     def to_state(self) -> list[list[str | int]]:
-        """JSON-able state."""
+        """Return the state as JSON-serialisable values, for a snapshot."""
         return [[name, since_ns] for name, since_ns in sorted(self._since_ns.items())]
 
     def load_state(self, state: list[list[str | int]]) -> None:
-        """Take back what ``to_state`` gave."""
+        """Restore the state from values that ``to_state`` returned."""
         self._since_ns = {str(name): int(since_ns) for name, since_ns in state}

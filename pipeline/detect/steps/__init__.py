@@ -1,1 +1,1 @@
-"""Ranks compared with their peers, by the times of their steps."""
+"""Comparison of ranks with their peers by step times."""

@@ -1,8 +1,7 @@
-"""Who looks slow, and since when; and whether the blame goes round.
+"""Candidates for slow components: since when each looks slow, and whether slowness rotates among hosts.
 
-A candidate must last before it is spoken of. When one host after another looks slow and
-recovers, the hosts are not to blame: a shard of the data, a moving job of the cluster,
-garbage collection goes round.
+A candidate must last before it is reported. If one host after another looks slow and recovers, none is at fault; a data
+shard, another job or garbage collection moves around.
 """
 
 from __future__ import annotations
@@ -13,21 +12,20 @@ from typing import Any
 from tocsin.schemas.records import NS_PER_SECOND
 
 JOB = "job:"
-"""Name of the candidate that stands for the whole job; no host name holds a colon. It is nobody whose turn it was."""
+"""Name of the candidate for the whole job. No host name contains a colon, and it takes no part in rotation."""
 
 
 @dataclass(frozen=True, slots=True)
 class RotationConfig:
-    """When blame goes round.
+    """Settings for recognising rotation.
 
     Attributes:
-        memory_ns: a host that looked slow and recovered is remembered for this long.
-        handover_ns: one other host alone that recovered longer than this before handed nothing on: the job was as fast
-            as ever in between ...
-        handover_steps_count: ... or so many steps, if they are longer.
-        overlap_ns: a host that recovered so long after another one began to be slow did not hand it on.
-        settled_seconds: who stays slow for so long (hot experts stay for one to two and a half minutes) is named all
-            the same; for so long times the number of those who looked slow before it, where there were several.
+        memory_ns: how long a host that recovered is remembered.
+        handover_ns: greatest gap between the recovery of a single other host and the candidate's start ...
+        handover_steps_count: ... or so many steps, if longer; after a longer gap there was no handover.
+        overlap_ns: greatest overlap of a host with the candidate; a longer one is no handover.
+        settled_seconds: duration after which a candidate is reported despite rotation (hot experts stay up to two and a
+            half minutes). It is multiplied by the number of earlier slow hosts.
     """
 
     memory_ns: int = 180 * NS_PER_SECOND
@@ -39,34 +37,46 @@ class RotationConfig:
 
 @dataclass(slots=True)
 class Candidate:
-    """A component that looks slow."""
+    """Component that looks slow.
+
+    Attributes:
+        since_ns: time at which it began.
+        last_ns: time at which it was last observed.
+        detail: details for its anomaly.
+        score: score of the last observation.
+    """
 
     since_ns: int
     last_ns: int
     detail: dict[str, Any]
     score: float
     from_start: bool = False
-    """Slow since the job's first steps: there was no better time to compare with."""
+    """Whether it has been slow since the job's first steps, so that there is no earlier time to compare with."""
     spoken: bool = False
-    """It lasted long enough to become an anomaly."""
+    """Whether it lasted long enough to be reported as an anomaly."""
 
     @property
     def lasted_seconds(self) -> float:
-        """How long it was seen."""
+        """Time in seconds for which it was observed."""
         return (self.last_ns - self.since_ns) / NS_PER_SECOND
 
 
 @dataclass(slots=True)
 class Candidates:
-    """The candidates of one job, and those that were spoken of and recovered."""
+    """Current candidates of one job, and reported ones that recovered.
+
+    Attributes:
+        config: settings for recognising rotation.
+        now: name -> current candidate.
+    """
 
     config: RotationConfig
     now: dict[str, Candidate] = field(default_factory=dict)
     past: list[list[Any]] = field(default_factory=list)
-    """[name, last_ns] of spoken candidates that recovered, oldest first."""
+    """[name, last_ns] of reported candidates that recovered, oldest first."""
 
     def see(self, name: str, seen: Candidate) -> None:
-        """A component looks slow (again)."""
+        """Add a candidate, or update the known one with the new observation."""
         known = self.now.get(name)
         if known is None:
             self.now[name] = seen
@@ -74,7 +84,7 @@ class Candidates:
             known.last_ns, known.detail, known.score = seen.last_ns, seen.detail, seen.score
 
     def forget(self, name: str, newest_ns: int, grace_ns: int) -> None:
-        """Drop a candidate that has not been seen for longer than the grace."""
+        """Drop a candidate not observed for longer than ``grace_ns``; remember it in ``past`` if it was reported."""
         known = self.now.get(name)
         if known is None or newest_ns - known.last_ns <= grace_ns:
             return
@@ -84,11 +94,13 @@ class Candidates:
         self.past = [entry for entry in self.past if newest_ns - entry[1] <= self.config.memory_ns]
 
     def before(self, name: str, step_ns: int = 0) -> list[str]:
-        """Other components that looked slow and recovered shortly before this one began, or as it began.
+        """Return other components that were slow and recovered around this candidate's start: evidence of rotation.
+
+        [] if there was no handover, or the candidate has lasted long enough by itself.
 
         Args:
-            name: of a candidate.
-            step_ns: the job's usual step, 0: not known.
+            name: name of the candidate.
+            step_ns: the job's usual step time; 0: unknown.
         """
         config, candidate = self.config, self.now[name]
         earliest = candidate.since_ns - config.memory_ns
@@ -106,10 +118,10 @@ class Candidates:
         return [] if settled else sorted(others)
 
     def to_state(self) -> dict[str, Any]:
-        """JSON-able state."""
+        """Return the state as JSON-serialisable values, for a snapshot."""
         return {"now": [[name, asdict(entry)] for name, entry in sorted(self.now.items())], "past": self.past}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what ``to_state`` gave."""
+        """Restore the state from values that ``to_state`` returned."""
         self.now = {name: Candidate(**entry) for name, entry in state["now"]}
         self.past = [list(entry) for entry in state["past"]]

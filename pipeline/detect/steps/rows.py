@@ -1,4 +1,4 @@
-"""One finished step of a job: a row per rank, and several of them as one table."""
+"""Step times of one finished step by rank, and of several steps as one table."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ from tocsin.schemas.records import StepRecord
 
 FloatArray = NDArray[np.float64]
 _OWN_PART_SIZE: Final = 10_000
-"""Numbers from which on a step is a part of its own: 80 kB, some 1,700 ranks."""
+"""Number of values from which on a step is a snapshot part of its own: 80 kB, some 1,700 ranks."""
 
 COLUMNS = ("duration", "communication", "data", "forward", "backward", "optimizer")
+"""Names of the columns: step duration and its phases."""
 values_of = itemgetter(*(StepRecord._fields.index(f"{name}_seconds") for name in COLUMNS))
-"""The columns of a step record, in their order."""
+"""Function that returns the columns of a step record, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
-    """What the ranks told of one step.
+    """Times of one step, one row per rank.
 
     Attributes:
-        end_ns: when its last rank ended it.
-        ranks: ascending.
-        values: seconds, shape (ranks, columns), NaN = not measured; column by column in memory.
+        end_ns: time at which the last rank ended the step.
+        ranks: ranks, ascending.
+        values: seconds, shape (ranks, columns), NaN = not measured; stored column by column.
     """
 
     end_ns: int
@@ -45,27 +46,27 @@ class StepRows:
 
     @classmethod
     def of(cls, rows: Mapping[int, StepRecord]) -> StepRows:
-        """From rank -> what it told of the step."""
+        """Return the rows of one step from rank -> step record."""
         ranks = tuple(sorted(rows))
         columns = np.array(list(zip(*(values_of(rows[rank]) for rank in ranks), strict=True)), np.float64)
         end_ns = max(row.ts_ns for row in rows.values())
         return cls(int(float(end_ns)), ranks, columns.T)
 
     def duration_of(self, rank: int) -> float | None:
-        """Step time of one rank in seconds, None where it told nothing."""
+        """Return the step time of one rank in seconds; None if the rank has no row."""
         return float(self.values[self.ranks.index(rank), 0]) if rank in self.ranks else None
 
     def to_state(self) -> list[Any]:
-        """State in which arrays stand."""
+        """Return the state as values for a snapshot; numbers are stored as arrays."""
         return [self.end_ns, np.diff(np.array(self.ranks, "<i8"), prepend=0).astype("<i4"), array_state(self.values.T)]
 
     @classmethod
     def from_state(cls, state: Sequence[Any]) -> StepRows:
-        """Take back what ``to_state`` gave."""
+        """Return the rows from values that ``to_state`` returned."""
         return cls(state[0], tuple(np.cumsum(state[1], dtype=np.int64).tolist()), array_from(state[2]).T)
 
     def follows(self, before: StepRows | None) -> StepRows:
-        """The same, with the ranks of the step before where they are equal: one tuple, equal at a glance."""
+        """Return these rows, sharing the previous step's ``ranks`` tuple if equal, so that comparing them is fast."""
         same = before is not None and before.ranks == self.ranks
         return replace(self, ranks=before.ranks) if same and before is not None else self
 
@@ -73,15 +74,15 @@ class StepRows:
 def window_parts(
     window: Sequence[StepRows], judged_count: int, known: Container[str] = ()
 ) -> tuple[list[Any], dict[str, bytes]]:
-    """A window as state: a large job's steps are parts of their own, as they never change.
+    """Return a window of steps as snapshot state; large steps become parts of their own, as they never change.
 
     Args:
-        window: newest last.
-        judged_count: the newest one's number.
-        known: parts that somebody has already.
+        window: steps, newest last.
+        judged_count: number of the newest step.
+        known: names of parts that are stored already.
 
     Returns:
-        For each step the name of its part, or its state; and the parts.
+        For each step its part's name or its state, and the parts by name.
     """
     entries: list[Any] = []
     parts: dict[str, bytes] = {}
@@ -96,7 +97,7 @@ def window_parts(
 
 
 def window_from(entries: Sequence[Any], parts: Mapping[str, bytes]) -> list[StepRows]:
-    """Take back what ``window_parts`` gave."""
+    """Return the window of steps from values that ``window_parts`` returned."""
     window: list[StepRows] = []
     for entry in entries:
         step = StepRows.from_state(unpack_state(parts, entry) if isinstance(entry, str) else entry)
@@ -105,7 +106,7 @@ def window_from(entries: Sequence[Any], parts: Mapping[str, bytes]) -> list[Step
 
 
 def pending_state(pending: Mapping[int, Mapping[int, StepRecord]]) -> list[Any]:
-    """Steps that are not finished, as [step, what each rank told]."""
+    """Return unfinished steps as [step, columns of its records], for a snapshot."""
     return [
         [step, columns_of(StepRecord, (row for _, row in sorted(rows.items())))]
         for step, rows in sorted(pending.items())
@@ -113,12 +114,12 @@ def pending_state(pending: Mapping[int, Mapping[int, StepRecord]]) -> list[Any]:
 
 
 def pending_from(state: Sequence[Any]) -> dict[int, dict[int, StepRecord]]:
-    """Take back what ``pending_state`` gave."""
+    """Return unfinished steps as step -> rank -> record, from values that ``pending_state`` returned."""
     return {step: {row.rank: row for row in from_columns(StepRecord, rows)} for step, rows in state}
 
 
 def table_of(steps: Sequence[StepRows]) -> tuple[tuple[int, ...], FloatArray]:
-    """All ranks, and their values with shape (columns, steps, ranks)."""
+    """Return the ranks of all steps, and their values of shape (columns, steps, ranks), NaN = not measured."""
     if all(step.ranks == steps[0].ranks for step in steps):
         return steps[0].ranks, np.stack([step.values.T for step in steps], axis=1)
     ranks = tuple(sorted({rank for step in steps for rank in step.ranks}))

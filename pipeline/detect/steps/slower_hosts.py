@@ -1,4 +1,4 @@
-"""Which hosts' own steps show that the job is slower."""
+"""Hosts whose own step records show that the job is slower."""
 
 from __future__ import annotations
 
@@ -16,21 +16,24 @@ from tocsin.pipeline.detect.steps.rows import (
 from tocsin.schemas.verdicts import WitnessKind
 
 _NEWEST_COUNT = 5
+"""Number of newest steps that are examined."""
 _GROWTH_RATIO = 0.5
-"""Of what the job's steps grew by: one host's few steps scatter more than all."""
+"""Least growth of a host's steps as a share of the job's growth; few steps of one host scatter more than the job's."""
 _DURATION, _COMMUNICATION = COLUMNS.index("duration"), COLUMNS.index("communication")
 
 
 def harmed_hosts(
     window: Sequence[StepRows], slowdown: Slowdown, waited_seconds: float, host_of: Callable[[int], str]
 ) -> dict[str, WitnessKind]:
-    """Hosts any rank of which makes longer steps, and what shows it: that it communicates (waits) longer, or not.
+    """Return host -> kind of testimony, for hosts with a rank whose steps are longer.
+
+    ``PEERS_WAIT`` if a rank communicates longer, as it waits for others; ``STEPS`` if its steps are longer otherwise.
 
     Args:
-        window: the newest steps, newest last.
-        slowdown: how the job's steps grew.
-        waited_seconds: for how long ranks communicated in a step before, NaN: not known.
-        host_of: host of a rank.
+        window: recent steps, newest last.
+        slowdown: growth of the job's steps.
+        waited_seconds: communication time of a step before the slowdown; NaN: unknown.
+        host_of: rank -> host.
     """
     # Where some steps are long and most as ever only means tell, of more steps.
     steps = window if slowdown.is_of_bursts else window[-_NEWEST_COUNT:]
@@ -49,15 +52,17 @@ def harmed_hosts(
 
 
 def _median(table: FloatArray) -> FloatArray:
-    return _of_known(table, np.nanmedian)
+    """Return the median of each rank's known steps, shape (ranks,)."""
+    return _reduce_known(table, np.nanmedian)
 
 
 def _mean(table: FloatArray) -> FloatArray:
-    return _of_known(table, np.nanmean)
+    """Return the mean of each rank's known steps, shape (ranks,)."""
+    return _reduce_known(table, np.nanmean)
 
 
-def _of_known(table: FloatArray, middle: Callable[..., FloatArray]) -> FloatArray:
-    """Of each rank over the steps of which it told, NaN: of none."""
+def _reduce_known(table: FloatArray, middle: Callable[..., FloatArray]) -> FloatArray:
+    """Return a statistic of each rank's known steps, shape (ranks,); NaN for ranks without any."""
     found = np.full(table.shape[1], np.nan)
     known = np.isfinite(table).any(axis=0)
     if known.any():

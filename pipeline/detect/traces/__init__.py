@@ -1,1 +1,1 @@
-"""Machines judged by the durations of traced operations: runtime entropy, Bi-LSTM."""
+"""Comparison of machines by the durations of traced operations: runtime entropy, and a Bi-LSTM network."""

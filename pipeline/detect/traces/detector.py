@@ -1,14 +1,13 @@
-"""Trace detectors: whose operation times are spread unlike the peers', by entropy and by a one-class network.
+"""Trace detectors: ranks whose operation durations are distributed unlike their peers', by entropy or a network.
 
-Keyed by job. Two detectors over the same windows (``trace_windows``): ``entropy`` speaks without a model;
-``bilstm`` (in the manner of DistAD with OC-NN) only with one. No engine builds this one: it runs over recordings
-(``pipeline/lab/backtest/trace_runner.py``), because both found less than the detectors that judge running jobs.
+Two detectors judge the same windows (``windows``). ``entropy`` needs no model; ``bilstm`` (in the manner of DistAD with
+OC-NN) does. No engine runs them: they are used on recordings (``pipeline/lab/backtest/trace_runner.py``), as both found
+less than the detectors for running jobs.
 
-Both judge a rank against the peers of its role **and** against where it stood before: what a rank was like all
-along is how the job is split. A fault that was there from the first minute is therefore not theirs to find;
-``steps`` sees those.
+A rank is compared with the peers of its role and with its own past, as permanent differences stem from how the job is
+split. A fault present from the first minute is therefore not found; ``steps`` finds those.
 
-They emit anomalies and accuse nobody: a distribution that changed is no loss of time.
+They emit anomalies and accuse no machine: a changed distribution is no loss of time.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 ENTROPY = "entropy"
 BILSTM = "bilstm"
 _TOP_CLASSES = 5
-"""Classes that an anomaly names (``seed-systems-b.md`` 5.3)."""
+"""Number of operation classes that an anomaly lists (``seed-systems-b.md`` 5.3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +51,19 @@ class TracesConfig:
     """Settings of the trace detectors.
 
     Attributes:
-        detectors: which of the two judge.
-        windows: how long a window is.
-        entropy: lines of the entropies.
-        entropy_streak: ``seed-systems-b.md`` 5.3: 3 of 4 windows.
-        bilstm_streak: 4.3: 4 of 5 windows.
-        min_peer_count: ranks of a role, and hosts that they are on; below, nobody is compared.
-        worst_ratio: the network accuses only ranks among the worst of their role (4.3: 1 %), at least one.
-        max_sigmas: the network's score must be so many robust deviations above the role's middle one.
-        memory_count: windows that a rank's past reaches back over: two minutes.
-        warmup_count: windows before a rank's past says anything: one minute.
-        min_rise_score: the network's score must have risen by this over the rank's own past.
-        max_streak_count: windows after which what is odd is learned as normal: ten minutes.
-        max_host_ratio: more hosts odd together (of 16: two) are no machine's fault, as in ``StepsConfig``.
+        detectors: names of the detectors that judge.
+        windows: length of a window.
+        entropy: thresholds of the entropies.
+        entropy_streak: streak of the entropy detector (``seed-systems-b.md`` 5.3: 3 of 4 windows).
+        bilstm_streak: streak of the network (4.3: 4 of 5 windows).
+        min_peer_count: fewest ranks of a role, and fewest hosts of them, for a comparison.
+        worst_ratio: share of a role's ranks that the network may name (4.3: 1 %), at least one.
+        max_sigmas: least robust deviation of the network's score above the role's median.
+        memory_count: windows that a rank's past covers: two minutes.
+        warmup_count: windows before a rank's past is used: one minute.
+        min_rise_score: least rise of the network's score over the rank's past.
+        max_streak_count: windows after which an anomalous state is learned as normal: ten minutes.
+        max_host_ratio: greatest share of hosts that are anomalous together, as in ``StepsConfig``.
     """
 
     detectors: tuple[str, ...] = (ENTROPY, BILSTM)
@@ -83,8 +82,15 @@ class TracesConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class _Odd:
-    """What one detector found in one role's window: scores and what to say of each rank."""
+class _Outliers:
+    """Result of one detector for the window of one role.
+
+    Attributes:
+        detector: detector name.
+        family: family of operations.
+        scores: rank -> score; 1.0 or more is anomalous.
+        details: rank -> details for its anomaly.
+    """
 
     detector: str
     family: str
@@ -93,18 +99,21 @@ class _Odd:
 
 
 class TraceDetector:
-    """Finds ranks whose operation times changed against their peers; the graph, shared with others, is fed first."""
+    """Detector of ranks whose operation durations changed against their peers.
+
+    The job graph is shared with other operators and must be fed first.
+    """
 
     def __init__(self, config: TracesConfig, graph: JobGraph, networks: Mapping[str, OcnnModel] | None = None) -> None:
         """Start without history.
 
         Args:
             config: settings.
-            graph: who runs where.
-            networks: family -> its network; of a family without one the network abstains.
+            graph: the job's ranks and hosts.
+            networks: family -> its network; without one, the network abstains for that family.
 
         Raises:
-            ConfigError: the network of the phases is for other operations.
+            ConfigError: the network of the phases was trained on other operation classes.
         """
         networks = {} if networks is None else networks
         if "phases" in networks and networks["phases"].vocabulary != PHASE_VOCABULARY:
@@ -114,49 +123,58 @@ class TraceDetector:
         self._networks = networks
         self._windows = TraceWindows(config.windows, graph)
         self.abstained = self._windows.abstained
-        """Reason -> how often nothing was said because of it."""
+        """Reason -> number of times that a detector abstained."""
         self.judged: Counter[str] = Counter()
-        """Detector -> windows of a role in which it could judge somebody."""
+        """Detector -> number of role windows in which it judged at least one rank."""
         self._pasts = {family: RankPast(len(FEATURES), config.memory_count) for family in FAMILIES}
+        """Family -> each rank's past entropies, relative to its peers."""
         self._network_pasts = {family: RankPast(1, config.memory_count) for family in FAMILIES}
+        """Family -> each rank's past network scores."""
         self._sequences = {
             family: SequenceMemory(networks[family].sequence_count if family in networks else 1) for family in FAMILIES
         }
+        """Family -> features of each rank's last windows, input of the network."""
         self._streaks = {
             **{f"{ENTROPY}.{family}": Streaks(config.entropy_streak) for family in FAMILIES},
             **{f"{BILSTM}.{family}": Streaks(config.bilstm_streak) for family in FAMILIES},
         }
+        """"detector.family" -> streaks of anomalous windows."""
 
     @property
     def left_out_count(self) -> int:
-        """Operations that were beyond the most that a rank may have in a window."""
+        """Number of operations dropped because a rank had too many in a window."""
         return self._windows.left_out_count
 
     def on_slice(self, data: Slice) -> Sequence[Anomaly]:
-        """Take the records of one slice; anomalies come with the slice that completes a window."""
+        """Take the records of one slice and return the anomalies of the window that it completes, if any."""
         if not self._windows.take(data):
             return []
         return [one for window in self._windows.close(data.end_ns) for one in self.on_window(data.job, window)]
 
     def on_window(self, job: JobKey, window: RoleWindow) -> list[Anomaly]:
-        """Judge one role's window; ``on_slice`` does so with those that it cut itself."""
+        """Judge the window of one role and return its anomalies; ``on_slice`` calls it for its own windows."""
         if not self._has_peers(window):
             self._abstain(Reason.TOO_FEW_PEERS)
             return []
         summed = sum_up(window.rows, window.vocabulary.class_count)
         by = {ENTROPY: self._by_entropy, BILSTM: self._by_network}
-        told = [judge(window, summed) for name, judge in by.items() if name in self._config.detectors]
-        return [anomaly for odd in told if odd is not None for anomaly in self._emit(job, window, odd)]
+        results = [judge(window, summed) for name, judge in by.items() if name in self._config.detectors]
+        return [
+            anomaly for outliers in results if outliers is not None for anomaly in self._emit(job, window, outliers)
+        ]
 
     def _abstain(self, reason: Reason) -> None:
+        """Count one abstention for this reason."""
         self.abstained[reason.value] = self.abstained.get(reason.value, 0) + 1
 
     def _has_peers(self, window: RoleWindow) -> bool:
+        """Return whether the window has enough ranks, on enough hosts, for a comparison."""
         ranks = np.unique(window.rows.ranks).tolist()
         least = self._config.min_peer_count
         return len(ranks) >= least and len({self._graph.host_of(rank) for rank in ranks}) >= least
 
-    def _by_entropy(self, window: RoleWindow, summed: OpWindow) -> _Odd | None:
+    def _by_entropy(self, window: RoleWindow, summed: OpWindow) -> _Outliers | None:
+        """Return the scores of the entropy detector for a window; None if it abstains for the whole role."""
         measured = measure(summed.seconds, summed.counts, self._config.entropy)
         if measured.reason is not None:
             self._abstain(measured.reason)
@@ -172,15 +190,16 @@ class TraceDetector:
             self._abstain(Reason.WARMING_UP)
         score = scores(relative, means, np.maximum(own, measured.floors), self._config.entropy)
         score = np.where(known, score, 0.0)
-        self._see(streaks, past, (summed.ranks[good], score[good], relative[good]), window)
+        self._update(streaks, past, (summed.ranks[good], score[good], relative[good]), window)
         details = {
             rank: _entropy_detail(measured.values[row], measured.parts[row], window.vocabulary)
             for row, rank in enumerate(summed.ranks.tolist())
             if score[row] >= 1
         }
-        return _Odd(ENTROPY, window.family, _by_rank(summed.ranks, score), details)
+        return _Outliers(ENTROPY, window.family, _by_rank(summed.ranks, score), details)
 
-    def _by_network(self, window: RoleWindow, summed: OpWindow) -> _Odd | None:
+    def _by_network(self, window: RoleWindow, summed: OpWindow) -> _Outliers | None:
+        """Return the scores of the one-class network for a window; None if it abstains for the whole role."""
         network, past = self._networks.get(window.family), self._network_pasts[window.family]
         if network is None:
             self._abstain(Reason.NO_MODEL)
@@ -212,18 +231,25 @@ class TraceDetector:
         worst_count = max(1, int(self._config.worst_ratio * ranks.size))
         least = np.sort(score)[-worst_count]
         hot = np.where(score >= max(least, 1.0), score, 0.0)
-        self._see(self._streaks[f"{BILSTM}.{window.family}"], past, (ranks, hot, raw[:, None]), window)
+        self._update(self._streaks[f"{BILSTM}.{window.family}"], past, (ranks, hot, raw[:, None]), window)
         details = {rank: {"output": float(raw[row])} for row, rank in enumerate(ranks.tolist()) if hot[row] >= 1}
-        return _Odd(BILSTM, window.family, _by_rank(ranks, hot), details)
+        return _Outliers(BILSTM, window.family, _by_rank(ranks, hot), details)
 
-    def _see(
+    def _update(
         self,
         streaks: Streaks,
         past: RankPast,
         judged: tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]],
         window: RoleWindow,
     ) -> None:
-        """Count the odd windows; learn from the others, and from what has been odd for so long that it is normal."""
+        """Update streaks, and learn values of ranks that are not anomalous, or have been so long that it is normal.
+
+        Args:
+            streaks: streaks of the detector.
+            past: ranks' pasts.
+            judged: ranks, their scores, and their values.
+            window: window of the role.
+        """
         ranks, score, values = judged
         hot = {rank for rank, value in zip(ranks.tolist(), score.tolist(), strict=True) if value >= 1}
         streaks.see(ranks.tolist(), hot, window.begin_ns)
@@ -231,39 +257,40 @@ class TraceDetector:
         teaches = np.array([not 0 < streaks.lasted_count(rank) <= most for rank in ranks.tolist()])
         past.learn(ranks[teaches], values[teaches])
 
-    def _emit(self, job: JobKey, window: RoleWindow, odd: _Odd) -> list[Anomaly]:
-        lasting = self._streaks[f"{odd.detector}.{odd.family}"].lasting(odd.scores)
+    def _emit(self, job: JobKey, window: RoleWindow, outliers: _Outliers) -> list[Anomaly]:
+        """Return one anomaly per host whose ranks have a lasting streak; [] if too many hosts have one."""
+        lasting = self._streaks[f"{outliers.detector}.{outliers.family}"].lasting(outliers.scores)
         hosts: dict[str, list[int]] = {}
         for rank in sorted(lasting):
             hosts.setdefault(self._graph.host_of(rank), []).append(rank)
-        if len(odd.details) > len(lasting):
+        if len(outliers.details) > len(lasting):
             self._abstain(Reason.NOT_CONTINUOUS)
         if len(hosts) > max(1, int(self._config.max_host_ratio * len(self._graph.hosts))):
             self._abstain(Reason.AMBIGUOUS)
             return []
         anomalies = []
         for host, ranks in sorted(hosts.items()):
-            worst = max(ranks, key=lambda rank: (odd.scores[rank], -rank))
+            worst = max(ranks, key=lambda rank: (outliers.scores[rank], -rank))
             named = Component(ComponentKind.HOST, host) if host else Component(ComponentKind.RANK, str(worst))
-            detail = {**odd.details[worst], "ranks": ranks, "family": odd.family}
+            detail = {**outliers.details[worst], "ranks": ranks, "family": outliers.family}
             begin_ns = min(lasting[rank] for rank in ranks)
             anomalies.append(
                 Anomaly(
                     job=job,
                     slice_end_ns=window.end_ns,
                     component=named,
-                    metric=f"{odd.family}_distribution",
+                    metric=f"{outliers.family}_distribution",
                     start_ns=begin_ns,
                     end_ns=window.end_ns,
-                    score=odd.scores[worst],
-                    detector=odd.detector,
+                    score=outliers.scores[worst],
+                    detector=outliers.detector,
                     detail=detail,
                 )
             )
         return anomalies
 
     def snapshot(self) -> dict[str, bytes]:
-        """State in two parts: what is open, and what was learned."""
+        """Return the state in two parts: the open window, and what was learned."""
         learned = {
             "pasts": {family: past_state(past) for family, past in self._pasts.items()},
             "network_pasts": {family: past_state(past) for family, past in self._network_pasts.items()},
@@ -274,7 +301,7 @@ class TraceDetector:
         return {"trace_windows": pack_state(self._windows.to_state()), "traces": pack_state(learned)}
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
-        """Take back what ``snapshot`` gave."""
+        """Restore the state from the parts that ``snapshot`` returned."""
         self._windows.load_state(unpack_state(parts, "trace_windows"))
         self.abstained = self._windows.abstained
         learned = unpack_state(parts, "traces")
@@ -288,11 +315,12 @@ class TraceDetector:
 
 
 def _by_rank(ranks: NDArray[np.int64], score: NDArray[np.float64]) -> dict[int, float]:
+    """Return rank -> score."""
     return dict(zip(ranks.tolist(), score.tolist(), strict=True))
 
 
 def _entropy_detail(values: NDArray[np.float64], parts: NDArray[np.float64], vocabulary: Vocabulary) -> dict[str, Any]:
-    """Nats by feature, and the classes that make the difference, most first."""
+    """Return entropies in nats by feature, and the classes that contribute most with their shares, largest first."""
     total = max(float(parts.sum()), 1e-12)
     top = np.argsort(-parts, kind="stable")[:_TOP_CLASSES].tolist()
     classes = [[vocabulary.classes[column], float(parts[column]) / total] for column in top if parts[column] > 0]

@@ -1,4 +1,4 @@
-"""What the trace detectors remember of each rank: its last windows' features; and how pasts are written."""
+"""Recent features of each rank for the trace detectors, and state of ranks' pasts."""
 
 from __future__ import annotations
 
@@ -15,28 +15,30 @@ Singles = NDArray[np.float32]
 
 
 class SequenceMemory:
-    """The last windows' features of each rank; a rank that misses one begins anew.
+    """Features of each rank's last windows; a rank that misses a window starts anew.
 
-    With 66 features and 6 windows that is 1.6 kB a rank. Ranks that were not there for a window are forgotten.
+    With 66 features and 6 windows it takes 1.6 kB a rank. Ranks that miss a window are forgotten.
     """
 
     def __init__(self, length: int) -> None:
-        """Remember nothing.
+        """Start without features.
 
         Args:
             length: windows of a sequence.
         """
         self._length = length
         self._rows: dict[int, list[Singles]] = {}
+        """Rank -> feature rows of its last windows, oldest first."""
         self._newest_ns: dict[int, int] = {}
+        """Rank -> start of its newest window in nanoseconds."""
 
     def take(self, ranks: NDArray[np.int64], features: Singles, begin_ns: int) -> None:
-        """Take one window of one role's ranks in.
+        """Add one window of the ranks of one role.
 
         Args:
-            ranks: those that were measured.
-            features: a row each.
-            begin_ns: when the window began; the roles of one window share it.
+            ranks: measured ranks.
+            features: one row per rank.
+            begin_ns: start of the window; the roles of one window share it.
         """
         newest = max(self._newest_ns.values(), default=begin_ns)
         if newest < begin_ns:  # a new window: whoever missed the one before has a gap
@@ -50,28 +52,28 @@ class SequenceMemory:
             self._newest_ns[rank] = begin_ns
 
     def whole(self, ranks: NDArray[np.int64]) -> tuple[NDArray[np.int64], Singles]:
-        """Of these ranks, those with a whole sequence, and their sequences."""
+        """Return those of these ranks with a complete sequence, and the sequences, shape (ranks, windows, features)."""
         full = [rank for rank in ranks.tolist() if len(self._rows.get(rank, ())) == self._length]
         stacked = [np.stack(self._rows[rank]) for rank in full]
         return np.array(full, np.int64), np.stack(stacked) if stacked else np.zeros((0, self._length, 0), np.float32)
 
     def to_state(self) -> list[Any]:
-        """JSON-able state."""
+        """Return the state as JSON-serialisable values, for a snapshot."""
         return [[rank, self._newest_ns[rank], array_state(np.stack(rows))] for rank, rows in sorted(self._rows.items())]
 
     def load_state(self, state: list[Any]) -> None:
-        """Take back what ``to_state`` gave."""
+        """Restore the state from values that ``to_state`` returned."""
         self._rows = {rank: list(array_from(rows)) for rank, _, rows in state}
         self._newest_ns = {rank: newest_ns for rank, newest_ns, _ in state}
 
 
 def past_state(past: RankPast) -> dict[str, Any]:
-    """JSON-able state of a past."""
+    """Return a rank past as JSON-serialisable values."""
     return {name: array_state(getattr(past, name)) for name in _PAST}
 
 
 def past_from(past: RankPast, state: Mapping[str, Any]) -> None:
-    """Take back what ``past_state`` gave."""
+    """Restore a rank past in place from values that ``past_state`` returned."""
     for name in _PAST:
         setattr(past, name, array_from(state[name]))
 

@@ -1,4 +1,4 @@
-"""Which ranks looked odd in most of the last windows, and since when."""
+"""Streaks of anomalous windows per rank."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class StreakConfig:
-    """When odd windows are a streak.
+    """Number of anomalous windows that make a streak.
 
     Attributes:
-        hot_count: so many windows beyond the line
-        recent_count: of so many are one.
+        hot_count: least number of anomalous windows ...
+        recent_count: ... among so many recent ones.
     """
 
     hot_count: int
@@ -22,19 +22,19 @@ class StreakConfig:
 
 @dataclass(slots=True)
 class Streaks:
-    """Streaks of one detector; ranks that were not odd lately take no room."""
+    """Streaks of one detector; ranks without recent anomalous windows take no memory."""
 
     config: StreakConfig
     now: dict[int, list[int]] = field(default_factory=dict)
-    """rank -> [a bit a window, the newest lowest; begin of the first odd one, ns; windows since then]."""
+    """Rank -> [one bit per window, newest lowest; start of the first anomalous window in ns; windows since then]."""
 
     def see(self, measured: Iterable[int], hot: set[int], begin_ns: int) -> None:
-        """Take one window in; ranks that were not measured keep their streak as it is.
+        """Add one window; ranks that were not measured keep their streak.
 
         Args:
-            measured: ranks that were.
-            hot: those beyond the line.
-            begin_ns: when the window began.
+            measured: ranks that were measured.
+            hot: ranks that were anomalous.
+            begin_ns: start of the window.
         """
         mask = (1 << self.config.recent_count) - 1
         for rank in measured:
@@ -46,19 +46,19 @@ class Streaks:
                 self.now.pop(rank, None)
 
     def lasting(self, ranks: Iterable[int]) -> dict[int, int]:
-        """Of these ranks, those in a streak that the newest window belongs to -> since when, ns."""
+        """Return rank -> start of its streak in nanoseconds, for ranks whose newest window is part of one."""
         known = {rank: self.now[rank] for rank in ranks if rank in self.now}
         least = self.config.hot_count
         return {rank: entry[1] for rank, entry in known.items() if entry[0] & 1 and entry[0].bit_count() >= least}
 
     def lasted_count(self, rank: int) -> int:
-        """Windows since a rank's streak began, 0: it has none."""
+        """Return the number of windows since a rank's streak began; 0 if it has none."""
         return self.now[rank][2] if rank in self.now else 0
 
     def to_state(self) -> list[Any]:
-        """JSON-able state."""
+        """Return the state as JSON-serialisable values, for a snapshot."""
         return [[rank, list(entry)] for rank, entry in sorted(self.now.items())]
 
     def load_state(self, state: list[Any]) -> None:
-        """Take back what ``to_state`` gave."""
+        """Restore the state from values that ``to_state`` returned."""
         self.now = {rank: list(entry) for rank, entry in state}

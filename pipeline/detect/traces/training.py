@@ -1,6 +1,6 @@
-"""Normal sequences for the one-class network, from slices of jobs where nothing was wrong.
+"""Training sequences for the one-class network, from slices of healthy jobs.
 
-Cut by the very code that cuts them live, so that what is learned is what will be judged.
+They are cut by the code that cuts them for judging, so that both see the same features.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Singles = NDArray[np.float32]
 
 
 def second_slices(records: Iterable[JobRecord]) -> Iterator[Slice]:
-    """Records of one job, by event time, as slices of a second; seconds without any are left out."""
+    """Yield the records of one job, ordered by event time, as slices of one second; empty seconds are skipped."""
     held: list[JobRecord] = []
     job = JobKey("", "")
     for record in records:
@@ -40,16 +40,17 @@ def second_slices(records: Iterable[JobRecord]) -> Iterator[Slice]:
 
 
 def _slice(job: JobKey, records: list[JobRecord]) -> Slice:
+    """Return the slice of one second that holds these records."""
     start_ns = records[-1].ts_ns // NS_PER_SECOND * NS_PER_SECOND
     return Slice(job, start_ns, start_ns + NS_PER_SECOND, tuple(records))
 
 
 def role_windows(slices: Iterable[Slice], config: WindowConfig) -> Iterator[RoleWindow]:
-    """The windows of one job's slices, as a running detector cuts them.
+    """Yield the windows of one job's slices, as a running detector cuts them.
 
     Args:
-        slices: of one job, in order.
-        config: how long a window is.
+        slices: slices of one job, in order.
+        config: length of a window.
     """
     graph = JobGraph()
     windows = TraceWindows(config, graph)
@@ -62,16 +63,13 @@ def role_windows(slices: Iterable[Slice], config: WindowConfig) -> Iterator[Role
 def sequences_of(
     slices: Iterable[Slice], sequence_count: int, config: WindowConfig, min_peer_count: int = 3
 ) -> tuple[Singles, int]:
-    """A job's sequences of features, of the phases of its steps.
+    """Return feature sequences of a job's step phases, and their independent number, as ``sequences_in`` does.
 
     Args:
-        slices: of one job, in order.
+        slices: slices of one job, in order.
         sequence_count: windows of a sequence.
-        config: how long a window is.
-        min_peer_count: smaller roles are left out: their features say nothing.
-
-    Returns:
-        As ``sequences_in``.
+        config: length of a window.
+        min_peer_count: fewest ranks of a role; features of smaller roles mean nothing.
     """
     found = (window for window in role_windows(slices, config) if window.family == "phases")
     return sequences_in(found, PHASE_VOCABULARY, sequence_count, min_peer_count)
@@ -84,18 +82,19 @@ def sequences_in(
     min_peer_count: int = 3,
     struck: Sequence[tuple[int, int]] = (),
 ) -> tuple[Singles, int]:
-    """Sequences of features of one job's windows of one family.
+    """Return feature sequences of one job's windows of one family, and how many of them are independent.
 
     Args:
-        windows: in order.
-        vocabulary: classes of the features.
+        windows: windows in order.
+        vocabulary: operation classes of the features.
         sequence_count: windows of a sequence.
-        min_peer_count: smaller roles are left out: their features say nothing.
-        struck: begin and end of each fault, ns: windows that touch one teach nothing, and no sequence spans it.
+        min_peer_count: fewest ranks of a role; features of smaller roles mean nothing.
+        struck: start and end of each fault in nanoseconds; windows that touch one are skipped, and no sequence spans
+            it.
 
     Returns:
-        All sequences, shape (sequences, windows, features), and how many of them share no window: a rank's
-        sequences overlap, and the ranks of a job share its noise, so a job counts once each sequence length.
+        All sequences, shape (sequences, windows, features), and how many of them share no window. A rank's sequences
+        overlap and a job's ranks share its noise, so each sequence length of a job counts once.
     """
     found, begins, memory = [], set[int](), SequenceMemory(sequence_count)
     for window in windows:

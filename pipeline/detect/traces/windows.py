@@ -1,7 +1,7 @@
-"""Step and collective records of a job as windows of operations, role by role.
+"""Windows of operation durations from step and collective records, grouped by the role of ranks.
 
-Two families, never mixed: the exclusive **phases** of steps (every rank sends them all), and **collectives** by
-name (they lie inside the phase ``communication``, and only some ranks send all of theirs: ``design.md``, volume).
+Two families are kept apart. Phases of steps are sent by every rank and do not overlap. Collectives, by name, lie within
+the phase ``communication``, and only some ranks send all of theirs (see ``design.md``, volume).
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, CollectiveBatch, CollectiveRecord, Slice, StepBatch, StepRecord
 
 PHASE_VOCABULARY = Vocabulary(PHASES)
+"""Operation classes of the phases of a step."""
 _PARTS = tuple(f"{name}_seconds" for name in PHASES[:-1])
 
 
 @dataclass(frozen=True, slots=True)
 class WindowConfig:
-    """How long a window is.
+    """Length and limits of a window.
 
     Attributes:
-        window_ns: at least (``seed-systems-b.md`` 4.3 and 5.3: 10 s).
-        min_step_count: and at least so many steps of the middle rank: a distribution needs samples.
-        longest_ns: a window is judged, or given up, after this; long enough for eight steps of 15 s.
-        max_step_count: steps of a rank that are kept; of more, the first.
-        max_collective_count: collectives of a rank that are kept; of more, the first.
-        warmup_count: first steps of a rank that are left out (compilation, caches), as in ``StepsConfig``.
-        min_sampling_ratio: ranks whose collectives are fewer than this share of the most that a rank of their
-            role sent are sampled otherwise, and are not compared. Below one half: half the sampling is
-            still judged (5.4 E3).
+        window_ns: least length (``seed-systems-b.md`` 4.3 and 5.3: 10 s).
+        min_step_count: least number of steps of the median rank; a distribution needs samples.
+        longest_ns: length at which a window is closed in any case; it fits eight steps of 15 s.
+        max_step_count: steps kept of one rank; the first ones.
+        max_collective_count: collectives kept of one rank; the first ones.
+        warmup_count: first steps of a rank that are skipped (compilation, caches), as in ``StepsConfig``.
+        min_sampling_ratio: least number of a rank's collectives, relative to the most of its role. Ranks below it are
+            sampled differently and not compared; half the sampling is still judged (5.4 E3).
     """
 
     window_ns: int = 10 * NS_PER_SECOND
@@ -50,14 +50,14 @@ class WindowConfig:
 
 @dataclass(frozen=True, slots=True)
 class RoleWindow:
-    """The operations of the ranks of one role in one window.
+    """Operations of the ranks of one role in one window.
 
     Attributes:
-        family: of ``FAMILIES``.
-        vocabulary: classes of the rows.
-        rows: the operations.
-        begin_ns: begin of the window.
-        end_ns: its end: the end of the slice that completed it.
+        family: one of ``FAMILIES``.
+        vocabulary: operation classes of the rows.
+        rows: operations.
+        begin_ns: start of the window.
+        end_ns: end of the slice that completed the window.
     """
 
     family: str
@@ -67,7 +67,7 @@ class RoleWindow:
     end_ns: int
 
     def in_words_of(self, vocabulary: Vocabulary) -> OpRows:
-        """The operations by the classes of another vocabulary; what that does not know is ``other``."""
+        """Return the operations in the classes of another vocabulary; unknown ones become ``other``."""
         if vocabulary == self.vocabulary:
             return self.rows
         classes = vocabulary.encode(self.vocabulary.classes)[self.rows.classes]
@@ -76,21 +76,27 @@ class RoleWindow:
 
 @dataclass(slots=True)
 class TraceWindows:
-    """Collects one job's operations; ``take`` says when a window is full, ``close`` empties it."""
+    """Collector of one job's operations; ``take`` returns when a window is full, ``close`` empties it.
+
+    Attributes:
+        config: length and limits of a window.
+        graph: the job's ranks and hosts.
+        abstained: reason -> number of skipped records.
+    """
 
     config: WindowConfig
     graph: JobGraph
     abstained: dict[str, int] = field(default_factory=dict)
     left_out_count: int = 0
-    """Operations beyond the most that a rank may have in a window."""
+    """Number of operations dropped because a rank had too many in a window."""
     _seen: dict[int, int] = field(default_factory=dict)
     _steps: dict[int, list[list[float]]] = field(default_factory=dict)
-    """rank -> a row of phase times a step, NaN = not measured."""
+    """Rank -> one row of phase times in seconds per step, NaN = not measured."""
     _collectives: dict[int, list[tuple[str, float]]] = field(default_factory=dict)
     _begin_ns: int = 0
 
     def take(self, data: Slice) -> bool:
-        """Take one slice's records; True: the window is full, and ends with this slice."""
+        """Take one slice's records; return whether the window is full and ends with this slice."""
         for record in data.records:
             if isinstance(record, StepBatch):
                 for step in record.rows:
@@ -109,25 +115,27 @@ class TraceWindows:
         return enough or lasted_ns >= self.config.longest_ns
 
     def close(self, end_ns: int) -> Iterator[RoleWindow]:
-        """The window's roles, phases first; the next one begins."""
+        """Yield the roles of the window, phases first, and start the next window at ``end_ns``."""
         begin_ns, self._begin_ns = self._begin_ns, end_ns
         steps, self._steps = self._steps, {}
         collectives, self._collectives = self._collectives, {}
         for rows in self._phase_roles(steps):
             yield RoleWindow("phases", PHASE_VOCABULARY, rows, begin_ns, end_ns)
-        words = Vocabulary(tuple(sorted({name for rows in collectives.values() for name, _ in rows} - {"other"})))
+        vocabulary = Vocabulary(tuple(sorted({name for rows in collectives.values() for name, _ in rows} - {"other"})))
         for ranks in self._sampled_roles(collectives):
-            rows = _collective_rows(ranks, collectives, words)
-            yield RoleWindow("collectives", words, rows, begin_ns, end_ns)
+            rows = _collective_rows(ranks, collectives, vocabulary)
+            yield RoleWindow("collectives", vocabulary, rows, begin_ns, end_ns)
 
     def _abstain(self, reason: Reason) -> None:
+        """Count one skipped record for this reason."""
         self.abstained[reason.value] = self.abstained.get(reason.value, 0) + 1
 
     def _is_excused(self, rank: int, from_ns: int, to_ns: int) -> bool:
-        """Whether the job was in an announced phase then, or this rank."""
+        """Return whether the job, or this rank, was in an announced phase during this span."""
         return self.graph.in_announced_phase(from_ns, to_ns) or self.graph.announced.is_in_phase(rank, from_ns, to_ns)
 
     def _take_step(self, row: StepRecord) -> None:
+        """Add the phase times of one step record, unless it is unusable."""
         count = self._seen.get(row.rank, 0)
         self._seen[row.rank] = count + 1
         if count < self.config.warmup_count:
@@ -135,12 +143,12 @@ class TraceWindows:
         if row.communication_seconds is None:
             return self._abstain(Reason.NO_HOOK)
         values = [getattr(row, name) for name in _PARTS]
-        told = [value for value in values if value is not None]
-        if not all(0.0 <= value < float("inf") for value in (row.duration_seconds, *told)):  # NaN is not, either
+        measured = [value for value in values if value is not None]
+        if not all(0.0 <= value < float("inf") for value in (row.duration_seconds, *measured)):  # NaN is not, either
             return self._abstain(Reason.BAD_NUMBER)
         if self._is_excused(row.rank, row.ts_ns - int(row.duration_seconds * NS_PER_SECOND), row.ts_ns):
             return self._abstain(Reason.ANNOUNCED_PHASE)
-        rest = max(0.0, row.duration_seconds - sum(told))
+        rest = max(0.0, row.duration_seconds - sum(measured))
         rows = self._steps.setdefault(row.rank, [])
         if len(rows) >= self.config.max_step_count:
             self.left_out_count += 1
@@ -149,6 +157,7 @@ class TraceWindows:
         return None
 
     def _take_collective(self, row: CollectiveRecord) -> None:
+        """Add the duration of one completed collective, unless it is unusable."""
         if row.record != "completion" or row.channel != -1 or not row.start_ns or not row.end_ns:
             return None  # not the whole of a finished operation
         if row.end_ns < row.start_ns:
@@ -163,7 +172,7 @@ class TraceWindows:
         return None
 
     def _phase_roles(self, steps: Mapping[int, list[list[float]]]) -> Iterator[OpRows]:
-        """Ranks of one stage whose hooks measure the same phases."""
+        """Yield the operations of each role: ranks of one stage whose hooks measure the same phases."""
         roles: dict[tuple[int, bytes], list[int]] = {}
         tables = {rank: np.array(rows) for rank, rows in steps.items()}
         for rank in sorted(tables):
@@ -179,7 +188,7 @@ class TraceWindows:
             )
 
     def _sampled_roles(self, collectives: Mapping[int, list[tuple[str, float]]]) -> Iterator[list[int]]:
-        """Ranks of one stage that sent about as many of their collectives as each other."""
+        """Yield the ranks of each stage that sent a similar number of collectives."""
         roles: dict[int, list[int]] = {}
         for rank in sorted(collectives):
             roles.setdefault(self.graph.stage_of(rank), []).append(rank)
@@ -188,7 +197,7 @@ class TraceWindows:
             yield [rank for rank in ranks if len(collectives[rank]) >= least]
 
     def to_state(self) -> dict[str, Any]:
-        """JSON-able state."""
+        """Return the state as JSON-serialisable values, for a snapshot."""
         return {
             "seen": sorted(self._seen.items()),
             "steps": [[rank, array_state(np.array(rows))] for rank, rows in sorted(self._steps.items())],
@@ -199,7 +208,7 @@ class TraceWindows:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``to_state`` gave."""
+        """Restore the state from values that ``to_state`` returned."""
         self._seen = dict(map(tuple, state["seen"]))
         self._steps = {rank: array_from(rows).tolist() for rank, rows in state["steps"]}
         self._collectives = {rank: [(name, seconds) for name, seconds in rows] for rank, rows in state["collectives"]}
@@ -208,8 +217,9 @@ class TraceWindows:
         self.left_out_count = state["left_out"]
 
 
-def _collective_rows(ranks: list[int], rows: Mapping[int, list[tuple[str, float]]], words: Vocabulary) -> OpRows:
+def _collective_rows(ranks: list[int], rows: Mapping[int, list[tuple[str, float]]], vocabulary: Vocabulary) -> OpRows:
+    """Return the collectives of these ranks as operations in the classes of a vocabulary."""
     of_rank = np.repeat(np.array(ranks, np.int64), [len(rows[rank]) for rank in ranks])
-    classes = words.encode(name for rank in ranks for name, _ in rows[rank])
+    classes = vocabulary.encode(name for rank in ranks for name, _ in rows[rank])
     seconds: NDArray[np.float64] = np.array([value for rank in ranks for _, value in rows[rank]])
     return OpRows(of_rank, classes, seconds)

@@ -1,1 +1,1 @@
-"""What each source tells of a job: exits, silence, collectives, dumps, hardware events, lost numbers."""
+"""Trackers of evidence from each source: exits, silence, collectives, dumps, hardware events, lost numbers."""

@@ -1,4 +1,4 @@
-"""A slow transfer in a job that goes on: at whose senders do the chunks lie?"""
+"""Tracker of network backlog in a running job: finds hosts whose sent chunks stay unacknowledged."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ DETECTOR = "flows"
 
 @dataclass(frozen=True, slots=True)
 class BacklogRules:
-    """Settings.
+    """Thresholds of the tracker.
 
     Attributes:
-        bin_ns: what open flows showed is added up over so long.
-        bin_count: and looked at over so many of those.
-        least_row_count: a host of which fewer states were seen meanwhile tells nothing.
-        least_chunk_count: a sender's window holds eight steps (NCCL): a full one is seven more than an empty one; where
-            several of a host's flows share its NIC, or states were taken before the window was full, less.
-        least_ratio: as many times what others have on their way.
-        lasting_ns: it is so since so long ago.
-        slower_ratio: or operations take so many times as long as before, where the job's pace shows nothing: they may
-            lie beside the computation, mostly.
-        before_bin_count: over so many bins before.
-        kept_bin_count: what operations took is kept for so many bins: a quarter of an hour.
-        before_ns: the job may have become slower so long before that was seen.
-        max_host_ratio: more hosts than this share of the job are no machine's fault, unless they share a switch.
+        bin_ns: length of one accumulation bin.
+        bin_count: number of recent bins that are evaluated.
+        least_row_count: fewest observed flow states in these bins for a host to be judged.
+        least_chunk_count: least mean number of unacknowledged chunks. A sender's window holds eight (NCCL), so a full
+            one has seven more than an empty one. Flows that share a NIC, or early observations, show less.
+        least_ratio: least ratio of a host's unacknowledged chunks to those of the others.
+        lasting_ns: least duration of the backlog.
+        slower_ratio: least growth of collective durations where the job's pace shows none; operations may overlap with
+            computation.
+        before_bin_count: number of earlier bins to compare durations with.
+        kept_bin_count: number of bins for which durations are kept: a quarter of an hour.
+        before_ns: how long before its detection the job may have slowed.
+        max_host_ratio: largest share of hosts at fault, unless they share a switch.
     """
 
     bin_ns: int = 10 * NS_PER_SECOND
@@ -52,30 +52,30 @@ class BacklogRules:
 
 
 class BacklogTracker:
-    """What the open flows of one job's hosts had posted and not seen acknowledged."""
+    """Unacknowledged chunks of open transfers, by host of one job."""
 
     def __init__(self, rules: BacklogRules, graph: JobGraph) -> None:
-        """Know no flow."""
+        """Start without observations."""
         self._rules = rules
         self._graph = graph
         self._bins: dict[str, dict[int, list[int]]] = {}
-        """host -> number of the bin -> [chunks, states]"""
+        """Host -> bin number -> [unacknowledged chunks, observed flow states]."""
         self._since_ns: dict[str, int] = {}
-        """host -> since when its chunks lie, of those whose do"""
-        self._told_ns = 0
-        """Since when the chunks lie of those that were told, 0: nobody was, or it is over."""
+        """Host -> time in nanoseconds since when it has a backlog; only hosts that have one."""
+        self._reported_ns = 0
+        """Start of the reported backlog in nanoseconds; 0 if none is reported."""
         self._durations: dict[int, list[int]] = {}
-        """number of the bin -> [nanoseconds, operations] of what was seen to end in it"""
+        """Bin number -> [total nanoseconds, number of operations] of collectives observed to end in it."""
         self._forgot_bin = 0
-        """When old bins were last dropped: no state, as that may be done again."""
+        """Bin number of the last clean-up; not part of the snapshot, as repeating it is harmless."""
 
     def take(self, rows: Sequence[CollectiveRecord]) -> None:
-        """Add up what open flows show, and what operations took."""
+        """Accumulate the unacknowledged chunks of open flows, and the durations of finished collectives."""
         if rows:
             self._forget(max(row.ts_ns for row in rows))
         for row in rows:
             if row.record == "completion":
-                self._time(row)
+                self._add_duration(row)
                 continue
             if row.rdma_transmitted <= 0 or row.peer >= 0:
                 continue
@@ -87,7 +87,8 @@ class BacklogTracker:
             cell[0] += row.rdma_transmitted - row.rdma_done
             cell[1] += 1
 
-    def _time(self, row: CollectiveRecord) -> None:
+    def _add_duration(self, row: CollectiveRecord) -> None:
+        """Add a finished collective's duration to the bin in which it was observed."""
         if row.peer >= 0 or not 0 < row.start_ns < row.end_ns:
             return
         # By when it was seen: nobody has checked what the machine says of its end.
@@ -96,7 +97,12 @@ class BacklogTracker:
         cell[1] += 1
 
     def find(self, now_ns: int, pace: JobProgress) -> Finding | None:
-        """At whose senders the chunks of a job lie that became slower with it; None: at nobody's, or it did not."""
+        """Return a fail-slow finding about hosts with a lasting backlog in a job that slowed with it; else None.
+
+        Args:
+            now_ns: end of the slice.
+            pace: the job's step times.
+        """
         if not self._bins:
             return None
         means = self._means(now_ns)
@@ -106,16 +112,16 @@ class BacklogTracker:
         onset_ns = min(self._since_ns.values(), default=0)
         # Others may be late because of the same switch: they are waited for.
         lasts = bool(late) and now_ns - max(self._since_ns.values()) >= self._rules.lasting_ns
-        hurts = lasts and (onset_ns == self._told_ns or self._is_slower(onset_ns, now_ns, pace))
+        hurts = lasts and (onset_ns == self._reported_ns or self._slowed_since(onset_ns, now_ns, pace))
         if not hurts or not self._can_be_at_fault(late) or self._graph.in_announced_phase(onset_ns, now_ns):
             if not late:
-                self._told_ns = 0
+                self._reported_ns = 0
             return None
-        self._told_ns = onset_ns
+        self._reported_ns = onset_ns
         return self._finding(late, means, onset_ns, now_ns)
 
-    def _is_slower(self, onset_ns: int, now_ns: int, pace: JobProgress) -> bool:
-        """Whether the job became slower with it: by its pace, or by what its operations take."""
+    def _slowed_since(self, onset_ns: int, now_ns: int, pace: JobProgress) -> bool:
+        """Return whether the job slowed since the onset, by its steps or by the duration of its collectives."""
         slowdown = pace.slowdown_since(onset_ns - self._rules.before_ns, now_ns)
         if slowdown is not None and slowdown.is_certain:
             return True
@@ -125,12 +131,12 @@ class BacklogTracker:
         return 0 < before * self._rules.slower_ratio <= now
 
     def _mean_duration(self, first: int, behind: int) -> float:
-        """Nanoseconds that an operation took, of the bins from the first on and before ``behind``; 0: none ended."""
+        """Return the mean duration of collectives in bins ``first`` to ``behind - 1``, in nanoseconds; 0.0 if none."""
         cells = [self._durations[number] for number in range(first, behind) if number in self._durations]
         return sum(spent for spent, _ in cells) / max(1, sum(count for _, count in cells))
 
     def _means(self, now_ns: int) -> dict[str, float]:
-        """Host -> chunks on their way, of those of which enough was seen lately."""
+        """Return host -> mean number of unacknowledged chunks, for hosts with enough recent observations."""
         self._forget(now_ns)
         found = {}
         for host, bins in self._bins.items():
@@ -140,22 +146,34 @@ class BacklogTracker:
         return found
 
     def _forget(self, now_ns: int) -> None:
-        """Drop what is too old, whether anybody asks or not: a job may stand, or count no chunks, for days."""
+        """Drop bins that are too old, at most once per bin.
+
+        It runs on input as well, since a stalled job may ask for no findings for days.
+        """
         number = now_ns // self._rules.bin_ns
         if number <= self._forgot_bin:  # every machine's batch comes by here
             return
         self._forgot_bin = number
-        self._durations = _since(self._durations, number - self._rules.kept_bin_count)
-        kept = {host: _since(bins, number - self._rules.bin_count) for host, bins in self._bins.items()}
+        self._durations = _drop_older(self._durations, number - self._rules.kept_bin_count)
+        kept = {host: _drop_older(bins, number - self._rules.bin_count) for host, bins in self._bins.items()}
         self._bins = {host: bins for host, bins in kept.items() if bins}
 
     def _can_be_at_fault(self, hosts: Sequence[str]) -> bool:
+        """Return whether these hosts may be at fault: they are few, or at most half of all and share a leaf switch."""
         if len(hosts) <= few_hosts(self._graph, self._rules.max_host_ratio):
             return True
         common = common_component(self._graph, set(hosts))
         return common is not None and common.kind is ComponentKind.LEAF and 2 * len(hosts) <= len(self._graph.hosts)
 
     def _finding(self, hosts: Sequence[str], means: dict[str, float], onset_ns: int, now_ns: int) -> Finding:
+        """Return the fail-slow finding that accuses these hosts.
+
+        Args:
+            hosts: hosts with a backlog.
+            means: host -> mean number of unacknowledged chunks.
+            onset_ns: start of the backlog.
+            now_ns: end of the slice.
+        """
         others = [mean for host, mean in means.items() if host not in hosts]
         usual = sum(others) / max(1, len(others))
         evidence = tuple(
@@ -185,25 +203,27 @@ class BacklogTracker:
         )
 
     def to_state(self) -> dict[str, Any]:
-        """JSON-able state."""
+        """Return the state as JSON-serialisable values, for a snapshot."""
         return {
-            "bins": [[host, _rows(own)] for host, own in sorted(self._bins.items())],
+            "bins": [[host, _cells_state(own)] for host, own in sorted(self._bins.items())],
             "since": [[host, since_ns] for host, since_ns in sorted(self._since_ns.items())],
-            "told_ns": self._told_ns,
-            "durations": _rows(self._durations),
+            "told_ns": self._reported_ns,
+            "durations": _cells_state(self._durations),
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what ``to_state`` gave."""
+        """Restore the state from values that ``to_state`` returned."""
         self._bins = {host: {number: list(cell) for number, *cell in own} for host, own in state["bins"]}
         self._since_ns = dict(map(tuple, state["since"]))
-        self._told_ns = state["told_ns"]
+        self._reported_ns = state["told_ns"]
         self._durations = {number: list(cell) for number, *cell in state["durations"]}
 
 
-def _since(cells: dict[int, list[int]], oldest: int) -> dict[int, list[int]]:
+def _drop_older(cells: dict[int, list[int]], oldest: int) -> dict[int, list[int]]:
+    """Return the bins numbered ``oldest`` or higher; the same dictionary if none is older."""
     return cells if min(cells, default=oldest) >= oldest else {n: cell for n, cell in cells.items() if n >= oldest}
 
 
-def _rows(cells: Mapping[int, Sequence[int]]) -> list[list[int]]:
+def _cells_state(cells: Mapping[int, Sequence[int]]) -> list[list[int]]:
+    """Return bins as sorted rows [number, ...] for a snapshot."""
     return [[number, *cell] for number, cell in sorted(cells.items())]

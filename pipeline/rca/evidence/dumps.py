@@ -1,9 +1,8 @@
-"""Hangs: whom the Flight Recorder dumps of the ranks show, where live records name nobody.
+"""Tracker of Flight Recorder dumps of a stalled job: names the ranks that hold up the others.
 
-A dump is one rank's memory of its collectives at one time. Dumps arrive as answers to
-probes, unasked from a hook whose rank stands, or as files that a recording holds. They
-are judged together, once everybody has answered or had the time to, and as long as the
-job stands: a step or a finished collective after them makes them history.
+A dump is one rank's memory of its collectives at one time. Dumps arrive as answers to probes, from a hook whose rank is
+stalled, or as files of a recording. All are analysed together, once every rank has answered or had time to. They are
+discarded when a step or a collective finishes after them.
 """
 
 from __future__ import annotations
@@ -32,20 +31,19 @@ from tocsin.schemas.records import NS_PER_SECOND, CollectiveRecord, ProbeAnswer
 
 DETECTOR = "flight_recorder"
 _KEPT_UNFINISHED_COUNT = 4_096
-"""Of one rank, the oldest: where it stands is told by the first of them."""
+"""Most unfinished operations kept of one rank, oldest first; the oldest shows where the rank is stalled."""
 
 
 @dataclass(frozen=True, slots=True)
 class DumpConfig:
-    """Settings.
+    """Settings of the tracker.
 
     Attributes:
-        settle_ns: so long after the newest answer the missing ones are not waited for any more (an agent gives a
-            hook 10 s).
-        forget_after_ns: dumps this much older than the newest one belong to another standstill.
-        kept_entry_count: finished operations that all dumps together keep; of the unfinished each keeps its oldest.
-        direct_ns: dumps that the watchdog left need no more patience than this (or three steps, if longer).
-        step_factor: see ``direct_ns``.
+        settle_ns: how long after the newest answer missing ranks are waited for; an agent gives a hook 10 s.
+        forget_after_ns: age relative to the newest dump from which on a dump belongs to another stall.
+        kept_entry_count: finished operations that all dumps together keep; unfinished ones have their own limit.
+        direct_ns: patience with dumps that the watchdog wrote ...
+        step_factor: ... or this many step times, if longer.
     """
 
     settle_ns: int = 12 * NS_PER_SECOND
@@ -57,7 +55,7 @@ class DumpConfig:
 
 @dataclass(slots=True)
 class _Answer:
-    """What a rank answered: a dump, or nothing of use (``why``)."""
+    """Answer of one rank: a parsed dump, or the reason ``why`` it could not be parsed; neither if it was empty."""
 
     ts_ns: int
     dump: FlightDump | None
@@ -65,26 +63,31 @@ class _Answer:
 
 
 class DumpTracker:
-    """The dumps of one job that stands."""
+    """Flight Recorder dumps of one stalled job, and their analysis."""
 
     def __init__(self, config: DumpConfig, graph: JobGraph, mute_after_seconds: float) -> None:
-        """Hold no dump."""
+        """Start without dumps."""
         self._config = config
         self._graph = graph
-        self._story = HangReport(graph, DETECTOR, mute_after_seconds)
+        self._reporter = HangReport(graph, DETECTOR, mute_after_seconds)
         self._answers: dict[int, _Answer] = {}
+        """Rank -> its latest answer."""
         self._newest_ns = 0
-        self._left = False
-        """Whether the newest were left behind by the job's own watchdog."""
+        """Time of the newest answer."""
+        self._left_by_watchdog = False
+        """Whether the newest dumps were written by the job's own watchdog."""
         self._judged: tuple[object, HangFinding | None, int] | None = None
-        """(what was judged, what came of it, since when the ranks wait): judging again is for what changes."""
+        """Last analysis as (inputs, result, time since when ranks wait), so that it is repeated only for new inputs."""
 
     def take(self, answer: ProbeAnswer) -> None:
-        """Take one rank's answer; one that is empty or no dump says that the rank has none."""
+        """Store the answer of one rank: a dump, an unreadable dump, or none.
+
+        An empty answer does not replace an earlier dump. Answers much older than the newest are dropped.
+        """
         if answer.rank < 0:
             return
         self._newest_ns = max(self._newest_ns, answer.ts_ns)
-        self._left = answer.request_id == LEFT_DUMP
+        self._left_by_watchdog = answer.request_id == LEFT_DUMP
         self._answers = {
             rank: known
             for rank, known in self._answers.items()
@@ -99,51 +102,65 @@ class DumpTracker:
             if dump is None and known is not None and known.dump is not None:
                 return  # it said more when it could
             limit = self._config.kept_entry_count // max(16, self._graph.world_size)
-            self._answers[answer.rank] = _Answer(answer.ts_ns, None if dump is None else _shortened(dump, limit))
+            self._answers[answer.rank] = _Answer(answer.ts_ns, None if dump is None else _truncated(dump, limit))
         self._judged = None
 
     def take_collectives(self, rows: Iterable[CollectiveRecord]) -> None:
-        """A collective that ends after the dumps were written: the job goes on."""
+        """Discard all dumps if a collective ended after the newest one: the job goes on."""
         if self._answers and any(row.end_ns > self._newest_ns for row in rows):
             self._forget()
 
     def _forget(self) -> None:
-        self._answers, self._judged, self._left = {}, None, False
+        """Discard all answers and the last analysis."""
+        self._answers, self._judged, self._left_by_watchdog = {}, None, False
 
     @property
     def stalled_since_ns(self) -> int:
-        """Since when ranks wait for others, as the dumps say; 0: they do not."""
+        """Time in nanoseconds since when ranks wait for others, according to the dumps; 0 if they do not."""
         found = self._judged[1] if self._judged is not None else None
         return self._judged[2] if self._judged is not None and found is not None and found.blocked else 0
 
     def find(self, now_ns: int, median_step_ns: int, waits: WaitTracker) -> tuple[Finding | None, Reason | None]:
-        """Whom the dumps show to hold up the job; without suspects where they show nobody and the job stands."""
+        """Return (finding, None), or (None, reason for having no finding); (None, None) without dumps.
+
+        The finding accuses the ranks that hold up the job. It has no suspects where the job is stalled and no rank is
+        singled out.
+
+        Args:
+            now_ns: end of the slice.
+            median_step_ns: usual step time.
+            waits: tracker of waiting ranks, for its patience.
+        """
         if self._answers and self._graph.progress_ns > self._newest_ns:
             self._forget()
         if not any(answer.dump for answer in self._answers.values()):
             return None, None
-        if not self._left and now_ns - self._newest_ns < self._config.settle_ns and self._awaited():
+        if (
+            not self._left_by_watchdog
+            and now_ns - self._newest_ns < self._config.settle_ns
+            and self._is_awaiting_ranks()
+        ):
             return None, Reason.WITHIN_PATIENCE
         found, start_ns = self._finding(now_ns)
         if found is None:
             return None, Reason.AMBIGUOUS
         if not found.blocked and found.reason != STUCK_INSIDE:
             return None, Reason.NOBODY_WAITS
-        if not self._left and found.reason == Reason.SILENT_AND_PEERS_STALLED.value:
+        if not self._left_by_watchdog and found.reason == Reason.SILENT_AND_PEERS_STALLED.value:
             return None, Reason.AMBIGUOUS  # a hook that cannot write dumps is silent too
-        reason = self._too_early(found, start_ns, now_ns, median_step_ns, waits)
+        reason = self._reason_to_wait(found, start_ns, now_ns, median_step_ns, waits)
         if reason is not None:
             return None, reason
         if found.culprits:
-            return self._story.finding(found, start_ns, now_ns), None
-        return self._story.unexplained(found, start_ns, now_ns), None
+            return self._reporter.finding(found, start_ns, now_ns), None
+        return self._reporter.unexplained(found, start_ns, now_ns), None
 
-    def _too_early(
+    def _reason_to_wait(
         self, found: HangFinding, start_ns: int, now_ns: int, median_step_ns: int, waits: WaitTracker
     ) -> Reason | None:
-        """Why the waiting may still be normal, None: it is not."""
+        """Return why the waiting may still be normal: within patience, or in an announced phase; None if it is not."""
         stood_ns = now_ns - max(start_ns, self._graph.progress_ns)
-        if self._left:
+        if self._left_by_watchdog:
             # The job's own patience is over: it ended itself. But one whose steps go on has not hung.
             need_ns = max(self._config.direct_ns, self._config.step_factor * median_step_ns)
             return Reason.WITHIN_PATIENCE if self._graph.max_step >= 0 and stood_ns < need_ns else None
@@ -153,8 +170,8 @@ class DumpTracker:
             return Reason.ANNOUNCED_PHASE
         return None
 
-    def _awaited(self) -> bool:
-        """Whether ranks that live have not answered yet."""
+    def _is_awaiting_ranks(self) -> bool:
+        """Return whether live ranks have not answered yet."""
         ranks = self._graph.ranks
         gone = {rank for rank, facts in ranks.items() if facts.exit is not None or facts.bye_ns}
         world = self._graph.world_size
@@ -162,7 +179,7 @@ class DumpTracker:
         return known < world
 
     def _finding(self, now_ns: int) -> tuple[HangFinding | None, int]:
-        """What the analysis says of the dumps, and since when the ranks wait."""
+        """Return the analysis of all dumps, and the time in nanoseconds since when ranks wait."""
         facts = self._facts()
         key = (sorted(facts.items()), self._graph.world_size)
         if self._judged is None or self._judged[0] != key:
@@ -173,6 +190,13 @@ class DumpTracker:
         return found, start_ns
 
     def _analysed(self, facts: dict[int, str]) -> tuple[HangFinding | None, int]:
+        """Return the analysis of the dumps, and the earliest time in nanoseconds since when ranks wait (0: unknown).
+
+        The analysis is None if the dumps do not fit the job.
+
+        Args:
+            facts: rank -> what is known of ranks without a dump.
+        """
         dumps = {rank: answer.dump for rank, answer in sorted(self._answers.items()) if answer.dump is not None}
         broken = {rank: ("its dump", answer.why) for rank, answer in sorted(self._answers.items()) if answer.why}
         try:
@@ -180,11 +204,14 @@ class DumpTracker:
         except ConfigError:  # dumps of ranks that this job does not have
             return None, 0
         waiting = set(found.victims) or set(dumps)
-        starts = (_stands_since_ns(dump) for rank, dump in dumps.items() if rank in waiting)
+        starts = (_stalled_since_ns(dump) for rank, dump in dumps.items() if rank in waiting)
         return found, min((start_ns for start_ns in starts if start_ns), default=0)
 
     def _facts(self) -> dict[int, str]:
-        """What is known of ranks that wrote no dump (one that did lived then, whatever came later)."""
+        """Return rank -> known state (gone, stopped, alive elsewhere) of ranks that wrote no dump.
+
+        A rank that wrote one was alive at that time, whatever happened later.
+        """
         facts = {}
         frozen = self._graph.killed_last()
         for rank, known in self._graph.ranks.items():
@@ -200,33 +227,33 @@ class DumpTracker:
         return facts
 
     def to_state(self) -> dict[str, Any]:
-        """JSON-able state."""
+        """Return the state as JSON-serialisable values, for a snapshot."""
         return {
             "answers": [
                 [rank, answer.ts_ns, None if answer.dump is None else asdict(answer.dump), answer.why]
                 for rank, answer in sorted(self._answers.items())
             ],
             "newest_ns": self._newest_ns,
-            "left": self._left,
+            "left": self._left_by_watchdog,
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what ``to_state`` gave."""
+        """Restore the state from values that ``to_state`` returned."""
         self._answers = {
-            rank: _Answer(ts_ns, None if dump is None else _dump(dump), why)
+            rank: _Answer(ts_ns, None if dump is None else _dump_from(dump), why)
             for rank, ts_ns, dump, why in state["answers"]
         }
-        self._newest_ns, self._left = state["newest_ns"], state["left"]
+        self._newest_ns, self._left_by_watchdog = state["newest_ns"], state["left"]
         self._judged = None
 
 
-def _stands_since_ns(dump: FlightDump) -> int:
-    """When a rank issued its oldest unfinished operation, 0: it has none, or nobody noted when."""
+def _stalled_since_ns(dump: FlightDump) -> int:
+    """Return when a rank issued its oldest unfinished operation, in nanoseconds; 0 if none or not recorded."""
     return min((entry.created_ns for entry in dump.entries if not entry.is_done and entry.created_ns), default=0)
 
 
-def _shortened(dump: FlightDump, kept_count: int) -> FlightDump:
-    """A dump without its oldest finished operations, and without the newest of more unfinished ones than are asked."""
+def _truncated(dump: FlightDump, kept_count: int) -> FlightDump:
+    """Return the dump with its newest ``kept_count`` finished operations and a limited number of unfinished ones."""
     done = [entry.record_id for entry in dump.entries if entry.is_done]
     if len(dump.entries) - len(done) > _KEPT_UNFINISHED_COUNT:
         unfinished = [entry for entry in dump.entries if not entry.is_done][:_KEPT_UNFINISHED_COUNT]
@@ -239,7 +266,8 @@ def _shortened(dump: FlightDump, kept_count: int) -> FlightDump:
     return replace(dump, entries=kept)
 
 
-def _dump(state: dict[str, Any]) -> FlightDump:
+def _dump_from(state: dict[str, Any]) -> FlightDump:
+    """Return the dump that a snapshot holds as plain dictionaries."""
     return FlightDump(
         version=state["version"],
         comm_lib_version=state["comm_lib_version"],

@@ -1,4 +1,4 @@
-"""Transfers that stand: at which machine do the chunks of a collective lie that everybody has entered?"""
+"""Tracker of stalled transfers: finds the machine that holds up a collective which all members have entered."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from tocsin.schemas.verdicts import Evidence, FaultKind
 
 DETECTOR = "flows"
 _CAUSES = {"not_transmitted": "nic_dropout", "not_delivered": "nic_dropout", "gpu_not_ready": "gpu_execution_error"}
+"""State of a stuck flow -> cause of the hang; other states have an unknown cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowRules:
-    """Settings.
+    """Thresholds of the tracker.
 
     Attributes:
-        stands_ns: no flow of a collective has moved for so long (a chunk takes microseconds to milliseconds).
-        fresh_ns: what was seen longer ago is not known to stand still.
+        stands_ns: time without progress after which a collective's flows count as stalled; a chunk takes milliseconds
+            at most.
+        fresh_ns: age from which on an observation no longer shows that a flow is stalled.
     """
 
     stands_ns: int = 15 * NS_PER_SECOND
@@ -33,7 +35,15 @@ class FlowRules:
 
 @dataclass(slots=True)
 class _Seen:
-    """One flow: the operation's number and begin, the counters, since when they are so, and until when seen."""
+    """Last state of one flow.
+
+    Attributes:
+        seq: number of the collective operation.
+        start_ns: start of the operation.
+        counters: chunks copied by the GPU, posted to the network, acknowledged.
+        since_ns: time since when the counters have not changed.
+        seen_ns: time of the last observation.
+    """
 
     seq: int
     start_ns: int
@@ -43,17 +53,17 @@ class _Seen:
 
 
 class FlowTracker:
-    """The chunk counters of one job's unfinished collectives."""
+    """Chunk counters of one job's unfinished collectives."""
 
     def __init__(self, rules: FlowRules, graph: JobGraph) -> None:
-        """Know no flow."""
+        """Start without flows."""
         self._rules = rules
         self._graph = graph
         self._flows: dict[int, dict[tuple[str, int], _Seen]] = {}
-        """rank -> (communicator, channel) -> what was seen; a rank without any has told of other operations."""
+        """Rank -> (communicator, channel) -> last state; a rank with an empty entry has reported other operations."""
 
     def take_collectives(self, rows: Sequence[CollectiveRecord]) -> None:
-        """Learn where flows are; what finished is no matter any more."""
+        """Update flow states from progress records, and drop flows of finished operations."""
         for row in rows:
             known = self._flows.setdefault(row.rank, {})
             if row.record == "completion":
@@ -63,7 +73,7 @@ class FlowTracker:
                 self._see(row)
 
     def take_steps(self, rows: Sequence[StepRecord]) -> None:
-        """A finished step finished what was begun in it."""
+        """Drop flows that were last observed before a step of their rank ended, as they are finished."""
         for row in rows:
             known = self._flows.get(row.rank)
             if known:
@@ -71,6 +81,7 @@ class FlowTracker:
                 self._flows[row.rank] = kept
 
     def _see(self, row: CollectiveRecord) -> None:
+        """Store the counters of one progress record, and when they last changed."""
         known = self._flows[row.rank]
         counters = (row.gpu_ready, row.rdma_transmitted, row.rdma_done)
         seen = known.get((row.comm_id, row.channel))
@@ -80,14 +91,14 @@ class FlowTracker:
             known[row.comm_id, row.channel] = _Seen(row.op_seq, row.start_ns, counters, row.ts_ns, row.ts_ns)
 
     def find(self, now_ns: int, elsewhere: Collection[str] = ()) -> Finding | None:
-        """At which machine a transfer stands; None: none does, or nobody stands out.
+        """Return a hang finding about the machine that holds up stalled transfers; None if there is none, or several.
 
         Args:
-            now_ns: the present.
-            elsewhere: machines whose metrics show that they are not where the others are.
+            now_ns: end of the slice.
+            elsewhere: hosts whose metrics show that they do something other than the rest of the job.
         """
         found = []
-        for flows, since_ns in self._standing(now_ns).values():
+        for flows, since_ns in self._stalled(now_ns).values():
             stuck = find_stuck_flow(flows, elsewhere)
             if stuck is not None:
                 found.append((since_ns, stuck))
@@ -96,8 +107,8 @@ class FlowTracker:
         since_ns, stuck = min(found, key=lambda one: one[0])
         return None if self._graph.in_announced_phase(since_ns, now_ns) else self._finding(stuck, since_ns, now_ns)
 
-    def _standing(self, now_ns: int) -> dict[tuple[str, int], tuple[list[Flow], int]]:
-        """(communicator, number) -> its flows and when the last of them moved, where none has moved for a while."""
+    def _stalled(self, now_ns: int) -> dict[tuple[str, int], tuple[list[Flow], int]]:
+        """Return (communicator, operation number) -> (flows, time of the last progress), for stalled collectives."""
         operations: dict[tuple[str, int], list[tuple[Flow, _Seen]]] = {}
         for rank, known in self._flows.items():
             for (comm_id, channel), seen in known.items():
@@ -105,18 +116,22 @@ class FlowTracker:
                 operations.setdefault((comm_id, seen.seq), []).append((flow, seen))
         found = {}
         for operation, flows in operations.items():
-            stands = min(seen.seen_ns - seen.since_ns for _, seen in flows) >= self._rules.stands_ns
-            fresh = min(seen.seen_ns for _, seen in flows) >= now_ns - self._rules.fresh_ns
-            if stands and fresh and self._all_entered(operation[0], {flow.rank for flow, _ in flows}):
+            is_stalled = min(seen.seen_ns - seen.since_ns for _, seen in flows) >= self._rules.stands_ns
+            is_fresh = min(seen.seen_ns for _, seen in flows) >= now_ns - self._rules.fresh_ns
+            if is_stalled and is_fresh and self._all_entered(operation[0], {flow.rank for flow, _ in flows}):
                 found[operation] = ([flow for flow, _ in flows], max(seen.since_ns for _, seen in flows))
         return found
 
     def _all_entered(self, comm_id: str, ranks: Collection[int]) -> bool:
-        """Whether nobody who tells of operations is missing in this one: else all of it waits for him."""
+        """Return whether every reporting member of a communicator has entered the operation.
+
+        Else the operation waits for the missing member, and its transfers show nothing.
+        """
         group = self._graph.groups.get(comm_id)
         return group is None or not any(rank in self._flows and rank not in ranks for rank in group.ranks)
 
     def _finding(self, stuck: StuckFlow, since_ns: int, now_ns: int) -> Finding:
+        """Return the hang finding that accuses the host of the flow with the least progress."""
         flow, peers = stuck.flow, stuck.peer_done_count
         text = (
             f"{names_of(self._graph, [flow.rank])}, channel {flow.channel}: {flow.ready_count} chunks copied by the "
@@ -135,7 +150,7 @@ class FlowTracker:
         )
 
     def to_state(self) -> list[Any]:
-        """JSON-able state."""
+        """Return the state as JSON-serialisable values, for a snapshot."""
         return [
             [rank, comm_id, channel, seen.seq, seen.start_ns, *seen.counters, seen.since_ns, seen.seen_ns]
             for rank, known in sorted(self._flows.items())
@@ -143,10 +158,10 @@ class FlowTracker:
         ] + [[rank] for rank, known in sorted(self._flows.items()) if not known]
 
     def load_state(self, state: Sequence[Sequence[Any]]) -> None:
-        """Take back what ``to_state`` gave."""
+        """Restore the state from values that ``to_state`` returned."""
         self._flows = {}
-        for rank, *told in state:
+        for rank, *fields in state:
             known = self._flows.setdefault(rank, {})
-            if told:
-                comm_id, channel, seq, start_ns, ready, transmitted, done, since_ns, seen_ns = told
+            if fields:
+                comm_id, channel, seq, start_ns, ready, transmitted, done, since_ns, seen_ns = fields
                 known[comm_id, channel] = _Seen(seq, start_ns, (ready, transmitted, done), since_ns, seen_ns)

@@ -1,7 +1,8 @@
-"""Whose own loss jumps alone, again and again, and everybody's gradient with it: numbers that are wrong, and finite.
+"""Tracker of loss and gradient spikes on single hosts: finite but wrong numbers, a sign of silent data corruption.
 
-An outlier in the data does that to another replica each time; a diverging model, or a bad batch of all, to all of them.
-Where ranks report their own gradient norm (before it met the others'), a jump of that one alone is told the same way.
+A loss spike counts if one host's loss jumps alone and every rank's gradient norm jumps with it. Outliers in the data
+hit another replica each time, and a diverging model hits all. Where ranks report their own gradient norm before the
+all-reduce, spikes of that norm are tracked in the same way.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class LossConfig:
-    """Settings.
+    """Settings of the tracker.
 
     Attributes:
-        factor: a loss that is so many times the others' has jumped, as has a gradient norm over its usual one: losses
-            of replicas in one step lie within some percent, gradient norms of one run within a factor of two.
-        least_host_count: fewer hosts with losses of their own tell nothing.
-        usual_count: gradient norms that are remembered as usual; none is judged before half of them are.
-        uneasy_count: so many steps after one in which everybody's gradient jumped nobody's own is judged.
-        settle_ns: a step is judged when its first row is so old.
-        open_keep_count: steps that wait to be judged.
-        back_count: who makes a step that lies so far back was rolled back, and makes the others again.
-        losses: when jumps of losses are no chance.
-        norms: when those of a rank's own gradient norm are none: uneven data lets it jump now and then.
-        own: when such a norm is far out.
+        factor: ratio to the others' loss, or to the usual gradient norm, that is a spike. Losses of replicas differ by
+            some percent, gradient norms of one run by up to two times.
+        least_host_count: fewest hosts with own losses that can be compared.
+        usual_count: number of usual gradient norms kept; judging starts with half of them.
+        uneasy_count: steps after a job-wide gradient spike in which own norms are not judged.
+        settle_ns: age of a step's first row at which the step is judged.
+        open_keep_count: most steps that wait to be judged.
+        back_count: distance of an earlier step that shows a rollback.
+        losses: when repeated loss spikes on one host are beyond chance.
+        norms: the same for own gradient norms, which spike now and then on uneven data.
+        own: when an own gradient norm is a spike.
     """
 
     factor: float = 3.0
@@ -61,7 +62,7 @@ class LossConfig:
 
 @dataclass(slots=True)
 class _Step:
-    """Rows of one step: when the first came, and the numbers by rank."""
+    """Numbers of one step: arrival time of its first row, and losses and gradient norms by rank."""
 
     first_ns: int
     losses: dict[int, float] = field(default_factory=dict)
@@ -70,18 +71,18 @@ class _Step:
 
 @dataclass(slots=True)
 class LossSpikes:
-    """Losses and gradient norms of one job's last steps, and which jumped alone.
+    """Losses and gradient norms of one job's recent steps, and the spikes found in them.
 
     Attributes:
         config: settings.
-        graph: who runs where.
-        open: steps that are not judged yet.
-        judged_step: the newest one that was.
-        uneasy_count: steps in which they will not be.
-        usual: gradient norms of steps in which nothing jumped.
-        losses: jumps of losses.
-        norms: jumps of ranks' own gradient norms.
-        own: what each rank's gradient norm used to be.
+        graph: the job's ranks and hosts.
+        open: step -> numbers of steps that are not judged yet.
+        judged_step: newest judged step.
+        uneasy_count: remaining steps in which own norms are not judged.
+        usual: gradient norms of recent steps without a spike.
+        losses: loss spikes.
+        norms: spikes of own gradient norms.
+        own: usual own gradient norm of each rank.
     """
 
     config: LossConfig
@@ -95,12 +96,12 @@ class LossSpikes:
     own: OwnNorms = field(init=False)
 
     def __post_init__(self) -> None:
-        """Know of no jump."""
+        """Start without spikes."""
         self.losses, self.norms = Jumps(self.config.losses), Jumps(self.config.norms)
         self.own = OwnNorms(self.config.own)
 
     def take_steps(self, rows: Sequence[StepRecord]) -> None:
-        """Keep the numbers of steps that are not judged yet."""
+        """Store the finite losses and gradient norms of steps that are not judged yet; restart after a rollback."""
         for row in rows:
             if row.step < self.judged_step - self.config.back_count:
                 self.judged_step, self.open = row.step - 1, {}
@@ -119,7 +120,7 @@ class LossSpikes:
             del self.open[number]
 
     def find(self, now_ns: int) -> Finding | None:
-        """The machine whose numbers jump, None: there is none, or nobody can say."""
+        """Judge all settled steps and return a finding about the host that spikes repeatedly; None if there is none."""
         for number in sorted(self.open):
             if now_ns - self.open[number].first_ns < self.config.settle_ns:
                 break
@@ -130,6 +131,7 @@ class LossSpikes:
         return self._finding(norms, Reason.GRADIENT_JUMPS_ALONE) if norms else None
 
     def _judge(self, number: int, step: _Step) -> None:
+        """Judge one step: look for loss spikes if the job's gradient norm jumped, else for spikes of own norms."""
         self.judged_step = max(self.judged_step, number)
         ranks, norms = _arrays(step.norms)
         norm = float(np.median(norms))
@@ -142,11 +144,11 @@ class LossSpikes:
             self.uneasy_count -= 1
         else:
             # Where nobody says which stage a rank is in, nobody is known to be its peer.
-            asked = (norms > 0) & np.isin(ranks, list(self.graph.places))
-            self._judge_norms(number, step.first_ns, ranks[asked], norms[asked])
+            is_known = (norms > 0) & np.isin(ranks, list(self.graph.places))
+            self._judge_norms(number, step.first_ns, ranks[is_known], norms[is_known])
 
     def _judge_losses(self, number: int, step: _Step) -> None:
-        """Everybody's gradient jumped: whose loss did?"""
+        """Record a loss spike if the losses that exceed the median by ``factor`` are all of one host."""
         ranks, losses = _arrays(step.losses)
         if not ranks.size or (middle := float(np.median(losses))) <= 0:
             return
@@ -159,18 +161,31 @@ class LossSpikes:
                 self.losses.add(jump)
 
     def _judge_norms(self, number: int, first_ns: int, ranks: IntArray, norms: FloatArray) -> None:
-        """Everybody's gradient is as usual: whose own is not?"""
+        """Record a spike of own gradient norms in a step with a usual global norm.
+
+        Args:
+            number: step number.
+            first_ns: arrival time of its first row.
+            ranks: ranks with a known place, ascending.
+            norms: their gradient norms.
+        """
         far = self.own.step(ranks, self._roles(ranks), norms)
         if far:
             hosts = {self.graph.host_of(one.rank) for one in far}
             host = hosts.pop() if len(hosts) == 1 else None
             top = max(far, key=lambda one: (one.norm, -one.rank))
-            told = (top.norm, top.usual_norm, min(one.role_count for one in far), self.own.step_count, top.before_ratio)
+            fields = (
+                top.norm,
+                top.usual_norm,
+                min(one.role_count for one in far),
+                self.own.step_count,
+                top.before_ratio,
+            )
             jumped = () if host is None else tuple(one.rank for one in far)
-            self.norms.add(Spike(number, first_ns, host, jumped, *told))
+            self.norms.add(Spike(number, first_ns, host, jumped, *fields))
 
     def _roles(self, ranks: IntArray) -> IntArray:
-        """Ranks of one stage that hold the same part of its layers have one number."""
+        """Return one number per rank, equal for ranks with the same pipeline stage and tensor-parallel index."""
         places = self.graph.places
         pairs = [(places[rank].pp, places[rank].tp) for rank in ranks.tolist()]
         stages, parts = np.array(pairs, np.int64).reshape(-1, 2).T
@@ -178,6 +193,7 @@ class LossSpikes:
         return roles
 
     def _finding(self, jumps: Sequence[Spike], reason: Reason) -> Finding:
+        """Return the corruption finding about the host of these spikes, without a drain, as bad data looks the same."""
         first, last = jumps[0], jumps[-1]
         ranks = sorted({rank for jump in jumps for rank in jump.ranks})
         steps = ", ".join(str(jump.step) for jump in jumps[-3:])
@@ -203,7 +219,7 @@ class LossSpikes:
         )
 
     def to_state(self) -> dict[str, Any]:
-        """JSON-able state."""
+        """Return the state as JSON-serialisable values, for a snapshot."""
         return {
             "open": [
                 [number, step.first_ns, map_state(step.losses, "<f8"), map_state(step.norms, "<f8")]
@@ -218,7 +234,7 @@ class LossSpikes:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what ``to_state`` gave."""
+        """Restore the state from values that ``to_state`` returned."""
         self.open = {
             number: _Step(first_ns, map_from(losses), map_from(norms))
             for number, first_ns, losses, norms in state["open"]
@@ -233,6 +249,6 @@ class LossSpikes:
 
 
 def _arrays(numbers: dict[int, float]) -> tuple[IntArray, FloatArray]:
-    """Ranks ascending, and their numbers."""
+    """Return the ranks, ascending, and their values as two arrays."""
     ranks, values = map_state(numbers, "<f8")
     return ranks, values

@@ -1,4 +1,4 @@
-"""Flight Recorder dumps that are missing because nobody collected them: their ranks are not named for that."""
+"""Correction of a hang analysis where Flight Recorder dumps are missing because they were not collected."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from tocsin.schemas.reasons import Reason
 
 
 def without_the_uncollected(finding: HangFinding, rank_count: int) -> HangFinding:
-    """Name nobody for the lack of a dump alone where the dumps of others lack as well.
+    """Return the analysis without ranks that are accused only for a missing dump, where other dumps are missing too.
 
-    A rank without a dump is named where it is the only one, or where the missing are fewer than half of the job and
-    at least half of them are what the others wait for.
+    A rank without a dump stays accused if it is the only one. It also does if fewer than half of all dumps are missing,
+    and at least half of the missing ranks are waited for.
 
     Args:
-        finding: of a folder of dumps.
-        rank_count: ranks that left a dump, and ranks that did not.
+        finding: analysis of a folder of dumps.
+        rank_count: number of ranks with a dump plus those without.
     """
     missing = set(finding.missing_ranks)
     by_silence = {rank for rank, reason in finding.reasons if reason == Reason.SILENT_AND_PEERS_STALLED.value}
     are_few = len(missing) == 1 or 2 * len(missing) < rank_count
-    told = f"{len(missing)} of {rank_count} dumps are missing: collect them, too"
+    text = f"{len(missing)} of {rank_count} dumps are missing: collect them, too"
     if not by_silence or (are_few and 2 * len(by_silence) >= len(missing)):
-        return finding if are_few else replace(finding, evidence=(told, *finding.evidence))
+        return finding if are_few else replace(finding, evidence=(text, *finding.evidence))
     kept = tuple(one for one in finding.reasons if one[0] not in by_silence)
-    told += "; nobody is named for the lack of a dump alone"
+    text += "; nobody is named for the lack of a dump alone"
     return replace(
         finding,
         culprits=tuple(rank for rank, _ in kept),
         reason=kept[0][1] if kept else Reason.AMBIGUOUS.value,
         reasons=kept,
         ambiguous=tuple(sorted({*finding.ambiguous, *by_silence})),
-        evidence=(told, *finding.evidence),
+        evidence=(text, *finding.evidence),
     )

@@ -1,14 +1,13 @@
-"""Which rank was the first without a number.
+"""Tracker of non-finite losses and gradients (NaN): finds the rank that had the first one.
 
-After one all-reduce everybody has it, so the order is told by (step, loss before
-gradient norm), which needs no clock. Clocks are asked only among hosts whose error
-is known to be smaller than the gap.
+After one all-reduce every rank has the NaN. The order is therefore taken from (step, loss before gradient norm), which
+needs no clocks.
 
-Nobody is the first where nobody else was seen with numbers before: who hears of it in its midst (an engine that
-started then, or of a rank that joined late) hears of the ranks in the order in which they happen to speak.
+No rank counts as first where no other rank was seen with finite numbers before. An engine that starts in the middle of
+an episode hears the reports in random order.
 
-A step that has no number again after a restart has the same data and nearly the
-same weights: those are to blame, whatever machine it is on by then.
+If the same step yields NaN again after a restart, its data or the model's weights are to blame. Both are nearly the
+same then, while the machine may differ.
 """
 
 from __future__ import annotations
@@ -30,25 +29,27 @@ from tocsin.schemas.verdicts import Evidence, FaultKind
 from tocsin.schemas.wire.event_payloads import number
 
 _STAGE = {"loss": 0, "grad_norm": 1}
+"""Order within a step of the numbers that may be lost."""
 _LOCAL_STAGE = -1
-"""A number of the rank's own, said to be so: before it met those of the others."""
+"""Stage of a number that a rank reports as its own, computed before any all-reduce."""
 
 
 @dataclass(frozen=True, slots=True)
 class NanConfig:
-    """Settings.
+    """Settings of the tracker.
 
     Attributes:
-        settle_ns: how long after the first report the others may still be heard.
-        answer_ns: how long the peers' own numbers of that step are waited for.
-        forget_ns: an episode without new reports ends after this.
-        same_steps_count: steps that lie no further apart are one: some report every few steps, or a step late. Who
-            makes a step again that lies further back was rolled back.
-        apart_steps_count: another machine's NaN that comes sooner after (or before) one machine's is no fault of its
-            own: two machines hardly break within so few steps, a model that diverges loses its numbers anywhere.
-        kept_count: how many earlier episodes are remembered.
-        watched_steps_count: where only events tell, a report is the first if so many steps were heard of before it ...
-        watched_ns: ... or where no steps are told, the job for so long (two reports of an agent).
+        settle_ns: how long after the first report other ranks' reports may still arrive.
+        answer_ns: how long to wait for the peers' own numbers of that step.
+        forget_ns: silence after which an episode ends.
+        same_steps_count: steps at most this far apart count as the same, as some ranks report every few steps, or a
+            step late. A rank that repeats a step further back was rolled back.
+        apart_steps_count: if two machines have NaN within so many steps, neither is at fault: two machines hardly break
+            so close together, while a diverging model fails anywhere.
+        kept_count: number of earlier episodes that are remembered.
+        watched_steps_count: where only events report NaN, number of steps that must have been observed before the first
+            report ...
+        watched_ns: ... or, without known steps, how long the job must have been observed (two agent reports).
     """
 
     settle_ns: int = NS_PER_SECOND
@@ -63,13 +64,13 @@ class NanConfig:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """Numbers that were lost before.
+    """Earlier episode of non-finite numbers.
 
     Attributes:
-        step: the first step without a number.
-        hosts: who had it then, by name.
-        ts_ns: when.
-        is_replayed: whether the job went back behind it since.
+        step: first step with a non-finite number.
+        hosts: hosts that had it at that step, sorted.
+        ts_ns: time of the first report.
+        is_replayed: whether the job has since gone back to before that step.
     """
 
     step: int
@@ -80,16 +81,16 @@ class Episode:
 
 @dataclass(slots=True)
 class NanTracker:
-    """The reports of one episode, and what is left of those before it, be it in an earlier attempt.
+    """Reports of non-finite numbers in the current episode, and earlier episodes, also of earlier attempts.
 
     Attributes:
         config: settings.
-        graph: who runs where.
-        first: rank -> [step, stage, ts_ns, value, host, told by an event], of this episode.
-        newest_ns: its newest report.
-        past: earlier episodes, the oldest first.
-        began_step: the step from which the job goes on since it (re)started, -1: not heard.
-        since_ns: when it went back, within this attempt: older reports are of the episode before.
+        graph: the job's ranks and hosts.
+        first: rank -> first report of this episode: [step, stage, ts_ns, value, host, whether an event reported it].
+        newest_ns: time of the newest report.
+        past: earlier episodes, oldest first.
+        began_step: step at which the job (re)started; -1 if unknown.
+        since_ns: time of the last rollback within this attempt; older reports belong to the earlier episode.
     """
 
     config: NanConfig
@@ -101,26 +102,27 @@ class NanTracker:
     since_ns: int = 0
 
     def take(self, event: Event) -> None:
-        """Keep a rank's first report of the episode."""
+        """Record a NaN event, if it is the rank's earliest of the episode."""
         what = str(event.payload.get("what", event.payload.get("where", "")))
         stage = _LOCAL_STAGE if "local" in what else _STAGE.get(what, 1)
         step, value = int(number(event.payload, "step", -1)), str(event.payload.get("value", "nan"))
         self._report(event.rank, [step, stage, event.ts_ns, value], by_event=True)
 
     def take_steps(self, rows: Sequence[StepRecord]) -> None:
-        """Step records show it too, where nobody sends events of it."""
+        """Record non-finite losses and gradient norms in step records, and detect rollbacks."""
         if self.began_step < 0 and rows:
             self.began_step = rows[0].step
         for row in rows:
             if self.first:
-                self._see_way_back(row)
+                self._end_on_rollback(row)
             if row.loss is None and row.grad_norm is None:
                 continue
-            for stage, told in enumerate((row.loss, row.grad_norm)):
-                if told is not None and not math.isfinite(told):
-                    self._report(row.rank, [row.step, stage, row.ts_ns, str(told)], by_event=False)
+            for stage, value in enumerate((row.loss, row.grad_norm)):
+                if value is not None and not math.isfinite(value):
+                    self._report(row.rank, [row.step, stage, row.ts_ns, str(value)], by_event=False)
 
     def _report(self, rank: int, report: list[Any], *, by_event: bool) -> None:
+        """Store one report [step, stage, ts_ns, value] of a rank; start a new episode after long silence."""
         ts_ns = int(report[2])
         if ts_ns < self.since_ns:
             return
@@ -132,8 +134,8 @@ class NanTracker:
             known = self.first[rank] = [*report, self.graph.host_of(rank), known is not None and known[5]]
         known[5] = known[5] or by_event
 
-    def _see_way_back(self, row: StepRecord) -> None:
-        """Who makes an earlier step after its NaN was rolled back, without a new attempt: the episode is over."""
+    def _end_on_rollback(self, row: StepRecord) -> None:
+        """End the episode if a rank repeats a step from before its NaN: it was rolled back within the attempt."""
         known = self.first.get(row.rank)
         if known is None or row.ts_ns <= known[2] or row.step >= known[0] - self.config.same_steps_count:
             return
@@ -142,11 +144,12 @@ class NanTracker:
         self.began_step, self.since_ns = row.step, row.ts_ns
 
     def _close(self) -> None:
+        """Move the current episode to the past ones."""
         self.past = self._episodes()
         self.first.clear()
 
     def _episodes(self) -> list[Episode]:
-        """All episodes, with the one that goes on."""
+        """Return all episodes, oldest first, the current one included."""
         if not self.first:
             return self.past
         earliest = min(report[:2] for report in self.first.values())
@@ -156,11 +159,18 @@ class NanTracker:
         return [*self.past, now][-self.config.kept_count :]
 
     def follow(self, older: NanTracker) -> None:
-        """Remember what was lost in the attempt before this one: the job makes those steps again, with that data."""
+        """Take over the episodes of the previous attempt's tracker, marked as replayed.
+
+        The job repeats those steps with the same data.
+        """
         self.past = [replace(one, is_replayed=True) for one in older._episodes()]
 
     def find(self, now_ns: int) -> Finding | None:
-        """Who was first, nobody where that cannot be said, None without an episode."""
+        """Return the finding about the current episode; None without an episode, or while reports may be outstanding.
+
+        The suspect is the host with the earliest report. There is none where several hosts share it, where peers had no
+        finite numbers, or where an earlier episode shows that the machine is not at fault.
+        """
         if not self.first or now_ns - self.newest_ns > self.config.forget_ns:
             return None
         onset_ns = min(report[2] for report in self.first.values())
@@ -172,9 +182,9 @@ class NanTracker:
         # Several in the same step had it before they met: what they share (the weights) is to blame,
         # and the fastest of them is only the fastest.
         single = len(ranks) == 1 or (not self._is_one_machine() and len({graph.host_of(rank) for rank in ranks}) == 1)
-        before = self._before(earliest[0], {self.first[rank][4] for rank in ranks}) if single else None
+        before = self._related_episode(earliest[0], {self.first[rank][4] for rank in ranks}) if single else None
         if single and before is None:
-            peers, cleared = self._cleared(graph, ranks, earliest)
+            peers, cleared = self._peer_counts(graph, ranks, earliest)
             if cleared < peers and now_ns - onset_ns < self.config.answer_ns:
                 return None
             # A rank that alone reports its loss is not the first, it is the only one; its own number is its own.
@@ -184,7 +194,7 @@ class NanTracker:
             suspects, reason, confidence = suspects_of(graph, ranks), Reason.NAN_FIRST_BY_STEP, 0.9
         elif before is not None:
             suspects, reason, confidence = (), before[0], 0.6
-            evidence = (*evidence, _told_before(*before))
+            evidence = (*evidence, _earlier_episode_evidence(*before))
         else:
             suspects, reason, confidence = (), Reason.NAN_EVERYWHERE, 0.6
         return Finding(
@@ -201,11 +211,16 @@ class NanTracker:
 
     @property
     def stays_alone(self) -> bool:
-        """Whether the lost number spread to nobody: everybody else has numbers of many later steps."""
+        """Whether the NaN spread to no other host, although these have finite numbers of many later steps."""
         return bool(self.first) and stays_alone(self.first, self.graph)
 
-    def _before(self, step: int, hosts: set[str]) -> tuple[Reason, Episode] | None:
-        """What came before that shows that a NaN is not of the machine that alone has it, and why it does."""
+    def _related_episode(self, step: int, hosts: set[str]) -> tuple[Reason, Episode] | None:
+        """Return the earlier episode that shows that a NaN is not the machine's fault, with the reason; else None.
+
+        Args:
+            step: step of the current NaN.
+            hosts: hosts that have it first.
+        """
         if step < 0:
             return None
         is_fresh = self.began_step >= 0 and step <= self.began_step + self.config.same_steps_count
@@ -222,10 +237,15 @@ class NanTracker:
                 others = others or one
         return None if others is None else (Reason.NAN_SOON_ELSEWHERE, others)
 
-    def _cleared(self, graph: JobGraph, ranks: Sequence[int], earliest: Sequence[int]) -> tuple[int, int]:
-        """How many ranks of other hosts report this number, and how many of them had one at that step.
+    def _peer_counts(self, graph: JobGraph, ranks: Sequence[int], earliest: Sequence[int]) -> tuple[int, int]:
+        """Return (peers, cleared): how many ranks elsewhere report such numbers, and how many were finite then.
 
-        Where the whole job runs on one machine: how many other ranks.
+        Ranks elsewhere are those of other hosts; where the job runs on one machine, all other ranks.
+
+        Args:
+            graph: the job's ranks and hosts.
+            ranks: ranks with the earliest NaN.
+            earliest: step and stage of it.
         """
         hosts = set() if self._is_one_machine() else {graph.host_of(rank) for rank in ranks}
         step, stage = earliest
@@ -234,20 +254,20 @@ class NanTracker:
             if rank in ranks or graph.host_of(rank) in hosts:
                 continue
             lost = rank in self.first  # later: the earliest ones are all in ``ranks``
-            later = lost and self._had_numbers(rank, facts)
+            later = lost and self._was_finite_before(rank, facts)
             peers += int(lost or max(facts.number_steps) >= 0)
             cleared += int(later or facts.number_steps[max(stage, 0)] >= step)
         return peers, cleared
 
     def _is_one_machine(self) -> bool:
-        """Whether all ranks run on one machine: then they are compared with one another."""
+        """Return whether all ranks run on one machine; ranks are then compared with one another."""
         return self.graph.host_count(self.graph.ranks, 2) == 1
 
-    def _had_numbers(self, rank: int, facts: RankFacts) -> bool:
-        """Whether a rank was seen with numbers before it lost them.
+    def _was_finite_before(self, rank: int, facts: RankFacts) -> bool:
+        """Return whether a rank with NaN was observed with finite numbers before.
 
-        Where steps tell none an event does: a hook sends it when a number is lost, so the steps before had theirs. Not
-        where the first of all reports came as soon as anything of the job was heard: there may have been one before.
+        Without numbers in step records, a NaN event implies it, as the hook reports the first one. That holds only if
+        the job was observed for some steps before the first report of all.
         """
         if max(facts.number_steps) >= 0:
             return True
@@ -260,6 +280,7 @@ class NanTracker:
         return bool(by_event) and was_watched and facts.first_seen_ns < ts_ns - NS_PER_SECOND
 
     def _evidence(self, graph: JobGraph, rank: int) -> Evidence:
+        """Return evidence of a rank's first NaN, with the number of ranks that followed."""
         step, stage, ts_ns, value, *_ = self.first[rank]
         what = {0: "loss", _LOCAL_STAGE: "its own gradient"}.get(stage, "gradient norm")
         text = f"{names_of(graph, [rank])}: {what} is {value} at step {step}"
@@ -269,7 +290,7 @@ class NanTracker:
         return Evidence("nan", events.NAN, 2.0, ts_ns, ts_ns, text)
 
     def to_state(self) -> dict[str, Any]:
-        """JSON-able state."""
+        """Return the state as JSON-serialisable values, for a snapshot."""
         return {
             "first": sorted(self.first.items()),
             "newest_ns": self.newest_ns,
@@ -279,15 +300,15 @@ class NanTracker:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what ``to_state`` gave."""
+        """Restore the state from values that ``to_state`` returned."""
         self.first = dict(map(tuple, state["first"]))
         self.newest_ns = state["newest_ns"]
         self.past = [Episode(step, tuple(hosts), *rest) for step, hosts, *rest in state["past"]]
         self.began_step, self.since_ns = state["began_step"], state["since_ns"]
 
 
-def _told_before(reason: Reason, before: Episode) -> Evidence:
-    """What the NaN of before says, to whoever would blame either machine."""
+def _earlier_episode_evidence(reason: Reason, before: Episode) -> Evidence:
+    """Return evidence that describes the earlier episode, against blaming either machine."""
     hosts = ", ".join(before.hosts[:3]) + (", ..." if len(before.hosts) > 3 else "")
     text = f"before, on {hosts}, numbers were lost at step {before.step}"
     if reason is Reason.NAN_SAME_STEP_AGAIN:

@@ -1,7 +1,7 @@
-"""A rank whose traffic is slow: all of its groups move data slower, the others do not.
+"""Tracker of transfer times: finds a rank whose network traffic is slow.
 
-The steps are longer, nobody's own time is, communication is: then the transfers of
-each group (time after its last member has entered) tell who.
+All communicators of such a rank move data slower, and no others do. It applies where steps are longer because of
+communication, not of self time. A transfer is the time of a collective after its last member has entered.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from tocsin.schemas.verdicts import Anomaly, Evidence, FaultKind
 
 @dataclass(frozen=True, slots=True)
 class NetworkConfig:
-    """Settings.
+    """Settings of the tracker.
 
     Attributes:
-        recent_count: transfers that are "now".
-        chunk_count: transfers behind one number of a communicator's past.
-        past_count: numbers of its past that are kept: a slow spell becomes normal only after half of them.
-        min_ratio: a group is slow from this growth, when it lasts ...
-        lasting_ns: ... so long: a process that got no CPU for a second looks the same ...
-        strong_ratio: ... but for growth as large as this.
-        min_excess_seconds: and from this growth in seconds (beyond the clocks' error).
-        min_communication_ratio: share of the job's slowdown that must be communication.
-        open_keep_count: unfinished operations kept per communicator until all members spoke.
+        recent_count: number of transfers that describe the present.
+        chunk_count: transfers that are reduced to one median of a communicator's past.
+        past_count: medians of the past that are kept; a slow spell becomes normal only after half of them.
+        min_ratio: least growth of a slow communicator's transfers, if it lasts ...
+        lasting_ns: ... this long, as a process without CPU for a second looks the same ...
+        strong_ratio: ... or growth that needs no duration.
+        min_excess_seconds: least growth in seconds, beyond clock errors.
+        min_communication_ratio: least share of communication in the job's slowdown.
+        open_keep_count: unfinished operations kept per communicator.
     """
 
     recent_count: int = 6
@@ -48,20 +48,24 @@ class NetworkConfig:
 
 
 class NetworkTracker:
-    """Transfers per communicator of one job."""
+    """Transfer times per communicator of one job."""
 
     def __init__(self, config: NetworkConfig, graph: JobGraph) -> None:
-        """Know no transfer."""
+        """Start without transfers."""
         self._config = config
         self._graph = graph
         self._open: dict[str, dict[int, dict[int, list[int]]]] = {}
+        """Communicator -> operation number -> rank -> [start, end] in nanoseconds, for operations some members have not
+        reported."""
         self._recent: dict[str, list[float]] = {}
+        """Communicator -> transfer times in seconds, oldest first."""
         self._past: dict[str, list[float]] = {}
+        """Communicator -> medians of earlier transfer times in seconds, oldest first."""
         self._rank, self._since_ns = -1, 0
-        """Whose groups are slow, and since when they were seen to be."""
+        """Rank whose communicators are slow (-1: none), and since when, in nanoseconds."""
 
     def take(self, rows: Sequence[CollectiveRecord]) -> None:
-        """Learn completions; an operation counts when all members have reported it."""
+        """Record completions; a transfer is measured once all members have reported the operation."""
         for row in rows:
             if row.record != "completion" or row.start_ns <= 0 or row.peer >= 0:
                 continue
@@ -80,6 +84,7 @@ class NetworkTracker:
                 del operations[seq]
 
     def _close(self, comm_id: str, seq: int) -> None:
+        """Measure one complete operation and add it to the communicator's recent transfers or its past."""
         members = self._open[comm_id].pop(seq)
         moved_ns = max(end for _, end in members.values()) - max(start for start, _ in members.values())
         recent = self._recent.setdefault(comm_id, [])
@@ -91,7 +96,14 @@ class NetworkTracker:
             del past[: -self._config.past_count]
 
     def find(self, now_ns: int, anomalies: Sequence[Anomaly]) -> Finding | None:
-        """Who slows the communication of a job that became slower, None where that is not it."""
+        """Return a fail-slow finding about the rank that slows communication.
+
+        None where the job is not slower, where self time explains it, or where no rank stands out.
+
+        Args:
+            now_ns: end of the slice.
+            anomalies: anomalies of step times.
+        """
         job = next((a for a in anomalies if a.metric == "step_seconds"), None)
         link = None if job is None else self._link(job, anomalies)
         if job is None or link is None:
@@ -104,6 +116,7 @@ class NetworkTracker:
         return self._finding(link, job, now_ns)
 
     def _link(self, job: Anomaly, anomalies: Sequence[Anomaly]) -> SlowLink | None:
+        """Return the rank whose communicators are all slow; None if self time, not communication, slows the job."""
         if job.detail["communication_ratio"] < self._config.min_communication_ratio:
             return None
         if any(a.metric == "own_seconds" for a in anomalies):
@@ -111,10 +124,11 @@ class NetworkTracker:
         return find_slow_link(self._speeds(), self._config.min_ratio, self._excess_seconds())
 
     def _excess_seconds(self) -> float:
-        """The least growth that the clocks of this job's hosts can show."""
+        """Return the least growth in seconds that the clocks of the job's hosts can resolve."""
         return max(self._config.min_excess_seconds, 2 * self._graph.clock_error_ns(self._graph.ranks) / NS_PER_SECOND)
 
     def _speeds(self) -> list[GroupSpeed]:
+        """Return present and past transfer times of each communicator that is smaller than the whole job."""
         speeds = []
         for comm_id, past in sorted(self._past.items()):
             group = self._graph.groups.get(comm_id)
@@ -127,6 +141,7 @@ class NetworkTracker:
         return speeds
 
     def _finding(self, link: SlowLink, job: Anomaly, now_ns: int) -> Finding:
+        """Return the fail-slow finding that accuses the host of the slow rank."""
         evidence = Evidence(
             "transfers",
             "communication_seconds",
@@ -150,7 +165,7 @@ class NetworkTracker:
         )
 
     def to_state(self) -> dict[str, Any]:
-        """JSON-able state."""
+        """Return the state as JSON-serialisable values, for a snapshot."""
         return {
             "open": [
                 [comm_id, [[seq, sorted(members.items())] for seq, members in sorted(operations.items())]]
@@ -162,7 +177,7 @@ class NetworkTracker:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what ``to_state`` gave."""
+        """Restore the state from values that ``to_state`` returned."""
         self._open = {
             comm_id: {seq: dict(map(tuple, members)) for seq, members in operations}
             for comm_id, operations in state["open"]

@@ -1,6 +1,6 @@
-"""Whose checkpoint takes longer than everybody's, again and again, while all wait for it.
+"""Tracker of announced phases, such as checkpoints: finds a host that repeatedly holds up all others.
 
-Steps are as long as ever then, and in an announced phase nobody is judged by metrics: the phases themselves tell.
+Step times show nothing then, and metrics are not judged in announced phases, so the phases' own durations are compared.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from tocsin.schemas.verdicts import Component, ComponentKind, Evidence, FaultKin
 
 @dataclass(frozen=True, slots=True)
 class PhaseConfig:
-    """Settings.
+    """Settings of the tracker.
 
     Attributes:
-        ratio: the longest is alone where it is so many times the second longest ...
-        least_excess_ns: ... and longer by this.
-        chance_ratio: the same host is the longest so many times in a row by chance as seldom as this, if each is it as
-            often: that says how many times are needed (three in a job of 15 hosts, five in one of four).
-        least_host_count: fewer hosts that announce theirs tell nothing.
-        together_ns: what begins within this is one phase of all.
-        clock_ns: clocks, and the way of a step's record, may be wrong by this.
-        lasting_ns: what is found holds for so long after the last one ended.
-        kept_count: phases that are remembered, of each name.
-        kept_step_count: ends of steps that are remembered.
+        ratio: least ratio of the longest phase to the second longest ...
+        least_excess_ns: ... and least difference, for the longest host to stand out.
+        chance_ratio: probability below which the same host being longest several times in a row is not chance. Three
+            times suffice in a job of 15 hosts, five in one of four.
+        least_host_count: fewest hosts that announce phases for a comparison.
+        together_ns: greatest spread of the starts of one common phase.
+        clock_ns: tolerance for clocks and for delayed step records.
+        lasting_ns: how long after its last phase a finding holds.
+        kept_count: phases remembered for each name.
+        kept_step_count: step ends that are remembered.
     """
 
     ratio: float = 2.0
@@ -47,14 +47,20 @@ class PhaseConfig:
 
 @dataclass(slots=True)
 class _Phase:
-    """One phase of all: when it began, and each rank's host and when the phase ended there (0: not yet)."""
+    """Phase that several ranks announced together.
+
+    Attributes:
+        name: phase name, such as ``checkpoint``.
+        begin_ns: earliest start.
+        ends: rank -> (host, end time in nanoseconds; 0 while it lasts).
+    """
 
     name: str
     begin_ns: int
     ends: dict[int, tuple[str, int]] = field(default_factory=dict)
 
     def by_host(self) -> dict[str, int]:
-        """Host -> when its last rank ended it."""
+        """Return host -> time in nanoseconds at which its last rank ended the phase."""
         found: dict[str, int] = {}
         for host, end_ns in self.ends.values():
             found[host] = max(end_ns, found.get(host, 0))
@@ -63,25 +69,25 @@ class _Phase:
 
 @dataclass(slots=True)
 class PhaseTracker:
-    """The announced phases of one job.
+    """Announced phases of one job.
 
     Attributes:
         config: settings.
-        graph: who runs where.
-        open: phases that some hosts are in.
-        told: of each name, the newest last: [begin_ns, end_ns, host that held up all ("" = nobody), its seconds, those
-            of the second longest, hosts].
-        step_ends_ns: when steps ended lately.
+        graph: the job's ranks and hosts.
+        open: phases that some ranks are still in.
+        history: phase name -> rows, newest last: [begin_ns, end_ns, host that held up all others ("" = none), its
+            duration in seconds, the second longest duration in seconds, number of hosts].
+        step_ends_ns: recent end times of steps.
     """
 
     config: PhaseConfig
     graph: JobGraph
     open: list[_Phase] = field(default_factory=list)
-    told: dict[str, list[list[Any]]] = field(default_factory=dict)
+    history: dict[str, list[list[Any]]] = field(default_factory=dict)
     step_ends_ns: list[int] = field(default_factory=list)
 
     def take(self, event: Event) -> None:
-        """A rank begins a phase, or ends it."""
+        """Record that a rank begins or ends a phase."""
         name, edge = str(event.payload.get("phase", "")), event.payload.get("edge")
         host = event.host or self.graph.host_of(event.rank)
         if not name or not host or event.rank < 0:
@@ -98,24 +104,29 @@ class PhaseTracker:
             phase.ends[event.rank] = (host, max(ts_ns, phase.ends[event.rank][1]))
 
     def take_steps(self, rows: Sequence[StepRecord]) -> None:
-        """Keep when steps ended: who trains on does not wait."""
+        """Record step ends: a job that steps on does not wait for a phase."""
         newest_ns = max((row.ts_ns for row in rows), default=0)
         if newest_ns and (not self.step_ends_ns or newest_ns > self.step_ends_ns[-1]):
             self.step_ends_ns = [*self.step_ends_ns, newest_ns][-self.config.kept_step_count :]
 
     def find(self, now_ns: int) -> Finding | None:
-        """The machine whose phases hold up all, None: there is none, or nobody can say."""
+        """Judge all finished phases and return a finding about the host that holds up all others, if any."""
         for phase in [phase for phase in self.open if self._is_over(phase, now_ns)]:
             self.open.remove(phase)
             self._judge(phase)
-        found = [self._finding(name, told) for name, told in sorted(self.told.items()) if self._holds_up(told, now_ns)]
+        found = [
+            self._finding(name, history)
+            for name, history in sorted(self.history.items())
+            if self._holds_up(history, now_ns)
+        ]
         return found[0] if found else None
 
     def _is_over(self, phase: _Phase, now_ns: int) -> bool:
-        """Whether all who began it ended it; the others' begin may still be on its way."""
+        """Return whether all ranks that began the phase have ended it, and no further starts are expected."""
         return all(end_ns for _, end_ns in phase.ends.values()) and now_ns - phase.begin_ns > self.config.together_ns
 
     def _judge(self, phase: _Phase) -> None:
+        """Add one finished phase to the history, with the host that alone took longest while no steps ended."""
         ends = phase.by_host()
         if len(ends) < self.config.least_host_count:
             return
@@ -123,29 +134,34 @@ class PhaseTracker:
         longest, second = end_ns - phase.begin_ns, second_ns - phase.begin_ns
         is_alone = longest >= max(self.config.ratio * second, second + self.config.least_excess_ns)
         first_ns, last_ns = second_ns + self.config.clock_ns, end_ns - self.config.clock_ns
-        goes_on = not self.step_ends_ns or any(first_ns < step_ns < last_ns for step_ns in self.step_ends_ns)
-        slowest = host if is_alone and not goes_on else ""
+        steps_continue = not self.step_ends_ns or any(first_ns < step_ns < last_ns for step_ns in self.step_ends_ns)
+        slowest = host if is_alone and not steps_continue else ""
         seconds = [longest / NS_PER_SECOND, second / NS_PER_SECOND]
-        told = [phase.begin_ns, end_ns, slowest, *seconds, len(ends)]
-        self.told[phase.name] = [*self.told.get(phase.name, []), told][-self.config.kept_count :]
+        history = [phase.begin_ns, end_ns, slowest, *seconds, len(ends)]
+        self.history[phase.name] = [*self.history.get(phase.name, []), history][-self.config.kept_count :]
 
-    def _in_a_row(self, told: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
-        """The last ones that the same host held up."""
-        row = 0
-        while row < len(told) and told[-1 - row][2] == told[-1][2] != "":
-            row += 1
-        return told[len(told) - row :]
+    def _last_streak(self, history: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+        """Return the last rows in which the same host held up all others, oldest first; empty if there is none."""
+        length = 0
+        while length < len(history) and history[-1 - length][2] == history[-1][2] != "":
+            length += 1
+        return history[len(history) - length :]
 
-    def _holds_up(self, told: Sequence[Sequence[Any]], now_ns: int) -> bool:
-        last = self._in_a_row(told)
+    def _holds_up(self, history: Sequence[Sequence[Any]], now_ns: int) -> bool:
+        """Return whether one host held up enough recent phases in a row to rule out chance.
+
+        It must have been like the others in an earlier phase; a host that always takes longer may have more to save.
+        """
+        last = self._last_streak(history)
         if not last or now_ns - last[-1][1] > self.config.lasting_ns:
             return False
         times = 1 + max(1, math.ceil(math.log(1 / self.config.chance_ratio) / math.log(last[-1][5])))
         # Who always took longer has more to save: once it was like the others.
-        return len(last) >= times and len(told) > len(last)
+        return len(last) >= times and len(history) > len(last)
 
-    def _finding(self, name: str, told: Sequence[Sequence[Any]]) -> Finding:
-        last = self._in_a_row(told)
+    def _finding(self, name: str, history: Sequence[Sequence[Any]]) -> Finding:
+        """Return the fail-slow finding about the host that holds up all others; its action is soft."""
+        last = self._last_streak(history)
         begin_ns, end_ns, host, seconds, second_seconds, host_count = last[-1]
         text = (
             f"{host}: its {name} took {seconds:.3g} s, that of all other {host_count - 1} hosts {second_seconds:.3g} s "
@@ -165,21 +181,21 @@ class PhaseTracker:
         )
 
     def to_state(self) -> dict[str, Any]:
-        """JSON-able state."""
+        """Return the state as JSON-serialisable values, for a snapshot."""
         return {
             "open": [
                 [phase.name, phase.begin_ns, [[rank, *end] for rank, end in sorted(phase.ends.items())]]
                 for phase in self.open
             ],
-            "told": sorted(self.told.items()),
+            "told": sorted(self.history.items()),
             "step_ends_ns": self.step_ends_ns,
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what ``to_state`` gave."""
+        """Restore the state from values that ``to_state`` returned."""
         self.open = [
             _Phase(name, begin_ns, {rank: (host, end_ns) for rank, host, end_ns in ends})
             for name, begin_ns, ends in state["open"]
         ]
-        self.told = {name: [list(one) for one in told] for name, told in state["told"]}
+        self.history = {name: [list(one) for one in history] for name, history in state["told"]}
         self.step_ends_ns = state["step_ends_ns"]

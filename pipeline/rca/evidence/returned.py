@@ -1,7 +1,7 @@
-"""Machines that were accused because nothing was heard of them, and speak again while the job still stands.
+"""Exoneration of hosts that were accused for silence and report again while the job is still stalled.
 
-That its agent was away is no fault of a machine whose processes are there. One that was started anew is another matter:
-its agent speaks, its ranks do not.
+An agent that was merely unreachable is no fault of its machine. If the machine was restarted instead, its agent reports
+again but its ranks do not.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _STANDSTILL = (FaultKind.FAIL_STOP, FaultKind.HANG)
 
 @dataclass(slots=True)
 class ReturnedHosts:
-    """Who was accused for its silence.
+    """Hosts that were accused for silence.
 
     Attributes:
-        accused_ns: host -> when that was found last.
+        accused_ns: host -> time in nanoseconds of its last accusation.
     """
 
     accused_ns: dict[str, int] = field(default_factory=dict)
@@ -35,17 +35,17 @@ class ReturnedHosts:
         told_ns: Callable[[int], int],
         now_ns: int,
     ) -> list[Finding]:
-        """Remember whom a silence accuses, and free whose ranks all told since then where they stand.
+        """Remember hosts accused for silence, and exonerate those whose ranks have all reported since.
 
         Args:
-            findings: what is found in this slice.
-            graph: the job.
-            silent: hosts that have said nothing for too long.
-            told_ns: when a rank last told itself where it stands, 0: never.
-            now_ns: the slice's end.
+            findings: findings of this slice.
+            graph: the job's ranks and hosts.
+            silent: hosts that have sent nothing for too long.
+            told_ns: rank -> when it last reported its position itself; 0 if never.
+            now_ns: end of the slice.
 
         Returns:
-            The findings; the first one that tells of a standstill exonerates those that are back.
+            The findings; the first stop or hang among them carries the exonerated hosts.
         """
         for finding in findings:
             if finding.reason is Reason.SILENT_AND_PEERS_STALLED:
@@ -53,17 +53,17 @@ class ReturnedHosts:
         if not self.accused_ns:
             return list(findings)
         back = [host for host in sorted(self.accused_ns.keys() - set(silent)) if self._is_back(host, graph, told_ns)]
-        stands = next((at for at, finding in enumerate(findings) if finding.fault in _STANDSTILL), None)
-        if stands is None or findings[stands].reason is Reason.SILENT_AND_PEERS_STALLED:
+        at_index = next((at for at, finding in enumerate(findings) if finding.fault in _STANDSTILL), None)
+        if at_index is None or findings[at_index].reason is Reason.SILENT_AND_PEERS_STALLED:
             return list(findings)
         for host in back:
             del self.accused_ns[host]
         freed = tuple(Component(ComponentKind.HOST, host) for host in back)
-        named = replace(findings[stands], exonerates=(*findings[stands].exonerates, *freed))
-        return [*findings[:stands], named, *findings[stands + 1 :]] if freed else list(findings)
+        named = replace(findings[at_index], exonerates=(*findings[at_index].exonerates, *freed))
+        return [*findings[:at_index], named, *findings[at_index + 1 :]] if freed else list(findings)
 
     def _is_back(self, host: str, graph: JobGraph, told_ns: Callable[[int], int]) -> bool:
-        """Whether all ranks of a host told where they stand after it was accused."""
+        """Return whether all ranks of a host have reported since its accusation, and none has exited."""
         ranks = graph.ranks_of_host(host)
         since_ns = self.accused_ns[host]
         return bool(ranks) and all(
@@ -72,9 +72,9 @@ class ReturnedHosts:
         )
 
     def to_state(self) -> list[tuple[str, int]]:
-        """JSON-able state."""
+        """Return the state as JSON-serialisable values, for a snapshot."""
         return sorted(self.accused_ns.items())
 
     def load_state(self, state: Sequence[Sequence[object]]) -> None:
-        """Take back what ``to_state`` gave."""
+        """Restore the state from values that ``to_state`` returned."""
         self.accused_ns = {str(host): int(str(ns)) for host, ns in state}

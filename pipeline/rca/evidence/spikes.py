@@ -1,4 +1,4 @@
-"""What jumps again and again: whether it is always on the same machine, more often than chance lets it."""
+"""Repeated spikes of a training number: whether one host has them more often than chance explains."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class JumpConfig:
     """Settings.
 
     Attributes:
-        chance_ratio: the same one has all jumps by chance as seldom as this, if each falls on any: that says how many
-            are needed (of 0.005: three in a job of 15 hosts, five in one of four).
-        least_count: fewer of them are never enough.
-        seldom_count: jumps count where one of so many steps has one, and the same rank has part in all; 0: wherever.
-        began_factor: and so many times as often as before the first.
-        forget_ns: jumps that are older than this count no more.
-        lasting_ns: what is found holds for so long after the last one.
-        kept_count: jumps that are remembered.
+        chance_ratio: probability below which spikes that all fall on one host are not chance. It sets how many are
+            needed: at 0.005, three in a job of 15 hosts, five in one of four.
+        least_count: fewest spikes in any case.
+        seldom_count: if above 0, at least one of so many steps must spike, and one rank must take part in all spikes.
+        began_factor: then spikes must also be so many times as frequent as before the first.
+        forget_ns: age at which spikes are forgotten.
+        lasting_ns: how long after its last spike a result holds.
+        kept_count: most spikes remembered.
     """
 
     chance_ratio: float = 0.005
@@ -35,18 +35,18 @@ class JumpConfig:
 
 
 class Spike(NamedTuple):
-    """One number of one step.
+    """Spike of one number in one step.
 
     Attributes:
-        step: the training step.
-        ts_ns: when.
-        host: whose ranks they are, None: of several.
-        ranks: whose number jumped, ascending; of several hosts none is kept.
-        value: to what.
-        usual_value: what the others had.
-        field_count: on how many hosts, or ranks, it could have fallen.
-        looked_count: steps that were looked at till then.
-        before_ratio: how many of them, lately, had one of this rank.
+        step: training step.
+        ts_ns: time of the step.
+        host: host of all ranks that spiked; None if they are of several.
+        ranks: ranks that spiked, ascending; empty if they are of several hosts.
+        value: value of the spike.
+        usual_value: value of the others.
+        field_count: number of hosts, or ranks, that could have spiked.
+        looked_count: number of steps examined so far.
+        before_ratio: share of recent steps in which this rank spiked before.
     """
 
     step: int
@@ -62,12 +62,12 @@ class Spike(NamedTuple):
 
 @dataclass(slots=True)
 class Jumps:
-    """The jumps of one kind of number.
+    """Recent spikes of one kind of number.
 
     Attributes:
         config: settings.
-        past: those that count, the oldest first.
-        before_ratio: how many steps had one before they began.
+        past: spikes that are not forgotten, oldest first.
+        before_ratio: share of steps with a spike before the first of these.
     """
 
     config: JumpConfig
@@ -75,39 +75,39 @@ class Jumps:
     before_ratio: float = 0.0
 
     def add(self, jump: Spike) -> None:
-        """Remember one more."""
+        """Add one spike."""
         if not self.past:
             self.before_ratio = jump.before_ratio
         self.past = [*self.past, jump][-self.config.kept_count :]
 
     def found(self, now_ns: int) -> Sequence[Spike]:
-        """All jumps, where one machine has them again and again; none, where nobody can say."""
+        """Return all remembered spikes if they are all of one host and beyond chance; else an empty sequence."""
         self.past = [jump for jump in self.past if now_ns - jump.ts_ns <= self.config.forget_ns]
         if not self.past or now_ns - self.past[-1].ts_ns > self.config.lasting_ns:
             return ()
         is_one = len({jump.host for jump in self.past}) == 1 and self.past[0].host is not None
-        return self.past if is_one and len(self.past) >= self._least_count() and self._often() else ()
+        return self.past if is_one and len(self.past) >= self._least_count() and self._are_frequent() else ()
 
     def _least_count(self) -> int:
-        """So many jumps of one are no chance: the first falls on any, each other one on the same."""
+        """Return how many spikes on one host rule out chance; the first may fall anywhere, the others must match it."""
         fewest = max(2, self.past[-1].field_count)
         chances = math.ceil(math.log(1 / self.config.chance_ratio) / math.log(fewest))
         return max(self.config.least_count, 1 + chances)
 
-    def _often(self) -> bool:
-        """Whether they come soon after each other, did not before, and the same rank has part in all."""
+    def _are_frequent(self) -> bool:
+        """Return whether spikes are frequent, newly so, and share a rank; always true if ``seldom_count`` is 0."""
         if not self.config.seldom_count:
             return True
         between_count = (self.past[-1].looked_count - self.past[0].looked_count) / (len(self.past) - 1)
-        began = between_count * self.before_ratio * self.config.began_factor <= 1
+        is_new = between_count * self.before_ratio * self.config.began_factor <= 1
         is_same = bool(set.intersection(*(set(jump.ranks) for jump in self.past)))
-        return is_same and began and between_count <= self.config.seldom_count
+        return is_same and is_new and between_count <= self.config.seldom_count
 
     def to_state(self) -> dict[str, Any]:
-        """JSON-able state."""
+        """Return the state as JSON-serialisable values, for a snapshot."""
         return {"past": [list(jump) for jump in self.past], "before_ratio": self.before_ratio}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what ``to_state`` gave."""
+        """Restore the state from values that ``to_state`` returned."""
         self.past = [Spike(step, ts_ns, host, tuple(ranks), *rest) for step, ts_ns, host, ranks, *rest in state["past"]]
         self.before_ratio = state["before_ratio"]

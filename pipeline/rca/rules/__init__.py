@@ -1,1 +1,1 @@
-"""Rules that weigh evidence against machines."""
+"""Rules that decide from evidence which machine or switch is at fault."""

@@ -1,4 +1,4 @@
-"""What deviates on which machine: families of metrics, whom they single out, and their words."""
+"""Deviating metrics of machines: their families, which machines they single out, and their evidence sentences."""
 
 from __future__ import annotations
 
@@ -7,53 +7,48 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tocsin.pipeline.detect.peers.anomalies import JAM_METRICS
+from tocsin.pipeline.detect.peers.anomalies import CONGESTION_METRICS
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.common import common_component, few_hosts, is_whole
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Anomaly, ComponentKind, Evidence
 
 SHOWN_METRICS = 6
+"""Most metrics that a finding quotes."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachineRules:
-    """Settings.
+    """Thresholds of the rules about machines.
 
     Attributes:
-        present_ratio: what deviates for less of the time since it began is a row of jitters.
-        steady_ratio: in such a job something must differ for this share of that time.
-        max_host_ratio: more hosts that differ together (of 16: two) are no machine's fault.
-        most_ratio: where more of the hosts differ, it is the job that is not as usual.
-        first_by_ns: of two that differ, the first is suspected when it was first by this.
-        lasting_ns: without step records, where nobody knows the pace, several far deviations must last so long ...
-        few_steps_ns: with step records, but too few of them before the deviation, it must last so long.
-        undecided_ns: ... and so long where the machines' work is too noisy to say whether it hurts, where nobody knows
-            the pace and little differs, or where too few steps were before it, but several things differ by far.
-        before_onset_ns: steps may have become slower this long before the metrics showed it (a
-            metric slice).
-        cpu_lasting_ns: a CPU that alone differs must do so for so long: daemons run for 10 s; twice as
-            long where no rank's own time shows that it matters.
-        standing_ns: patience with machines that stand (an unannounced checkpoint).
-        busy_ns: patience with one that is busy meanwhile.
-        leaning_ns: who fell first fell within this before the others.
-        ill_ns: who began to differ no longer before the machines stood may be why they do.
-        sure_standing_ns: what is said of machines that stand is confirmed after this (or twice the patience): rank 0
-            may write a checkpoint alone, and nobody announced it.
-        sure_busy_ns: ... and after this of one that is only busier than those that wait: half of the time after which
-            PyTorch's watchdog ends a collective.
-        restart_ns: and a restart is proposed, by metrics alone, after this: PyTorch's watchdog ends a job that waits so
-            long. A pause that nobody announced (all load, and one was done first) may be longer than what confirms.
-        odd_ns: the only machine that differs in whatever way, where nothing else tells, is told after this.
-        unexplained_ns: a standstill that nothing explains is told after this: half of the watchdog's time, too.
-        ended_ns: where all processes end within this of the begin of a standstill, nobody stood before that.
-        fresh_ns: what a machine showed longer ago confirms nothing.
-        cleared_after_ns: a deviation that has not slowed the job after this, and ...
-        cleared_step_count: ... after so many of its steps, is not why it is slower later: the first was under way.
-        sure_ns: what the metrics alone say is confirmed when they have said it for so long.
-        learned_factor: patience is at least this many times the longest such time that ended.
-        max_patience_ns: learned patience ends here.
-        max_pause_ns: and here where no step ends, and the machines seem to work: few checkpoints take longer.
+        present_ratio: least share of the time since its start in which a deviation must be present; less is jitter.
+        steady_ratio: least such share for a steady deviation.
+        max_host_ratio: largest share of hosts that may be at fault together; more have a cause outside.
+        most_ratio: share of deviating hosts above which the whole job is unusual.
+        first_by_ns: lead by which the first of two deviating hosts is suspected alone.
+        lasting_ns: least duration of several far deviations where no steps are recorded.
+        few_steps_ns: least duration with too few steps before the deviation.
+        undecided_ns: least duration where noisy work hides the harm, or where few steps precede several far deviations.
+        before_onset_ns: how long before its metrics a slowdown may have begun: a metric slice.
+        cpu_lasting_ns: least duration where only CPU deviates, as daemons run for 10 s; doubled without self time.
+        standing_ns: patience before a stalled machine is suspected, for unannounced checkpoints.
+        busy_ns: patience with a machine that is busy during a stall.
+        leaning_ns: greatest lead of an early dip: a machine that slows this long before the others.
+        ill_ns: greatest age of a deviation at the start of a stall that it may explain.
+        sure_standing_ns: duration that confirms a stall finding (or twice the patience); rank 0 may write a checkpoint.
+        sure_busy_ns: the same for a machine that is only busier than others: half of PyTorch's watchdog timeout.
+        restart_ns: duration after which metrics alone may propose a restart: PyTorch's watchdog timeout.
+        odd_ns: patience before the only deviating machine of a stall is named.
+        unexplained_ns: patience before an unexplained stall is reported: half of PyTorch's watchdog timeout.
+        ended_ns: if all processes end within this of a stall's start, the stall is their end.
+        fresh_ns: age from which on an observation confirms nothing.
+        cleared_after_ns: duration without slowdown after which a deviation is harmless ...
+        cleared_step_count: ... and the number of steps that must have passed, as the first was already running.
+        sure_ns: duration after which a finding from metrics alone is confirmed.
+        learned_factor: patience is at least this multiple of the longest such pause that ended.
+        max_patience_ns: upper limit of learned patience.
+        max_pause_ns: the same limit where no step ends but machines seem to work; few checkpoints take longer.
     """
 
     present_ratio: float = 0.4
@@ -103,30 +98,25 @@ FAMILIES: dict[str, str] = {
     "gpu_power_watts": "power",
     "gpu_sm_clock_hertz": "power",
 }
-"""Metrics that move together; all others of a GPU are "activity", a user's own is a family of its own."""
-
-
+"""Metric -> family of metrics that move together; other GPU metrics are "activity", a user's own is its own family."""
 _TRAFFIC = frozenset({"rdma_bytes_per_second", "nvlink_bytes_per_second", "pcie_bytes_per_second"})
-"""Whoever moves more bytes than its peers is not held up by that: it carries more, or was sampled when it did."""
+"""Metrics of bytes moved; a high value does not slow a machine."""
 SILENT_FAMILIES = frozenset({"temperature", "memory", "disk", "tcp", "congestion", "samples", "traffic"})
-"""They differ between healthy machines for many reasons: alone they accuse nobody."""
-
-
+"""Families that often differ between healthy machines; they never accuse a machine by themselves."""
 _POWER = "gpu_power_watts"
 _STRONG_SIGMAS = 20.0
-"""A single metric counts no more: a daemon's CPU lies fifty sigmas out and hurts nobody."""
-
-
+"""Most standard deviations that one metric adds to an anomaly's strength; a daemon's CPU reaches fifty."""
 NOW_SIGMAS = 4.0
+"""Least deviation in the last window, in standard deviations, for a metric to deviate now."""
 
 
 def differs_now(anomaly: Anomaly) -> bool:
-    """Whether it does so in the last window: a daemon runs for some seconds, processes end one after the other."""
+    """Return whether any metric of the anomaly deviates by at least 4 standard deviations in the last window."""
     return any(metric.get("sigmas", 0.0) >= NOW_SIGMAS for metric in anomaly.detail["metrics"])
 
 
 def family_of(metric: Mapping[str, Any]) -> str:
-    """The family of a deviating metric."""
+    """Return the family of a deviating metric; "traffic" for bytes moved that are high."""
     name = str(metric["metric"])
     if name in _TRAFFIC and metric["direction"] == "high":
         return "traffic"
@@ -134,101 +124,119 @@ def family_of(metric: Mapping[str, Any]) -> str:
 
 
 def reported_metrics(*anomalies: Anomaly) -> list[dict[str, Any]]:
-    """The metrics that are beyond their alarm line: what speaks against a machine, not what hardly does."""
+    """Return the metrics of these anomalies whose score reaches the alarm threshold (1.0)."""
     return [metric for anomaly in anomalies for metric in anomaly.detail["metrics"] if metric["score"] >= 1.0]
 
 
 def families(anomaly: Anomaly) -> set[str]:
-    """Families of the metrics that are beyond their alarm line."""
+    """Return the families of an anomaly's metrics that reach the alarm threshold."""
     return {family_of(metric) for metric in reported_metrics(anomaly)}
 
 
 def begin_ns(anomaly: Anomaly) -> int:
-    """Since when what may accuse deviates: a machine that is warm for an hour is not slow for an hour."""
-    told = [
+    """Return the earliest time in nanoseconds since when a metric outside ``SILENT_FAMILIES`` alarms.
+
+    The anomaly's start if there is none.
+    """
+    begins = [
         int(metric["since_ns"])
         for metric in anomaly.detail["metrics"]
         if metric["score"] >= 1.0 and family_of(metric) not in SILENT_FAMILIES
     ]
-    return min(told, default=anomaly.start_ns)
+    return min(begins, default=anomaly.start_ns)
 
 
-_JAM_FACTOR = 10.0
-"""A port of its own is marked by an order of magnitude more packets than its peers'; hosts of a congested minipod lie
-within one of each other."""
+_CONGESTION_FACTOR = 10.0
+"""Ratio of a host's congestion packets to the expected ones that marks its own port; hosts of one congested minipod
+differ by less."""
 
 _NEIGHBOURS_RATIO = 0.15
-"""Behind a congested switch the median of the others had a third to a half of the most jammed one's packets, behind
-that of a port that jams alone nothing (levels drift by some percent of a burst)."""
+"""Ratio of the neighbours' median excess packets to the host's own, from which on they are congested too. Behind a
+congested switch it was a third or more."""
 
 
 def alarming(anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomaly]:
-    """The deviations that may accuse; where there are none, lasting marks of congestion (its neighbours show them)."""
+    """Return the anomalies that may accuse a machine.
+
+    They are steady and have an alarming metric outside ``SILENT_FAMILIES``. Failing that: hosts whose own port is
+    congested for long. [] for one host that is congested only along with its neighbours.
+    """
     steady = [a for a in anomalies if not a.detail.get("leaning") and present_ratio(a) >= rules.present_ratio]
-    loud = [anomaly for anomaly in steady if families(anomaly) - SILENT_FAMILIES]
-    quiet = [anomaly for anomaly in steady if anomaly not in loud and _jams(anomaly, rules)]
-    alone = loud or quiet
-    if len(alone) == 1 and _is_only_jammed(alone[0]) and (len(quiet) > 1 or _neighbours_are_jammed(alone[0])):
+    accusing = [anomaly for anomaly in steady if families(anomaly) - SILENT_FAMILIES]
+    congested = [anomaly for anomaly in steady if anomaly not in accusing and _is_congested_alone(anomaly, rules)]
+    chosen = accusing or congested
+    if (
+        len(chosen) == 1
+        and _is_only_congested(chosen[0])
+        and (len(congested) > 1 or _neighbours_are_congested(chosen[0]))
+    ):
         return []  # one of several that are jammed together: by a switch, or a job beside this one
-    return alone
+    return chosen
 
 
-def _is_only_jammed(anomaly: Anomaly) -> bool:
-    """Whether nothing but its port speaks against it."""
-    loud = [metric for metric in reported_metrics(anomaly) if family_of(metric) not in SILENT_FAMILIES]
-    return all(metric["metric"] == "pfc_tx_packets_per_second" for metric in loud)
+def _is_only_congested(anomaly: Anomaly) -> bool:
+    """Return whether PFC pause frames are the only alarming metric of a host, silent families aside."""
+    accusing = [metric for metric in reported_metrics(anomaly) if family_of(metric) not in SILENT_FAMILIES]
+    return all(metric["metric"] == "pfc_tx_packets_per_second" for metric in accusing)
 
 
 def is_wider_than_switch(graph: JobGraph, chosen: Sequence[Anomaly], seen: Sequence[Anomaly]) -> bool:
-    """Whether several that are only jammed are so with hosts behind other switches: it is not theirs."""
-    if len(chosen) < 2 or not all(map(_is_only_jammed, chosen)):
+    """Return whether several merely congested hosts share their congestion with hosts behind other switches.
+
+    Their switch is not at fault then. At least two such hosts are needed elsewhere.
+    """
+    if len(chosen) < 2 or not all(map(_is_only_congested, chosen)):
         return False
     behind = {anomaly.component.name for anomaly in chosen}
     behind.update(*(graph.neighbours_of(anomaly.component.name) for anomaly in chosen))
-    outside = {anomaly.component.name for anomaly in seen if _shows_jam(anomaly)} - behind
+    outside = {anomaly.component.name for anomaly in seen if _shows_congestion(anomaly)} - behind
     return len(outside) > 1
 
 
 def may_be_switch(graph: JobGraph, chosen: Sequence[Anomaly]) -> bool:
-    """Whether the switch that several share may be why, and they are healthy: only its traffic speaks against them.
+    """Return whether a switch that these hosts share may be at fault, and the hosts healthy.
 
-    Or all that hang on a leaf, three or more, are jammed, whatever follows from that.
+    All must be congested, and either deviate in nothing but traffic, or be all three or more hosts behind the switch.
     """
     hosts = {anomaly.component.name for anomaly in chosen}
-    if common_component(graph, hosts) is None or not all(map(_shows_jam, chosen)):
+    if common_component(graph, hosts) is None or not all(map(_shows_congestion, chosen)):
         return False
     return all(map(_is_of_network, chosen)) or (len(chosen) > 2 and is_whole(graph, hosts))  # a pair
 
 
 def _is_of_network(anomaly: Anomaly) -> bool:
-    """Whether nothing but its port, and what it moves less, or has to wait for with it, speaks against it."""
-    loud = [metric for metric in reported_metrics(anomaly) if family_of(metric) not in SILENT_FAMILIES]
-    return all(metric["metric"] == "pfc_tx_packets_per_second" or metric["metric"] in _TRAFFIC for metric in loud)
+    """Return whether a host's alarming metrics, silent families aside, are only pause frames and reduced traffic."""
+    accusing = [metric for metric in reported_metrics(anomaly) if family_of(metric) not in SILENT_FAMILIES]
+    return all(metric["metric"] == "pfc_tx_packets_per_second" or metric["metric"] in _TRAFFIC for metric in accusing)
 
 
-def _shows_jam(anomaly: Anomaly) -> bool:
-    return any(m["metric"] in JAM_METRICS and m["score"] >= _FAINT_SCORE for m in anomaly.detail["metrics"])
+def _shows_congestion(anomaly: Anomaly) -> bool:
+    """Return whether a congestion metric of the host has reached half of its alarm threshold."""
+    return any(m["metric"] in CONGESTION_METRICS and m["score"] >= _FAINT_SCORE for m in anomaly.detail["metrics"])
 
 
-def _neighbours_are_jammed(anomaly: Anomaly) -> bool:
-    """Whether the hosts behind its switch are jammed too, if less: one port that jams leaves theirs as they were."""
-    jams = [metric for metric in reported_metrics(anomaly) if metric["metric"] in JAM_METRICS]
-    return max((metric.get("neighbours_ratio", 0.0) for metric in jams), default=0.0) >= _NEIGHBOURS_RATIO
+def _neighbours_are_congested(anomaly: Anomaly) -> bool:
+    """Return whether the hosts behind the same switch show congestion as well, if less."""
+    metrics = [metric for metric in reported_metrics(anomaly) if metric["metric"] in CONGESTION_METRICS]
+    return max((metric.get("neighbours_ratio", 0.0) for metric in metrics), default=0.0) >= _NEIGHBOURS_RATIO
 
 
-def _jams(anomaly: Anomaly, rules: MachineRules) -> bool:
-    """Whether it is longer than a burst, and its peers are not jammed too: then one is always jammed the most."""
+def _is_congested_alone(anomaly: Anomaly, rules: MachineRules) -> bool:
+    """Return whether a host's congestion is ten times the expected one and lasts longer than a burst."""
     alone = any(
         family_of(metric) == "congestion"
         and metric["score"] >= 1.0
-        and metric.get("value", 0.0) >= _JAM_FACTOR * metric.get("expected", 0.0)
+        and metric.get("value", 0.0) >= _CONGESTION_FACTOR * metric.get("expected", 0.0)
         for metric in anomaly.detail["metrics"]
     )
     return alone and anomaly.end_ns - anomaly.start_ns >= 2 * rules.cpu_lasting_ns
 
 
 def single_out(graph: JobGraph, anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomaly]:
-    """Whom the anomalies name: one host, or the few that share a switch; [] = nobody in particular."""
+    """Return the anomalies of the hosts to suspect: one host, or the few that share a leaf switch; [] = none.
+
+    Of several, a host twice as strong as the next is chosen; of two, the one that began clearly first.
+    """
     few = few_hosts(graph, rules.max_host_ratio)
     ordered = sorted(anomalies, key=lambda anomaly: (begin_ns(anomaly), anomaly.component.name))
     if len(ordered) == 1:
@@ -246,48 +254,53 @@ def single_out(graph: JobGraph, anomalies: Sequence[Anomaly], rules: MachineRule
 
 
 def _strength(anomaly: Anomaly) -> float:
-    """How far the metrics of an anomaly lie out now, all together, and in how many ways they did."""
+    """Return how strongly a host deviates.
+
+    Sum of its metrics' standard deviations (each at most 20), plus its score times its number of families.
+    """
     sigmas = (min(_STRONG_SIGMAS, metric.get("sigmas", 0.0)) for metric in anomaly.detail["metrics"])
     return float(sum(sigmas)) + anomaly.score * max(1, len(families(anomaly)))
 
 
 def only_cpu(chosen: Sequence[Anomaly]) -> bool:
-    """Whether a CPU alone speaks for it."""
+    """Return whether CPU use is all that alarms on every chosen host, ``SILENT_FAMILIES`` aside."""
     return all(families(anomaly) - SILENT_FAMILIES == {"cpu"} for anomaly in chosen)
 
 
 def may_have_more_work(graph: JobGraph, chosen: Sequence[Anomaly]) -> bool:
-    """Whether hosts that are alone in their pipeline stages only work harder: their stage may have more to do since.
+    """Return whether these hosts are only busier and each alone in its pipeline stage, which may have more work.
 
-    An auxiliary loss does that to a last stage. Nobody has the same role, so nobody can say what it should show.
+    An auxiliary loss does that to a last stage; no peer has the same role to compare with.
     """
     roles = graph.roles_of_hosts()
     counts = Counter(roles.values())
     if len(counts) < 2 or any(counts[roles.get(anomaly.component.name, ())] != 1 for anomaly in chosen):
         return False
-    told = [metric for metric in reported_metrics(*chosen) if family_of(metric) not in SILENT_FAMILIES]
-    harder = [m["direction"] == "high" and (family_of(m) == "activity" or m["metric"] == _POWER) for m in told]
-    return bool(told) and all(harder)
+    metrics = [metric for metric in reported_metrics(*chosen) if family_of(metric) not in SILENT_FAMILIES]
+    harder = [m["direction"] == "high" and (family_of(m) == "activity" or m["metric"] == _POWER) for m in metrics]
+    return bool(metrics) and all(harder)
 
 
 _WORK_METRICS = ("gpu_tensor_active_ratio", "gpu_fp_active_ratio", "gpu_dram_active_ratio")
-_OCCUPIED, _MORE_BESIDE_RATIO = "gpu_sm_active_ratio", 1.04
-"""Time in which anything runs, no work: it counts where power is as clearly higher."""
+"""Metrics of arithmetic and memory work of a GPU."""
+_OCCUPIED, _OCCUPIED_POWER_RATIO = "gpu_sm_active_ratio", 1.04
+"""Metric of the time in which any kernel runs, and the ratio of power to the expected power that must accompany it."""
 _MORE_RATIO, _MORE_POWER_RATIO = 1.07, 1.06
-"""Of one of them, or of power. Hosts with a hot expert: activity 10 to 20 % and power 4 to 10 % above what peers that
-wait for them show; machines of which one GPU of eight is slow: by up to 6 % in single windows."""
+"""Least ratio to the expected value, of a work metric or of power, that shows more work. A hot expert gave 10 to 20 %
+more activity and 4 to 10 % more power; one slow GPU of eight up to 6 %."""
 _MORE_BYTES, _AS_MUCH_RATIO = "gpu_dram_active_ratio", 1.02
-"""At a low clock activity is higher; power is not, nor do more bytes go to memory."""
+"""Metric of memory traffic, and the least ratio of it or of power. A low clock raises activity, but neither of
+these."""
 _FAINT_SCORE = 0.5
+"""Share of the alarm threshold from which on a metric is considered at all."""
 _SHOWS_WITHIN_NS = 90 * NS_PER_SECOND
-"""Three half minutes."""
-
-
+"""Time in nanoseconds within which more work must show: three half minutes."""
 _REPORTS = "reports_broken_part"
+"""Key in an anomaly's ``detail`` that marks hosts which report a broken part."""
 
 
 def annotate_reported(anomalies: Sequence[Anomaly], hosts: Collection[str]) -> list[Anomaly]:
-    """The same, marked where the machine said of itself that a part of it is broken."""
+    """Return the anomalies, marked in ``detail`` where the host itself reports a broken part."""
     return [
         replace(anomaly, detail={**anomaly.detail, _REPORTS: True}) if anomaly.component.name in hosts else anomaly
         for anomaly in anomalies
@@ -295,59 +308,58 @@ def annotate_reported(anomalies: Sequence[Anomaly], hosts: Collection[str]) -> l
 
 
 def has_higher_workload(anomaly: Anomaly) -> bool:
-    """Whether a machine does more work a second than its peers, and nothing of it is low.
+    """Return whether a machine does more work a second than its peers, and no metric of it is low.
 
-    In a synchronous job all do the same work in each step, and the steps of all are as long as those of the slowest:
-    whoever is slow does no more work a second than those who wait for it. Whoever does has more to do: a hot expert,
-    longer sequences. Activity alone does not show it: at a low clock the same work takes more of the cycles. It shows
-    from the begin on: what one window shows minutes later takes nothing back. Nor does it of a machine that reports a
-    broken part (``annotate_reported``): a failing link keeps GPUs busy.
+    In a synchronous job a slow machine never does more work a second than those that wait for it. One that does has
+    more to do: a hot expert, or longer sequences. Activity alone proves nothing, as a low clock raises it too. The work
+    must show soon after the start; machines that report a broken part do not count.
     """
     if not may_have_higher_workload(anomaly, anomaly.end_ns):
         return False
-    above = {m["metric"]: _above(m) for m in _seen(anomaly)}
-    power, more_bytes = above.get(_POWER, 0.0), above.get(_MORE_BYTES, 0.0)
-    counted = max(above.get(name, 0.0) for name in _WORK_METRICS) >= _MORE_RATIO
-    occupied = above.get(_OCCUPIED, 0.0) >= _MORE_RATIO and power >= _MORE_BESIDE_RATIO
+    ratios = {m["metric"]: _value_ratio(m) for m in _relevant_metrics(anomaly)}
+    power, more_bytes = ratios.get(_POWER, 0.0), ratios.get(_MORE_BYTES, 0.0)
+    counted = max(ratios.get(name, 0.0) for name in _WORK_METRICS) >= _MORE_RATIO
+    occupied = ratios.get(_OCCUPIED, 0.0) >= _MORE_RATIO and power >= _OCCUPIED_POWER_RATIO
     as_fast = max(power, more_bytes) >= _AS_MUCH_RATIO
     return (counted and as_fast) or occupied or power >= _MORE_POWER_RATIO
 
 
 def may_have_higher_workload(anomaly: Anomaly, seen_ns: int) -> bool:
-    """Whether nothing speaks against it: busier only, as was seen soon, and no report of a broken part."""
+    """Return whether higher workload is possible: the host is only busier, soon enough, and reports no broken part."""
     is_soon = seen_ns - begin_ns(anomaly) <= _SHOWS_WITHIN_NS
     return is_soon and not anomaly.detail.get(_REPORTS) and is_only_busier(anomaly)
 
 
 def is_only_busier(anomaly: Anomaly) -> bool:
-    """Whether nothing of a machine is low, and nothing else than its activity and power is high."""
-    return all(m["direction"] == "high" and family_of(m) in ("activity", "power") for m in _seen(anomaly))
+    """Return whether all metrics of a machine that deviate noticeably are high, and of GPU activity or power."""
+    return all(m["direction"] == "high" and family_of(m) in ("activity", "power") for m in _relevant_metrics(anomaly))
 
 
-def _seen(anomaly: Anomaly) -> list[Mapping[str, Any]]:
+def _relevant_metrics(anomaly: Anomaly) -> list[Mapping[str, Any]]:
+    """Return an anomaly's metrics that reach half of the alarm threshold and are not of silent families."""
     metrics = anomaly.detail["metrics"]
     return [m for m in metrics if m["score"] >= _FAINT_SCORE and family_of(m) not in SILENT_FAMILIES]
 
 
-def _above(metric: Mapping[str, Any]) -> float:
-    """What a metric shows over what is expected, 0: not known."""
+def _value_ratio(metric: Mapping[str, Any]) -> float:
+    """Return a metric's value divided by its expected value; 0.0 if unknown."""
     value, expected = metric.get("value"), metric.get("expected")
     return value / expected if value is not None and expected else 0.0
 
 
 def other_program(chosen: Sequence[Anomaly]) -> bool:
-    """Whether all that speaks for it is that more of a CPU is used: other programs do that every day."""
+    """Return whether higher CPU use is all that alarms, as other programs on a host cause every day."""
     used = [metric for metric in reported_metrics(*chosen) if family_of(metric) == "cpu"]
     return only_cpu(chosen) and all(metric["direction"] == "high" for metric in used)
 
 
 def present_ratio(anomaly: Anomaly) -> float:
-    """Share of the time since it began in which the most steady of its metrics deviated."""
+    """Return the share of time since its start in which the anomaly's steadiest metric deviated."""
     return max(float(metric["present_ratio"]) for metric in anomaly.detail["metrics"])
 
 
 def evidence_of(anomaly: Anomaly, metric: dict[str, Any]) -> Evidence:
-    """One deviating metric as evidence."""
+    """Return one deviating metric of an anomaly as evidence."""
     name = str(metric["metric"])
     value, expected = metric.get("value"), metric.get("expected")
     return Evidence(
@@ -356,14 +368,14 @@ def evidence_of(anomaly: Anomaly, metric: dict[str, Any]) -> Evidence:
         float(metric["score"]),
         int(metric["since_ns"]),
         anomaly.end_ns,
-        f"{anomaly.component.name}: {name} {_differs(metric)}{_on_gpu(metric)}",
+        f"{anomaly.component.name}: {name} {_direction_text(metric)}{_gpu_text(metric)}",
         suspect_value=value,
         peer_value=expected,
     )
 
 
-def _differs(metric: Mapping[str, Any]) -> str:
-    """What has added up, and the last window's numbers: it may be over by then."""
+def _direction_text(metric: Mapping[str, Any]) -> str:
+    """Return text for a metric's deviation, with its last value and the expected one; "was" where it is over."""
     value, expected, direction = metric.get("value"), metric.get("expected"), metric["direction"]
     if value is None or expected is None:
         return f"is {direction}"
@@ -372,8 +384,8 @@ def _differs(metric: Mapping[str, Any]) -> str:
     return f"is {direction}: {numbers}" if goes_on else f"was {direction} (just now {numbers})"
 
 
-def _on_gpu(metric: Mapping[str, Any]) -> str:
-    """Which of a machine's GPUs it is, where one alone differs."""
+def _gpu_text(metric: Mapping[str, Any]) -> str:
+    """Return text that names the single GPU of a machine that deviates; "" where there is no single one."""
     gpu = metric.get("gpu")
     if gpu is None:
         return ""
@@ -381,5 +393,5 @@ def _on_gpu(metric: Mapping[str, Any]) -> str:
 
 
 def lost_gpu(anomaly: Anomaly) -> bool:
-    """Whether a GPU of the machine gives no samples any more."""
+    """Return whether a GPU of the machine has stopped sending samples."""
     return any(metric["metric"] == "gpu_samples_ratio" for metric in anomaly.detail["metrics"])

@@ -1,4 +1,4 @@
-"""Deviations that were seen not to hurt a job: they are not why it is slow later."""
+"""Memory of deviations that did not slow the job when they began: they do not explain a later slowdown."""
 
 from __future__ import annotations
 
@@ -17,21 +17,27 @@ from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Anomaly
 
 _SEEN_WITHIN_NS = 30 * NS_PER_SECOND
-"""A deviation is known so long after it began."""
+"""Longest delay in nanoseconds from the start of a deviation until it is detected."""
 
 
 @dataclass(slots=True)
 class HarmlessDeviations:
-    """Deviations that were seen not to hurt: they are not why the job is slower later.
+    """Deviations, by host, that are known not to explain a slowdown.
 
     Attributes:
-        since_ns: host -> begin of the deviation that was cleared; its negative where it was only forgiven.
+        since_ns: host -> start of the harmless deviation in nanoseconds; negative where it began with non-training work
+            and counts as harmless only until the job trains again.
     """
 
     since_ns: dict[str, int] = field(default_factory=dict)
 
     def judge(self, anomalies: Sequence[Anomaly], now_ns: int, pace: JobProgress, rules: MachineRules) -> list[Anomaly]:
-        """The anomalies that may still be why; the others are remembered until they end."""
+        """Return the anomalies that may still explain a slowdown, and update the memory.
+
+        A deviation becomes harmless once it has lasted a minute (or three steps, if longer) and the job is as fast as
+        before. It is forgotten when it ends. One that began with non-training work is judged again once the job trains
+        and is slower.
+        """
         begins = {anomaly.component.name: begin_ns(anomaly) for anomaly in anomalies}
         self.since_ns = {
             host: since_ns for host, since_ns in self.since_ns.items() if abs(since_ns) == begins.get(host, 0)
@@ -59,29 +65,37 @@ class HarmlessDeviations:
         now_ns: int,
         pace: JobProgress,
     ) -> None:
-        """Remember what ``why_not`` said of the chosen ones: what the others show may still be why."""
+        """Remember deviations as harmless, depending on the reason for which the chosen hosts were not accused.
+
+        With ``NON_TRAINING_PHASE`` that is every deviation which began with the other work. With
+        ``SLOWDOWN_FOLLOWS_ANOMALY`` or ``HIGHER_WORKLOAD`` it is those of the chosen hosts; other reasons change
+        nothing.
+        """
         if reason is Reason.NON_TRAINING_PHASE:
             self._forgive(graph, anomalies, now_ns, pace)
         elif reason in (Reason.SLOWDOWN_FOLLOWS_ANOMALY, Reason.HIGHER_WORKLOAD):
             self.since_ns.update({anomaly.component.name: begin_ns(anomaly) for anomaly in chosen})
 
     def hear_steps(self, chosen: Sequence[Anomaly], slowdown: Slowdown | None, pace: JobProgress) -> bool:
-        """Whether steps measured that these are not why the job is slower: remembered as long as they differ so."""
+        """Return whether measured steps show that the chosen hosts do not slow the job.
+
+        If so, their deviations are remembered as harmless.
+        """
         if not is_cleared_by_steps(chosen, slowdown, pace):
             return False
         self.free(chosen, {anomaly.component.name for anomaly in chosen})
         return True
 
     def free(self, anomalies: Sequence[Anomaly], hosts: Collection[str]) -> None:
-        """What these hosts show now is no fault of theirs."""
+        """Remember the present deviations of these hosts as harmless."""
         for anomaly in anomalies:
             if anomaly.component.name in hosts:
                 self.since_ns[anomaly.component.name] = begin_ns(anomaly)
 
     def _forgive(self, graph: JobGraph, anomalies: Sequence[Anomaly], now_ns: int, pace: JobProgress) -> None:
-        """Remember what began as the job went over to other work: it is not why the steps stopped, or seem to be slow.
+        """Remember as provisionally harmless each deviation that began when the job changed over to non-training work.
 
-        Whoever still differs a minute later in a job that trains again, and slower than before, is forgiven no more.
+        It does not explain why steps stopped. ``judge`` revokes this once the job trains again, slower than before.
         """
         overdue_ns = round(overdue_seconds(pace.median_step_ns / NS_PER_SECOND) * NS_PER_SECOND)
         for anomaly in anomalies:
@@ -93,10 +107,14 @@ class HarmlessDeviations:
 
 
 def _is_harmless(slowdown: Slowdown) -> bool:
+    """Return whether the steps show, precisely enough, that the job is not slower."""
     return slowdown.is_gone and slowdown.is_known and not slowdown.is_likely
 
 
 def _trains_again(slowdown: Slowdown, pace: JobProgress, rules: MachineRules) -> bool:
-    """Whether the job makes steps, slower ones: not the first ones after a pause, as all machines come back."""
+    """Return whether the job makes steps that are certainly slower; where steps are recorded, at least three.
+
+    The first steps after a pause do not count, as all machines start up then.
+    """
     enough = not pace.median_step_ns or slowdown.step_count >= rules.cleared_step_count
     return enough and slowdown.is_certain and slowdown.ratio != float("inf")

@@ -1,4 +1,4 @@
-"""Whether a job suffers from what a machine shows: as much, for as long, and as steadily as it must to be believed."""
+"""Impact of a machine's deviation on the job: whether the job is slower by enough, for long enough, and steadily."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tocsin.models.pace import Slowdown
-from tocsin.pipeline.detect.peers.anomalies import JAM_METRICS
+from tocsin.pipeline.detect.peers.anomalies import CONGESTION_METRICS
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.job_progress import JobProgress
 from tocsin.pipeline.rca.rules.deviations import (
@@ -34,30 +34,38 @@ _STEADY_METRICS = frozenset(
         "rdma_bytes_per_second",
     }
 )
+"""Metrics that do not follow the phases of a step."""
 _STEADY_SIGMAS, _DOWN_SIGMAS = 4.0, 20.0
-"""GPUs that idle beside spinning ones were 34 to 50 sigmas down; phases of a step gave up to 15."""
+"""Least deviation of a steady metric, and of GPU utilisation that is low, in standard deviations. GPUs that idle while
+others spin were 34 to 50 sigmas low; phases of a step gave up to 15."""
 _FAR_SIGMAS, _FAR_METRIC_COUNT = 8.0, 2
-_NOTHING_SIGMAS = 0.5
-"""The weakest jams that half minutes tell show as one to two sigmas in each window; a burst that is over as none."""
+"""Number of metrics that must deviate by so many standard deviations for an overwhelming anomaly."""
+_LEAST_CONGESTION_SIGMAS = 0.5
+"""Deviation of a congestion metric below which it counts as ended. The weakest congestion that half-minute means reveal
+shows one to two sigmas per window; a burst that is over shows none."""
 _LEAST_SHARE_RATIO = 1 / 12
-"""Of what the job lost: two thirds of what one slow GPU of eight shows in its machine's mean."""
+"""Least deviation of GPU activity that can explain a slowdown, as a share of the job's loss. One slow GPU of eight
+shows an eighth in its machine's mean; this is two thirds of that."""
 _LEAST_CPU_RATIO = 0.07
-"""Of a machine's CPUs, seven cores of a hundred: less than that leaves the job enough of them."""
-_HARDLY_SIGMAS = 1.0
-"""Whatever hurt a job showed as 1.2 sigmas or more in one of its metrics when it was told."""
+"""Least additional CPU use that can slow a job, as a share of the machine's CPUs; below it the job has cores enough."""
+_LEAST_SIGMAS = 1.0
+"""Deviation below which a metric counts as ended. Every measured harmful deviation showed 1.2 sigmas or more in some
+metric."""
 _SLIGHT_RATIO = 0.03
-"""Levels of healthy machines drift by one or two percent; of sixty slow ones in jobs without steps all showed 5 % or
-more in something, but for clocks, which seldom move at all."""
+"""Relative deviation up to which a level may just have drifted. Healthy machines drift by 1 to 2 %; sixty slow ones all
+showed 5 % or more in some metric, clocks excepted, which seldom move."""
 _FEWEST_STEPS = 3
-"""The median of three is as ever where one of them was late."""
+"""Fewest steps since the onset whose median is robust against one late step."""
 _MEASURED_STEPS = 8
-"""The five that a rank's own time is measured in are all later than the onset then."""
+"""Fewest steps since the onset after which all five steps of the self-time measurement are later than it."""
 _MEASURED_SECONDS = 30.0
-"""And windows have shown whether the machines do less work a second: then they may wait within their own time."""
+"""Seconds after which metric windows have shown whether machines do less work; if so, self time may include waiting."""
 _SHORT_WINDOW_NS, _STEADY_RATIO = 10 * NS_PER_SECOND, 0.6
-"""Without steps: of windows so long that a stall or two fall into each, every other one may show the same machine."""
+"""Window length in nanoseconds above which, without steps, a metric must deviate for this share of the time. Several
+stalls fall into each such window, so the same machine may show in every other one by chance."""
 _ALL_THE_TIME_RATIO = 0.8
-"""Two bursts of a daemon in forty seconds are three of four windows."""
+"""Share of the time that a CPU metric must deviate; two bursts of a daemon in forty seconds fill three of four
+windows."""
 
 
 def has_impact(  # what is known of it
@@ -68,18 +76,31 @@ def has_impact(  # what is known of it
     lasted_ns: int,
     rules: MachineRules,
 ) -> bool:
-    """Whether the job suffers from it: for sure, or likely where something tells of it all the time."""
+    """Return whether the job suffers from what the chosen hosts show.
+
+    The job must certainly be slower, or likely be slower while a steady deviation lasts. Self time or a link of these
+    hosts must also explain the slowdown. Without a slowdown measurement, an alarming deviation beyond ordinary drift is
+    enough.
+
+    Args:
+        graph: the job's ranks and hosts.
+        chosen: anomalies of the suspected hosts.
+        slowdown: change of the job's pace since the onset; None if not measurable.
+        pace: the job's step times and work.
+        lasted_ns: duration of the deviation.
+        rules: thresholds.
+    """
     if other_program(chosen) and not pace.median_step_ns:
         # Other programs use CPUs every day, and jobs do less work for many reasons: without steps to tell since when,
         # the one does not explain the other. A machine that is slow for want of CPU shows it on its GPUs as well.
         return False
     if slowdown is None:
-        return is_loud(chosen) and not _is_slight(chosen)
+        return is_loud(chosen) and not _is_within_drift(chosen)
     if not pace.median_step_ns and window_ns(graph, chosen) > _SHORT_WINDOW_NS:
-        told = [metric["present_ratio"] for metric in reported_metrics(*chosen)]
-        if max(told, default=0.0) < _STEADY_RATIO:
+        ratios = [metric["present_ratio"] for metric in reported_metrics(*chosen)]
+        if max(ratios, default=0.0) < _STEADY_RATIO:
             return False
-    if _is_too_small(chosen, slowdown) or _is_over(chosen):
+    if _is_too_small(chosen, slowdown) or _has_ended(chosen):
         return False
     if other_program(chosen) and (slowdown.is_of_bursts or _is_of_few_steps(chosen, slowdown, pace)):
         return False  # daemons come and go as well
@@ -88,10 +109,10 @@ def has_impact(  # what is known of it
 
 
 def is_cleared_by_steps(chosen: Sequence[Anomaly], slowdown: Slowdown | None, pace: JobProgress) -> bool:
-    """Whether these hosts' own time, measured in steps enough, shows that they are not why.
+    """Return whether enough measured steps show that these hosts' self time does not explain the slowdown.
 
-    It does where another program's CPU is all that speaks for it, or where all ranks compute longer, whatever differs.
-    Some steps later a rank's rows may be lost, and nobody can measure it: it is no more why than before.
+    It counts where only another program's CPU use speaks against them, or where all ranks compute longer. Steps must be
+    at least 8 and span 30 s. False where no self time was measured.
     """
     if slowdown is None or not slowdown.is_certain or slowdown.step_count < _MEASURED_STEPS:
         return False
@@ -102,53 +123,62 @@ def is_cleared_by_steps(chosen: Sequence[Anomaly], slowdown: Slowdown | None, pa
 
 
 def _is_of_few_steps(chosen: Sequence[Anomaly], slowdown: Slowdown, pace: JobProgress) -> bool:
-    """Whether so few steps say that the job is slower that one late one does, and no rank's own time says more."""
+    """Return whether only one or two steps show the slowdown, and no self time of these hosts was measured."""
     return 0 < slowdown.step_count < _FEWEST_STEPS and own_excess_of(chosen, pace) is None
 
 
 def _is_too_small(chosen: Sequence[Anomaly], slowdown: Slowdown) -> bool:
-    """Whether all that differs is how busy their GPUs are, and by much less than what the job lost; or a few CPU cores.
+    """Return whether the hosts deviate only in GPU activity or CPU use, and by too little to explain the job's loss.
 
-    The others wait for a slow machine, and are less busy than it by what the job lost; where one GPU of its eight is
-    slow, its mean is above theirs by an eighth of that.
+    Other machines wait for a slow one and are less busy by what the job lost. Where one GPU of eight is slow, the
+    host's mean lies above theirs by an eighth of that.
     """
-    told = [metric for metric in reported_metrics(*chosen) if family_of(metric) not in SILENT_FAMILIES]
-    if {family_of(metric) for metric in told} == {"cpu"}:
+    metrics = [metric for metric in reported_metrics(*chosen) if family_of(metric) not in SILENT_FAMILIES]
+    if {family_of(metric) for metric in metrics} == {"cpu"}:
         used = [
-            m["value"] - m["expected"] for m in told if m.get("value") is not None and m.get("expected") is not None
+            m["value"] - m["expected"] for m in metrics if m.get("value") is not None and m.get("expected") is not None
         ]
         return max(used, default=math.inf) < _LEAST_CPU_RATIO
-    if slowdown.ratio == float("inf") or {family_of(metric) for metric in told} != {"activity"}:
+    if slowdown.ratio == float("inf") or {family_of(metric) for metric in metrics} != {"activity"}:
         return False
-    known = [m for m in told if m.get("value") is not None and m.get("expected")]
+    known = [m for m in metrics if m.get("value") is not None and m.get("expected")]
     shares = [abs(m["value"] - m["expected"]) / m["expected"] for m in known]
     return max(shares, default=math.inf) < _LEAST_SHARE_RATIO * slowdown.ratio / (1 + slowdown.ratio)
 
 
-def _is_slight(chosen: Sequence[Anomaly]) -> bool:
-    """Whether nothing differs by more than levels drift, be it ever so sure: too little where nobody knows its cost."""
-    told = [metric for metric in reported_metrics(*chosen) if family_of(metric) not in SILENT_FAMILIES]
-    known = [m for m in told if m["metric"] != _CLOCK and m.get("value") is not None and m.get("expected")]
-    if len(known) < len(told):
+def _is_within_drift(chosen: Sequence[Anomaly]) -> bool:
+    """Return whether no alarming metric deviates by 3 % or more of its expected value.
+
+    The clock and metrics of ``SILENT_FAMILIES`` do not count. False where a value or expectation is unknown.
+    """
+    metrics = [metric for metric in reported_metrics(*chosen) if family_of(metric) not in SILENT_FAMILIES]
+    known = [m for m in metrics if m["metric"] != _CLOCK and m.get("value") is not None and m.get("expected")]
+    if len(known) < len(metrics):
         return False
     return all(abs(m["value"] - m["expected"]) < _SLIGHT_RATIO * abs(m["expected"]) for m in known)
 
 
-def _is_over(chosen: Sequence[Anomaly]) -> bool:
-    """Whether nothing of it is seen now: a burst of packets may lie in two half minutes, another job's work too."""
+def _has_ended(chosen: Sequence[Anomaly]) -> bool:
+    """Return whether no alarming metric deviates any more in the last window."""
     return all(
-        m.get("sigmas", math.inf) < (_NOTHING_SIGMAS if m["metric"] in JAM_METRICS else _HARDLY_SIGMAS)
+        m.get("sigmas", math.inf) < (_LEAST_CONGESTION_SIGMAS if m["metric"] in CONGESTION_METRICS else _LEAST_SIGMAS)
         for m in reported_metrics(*chosen)
     )
 
 
 def one_stall_ns(graph: JobGraph, chosen: Sequence[Anomaly], pace: JobProgress) -> int:
-    """How long one hiccup of theirs may show: in two windows, without step records to tell that it was one step."""
+    """Return for how many nanoseconds a single hiccup of these hosts may show in windows.
+
+    One window length where steps are recorded, as they tell which step it was; else two.
+    """
     return (1 if pace.median_step_ns else 2) * window_ns(graph, chosen)
 
 
 def one_step_ns(graph: JobGraph, chosen: Sequence[Anomaly], slowdown: Slowdown | None) -> int:
-    """How long one late start may show: in all windows that its step touches. Of two steps one may be the long one."""
+    """Return for how many nanoseconds a single late step may show in the windows that it touches.
+
+    0 where the slowdown rests on no step, or on more than two: of two, one may be the long one.
+    """
     if slowdown is None or not 0 < slowdown.step_count <= 2:
         return 0
     longer = slowdown.step_count * slowdown.step_seconds - (slowdown.step_count - 1) * slowdown.before_seconds
@@ -156,14 +186,17 @@ def one_step_ns(graph: JobGraph, chosen: Sequence[Anomaly], slowdown: Slowdown |
 
 
 def is_loud(chosen: Sequence[Anomaly]) -> bool:
-    """Whether something differs that healthy machines seldom differ in."""
+    """Return whether some alarming metric belongs to a family outside ``SILENT_FAMILIES``.
+
+    Such metrics rarely deviate on healthy machines.
+    """
     return any(families(anomaly) - SILENT_FAMILIES for anomaly in chosen)
 
 
 def lasts(chosen: Sequence[Anomaly], lasted_ns: int, graph: JobGraph, pace: JobProgress, rules: MachineRules) -> bool:
-    """Whether it has gone on for longer than a daemon runs, which may lie on both sides of a window's end.
+    """Return whether a CPU deviation has lasted longer than a daemon's run, and longer than two windows.
 
-    Where no rank's own time shows that it matters, for twice as long, and all the time: a daemon comes again.
+    Where the host's self time is not measured, it must last twice as long and fill 80 % of the time.
     """
     shown = pace.own_excess_seconds(chosen[0].component.name) is not None
     cpu_lasting_ns = rules.cpu_lasting_ns if shown else 2 * rules.cpu_lasting_ns
@@ -173,12 +206,18 @@ def lasts(chosen: Sequence[Anomaly], lasted_ns: int, graph: JobGraph, pace: JobP
 
 
 def is_undecided(slowdown: Slowdown | None, pace: JobProgress) -> bool:
-    """Whether nobody can say if the job is slower: no step records, and the work per second varies too much."""
+    """Return whether it is unknown if the job is slower.
+
+    So it is where the job records no steps, and its work per second varies too much.
+    """
     return slowdown is not None and not pace.median_step_ns and not slowdown.is_certain and not slowdown.is_gone
 
 
 def is_overwhelming(chosen: Sequence[Anomaly]) -> bool:
-    """Whether several things differ by far, and all the time: a clock held at half, and the power with it."""
+    """Return whether two or more metrics of one host alarm and deviate by 8 standard deviations or more.
+
+    Metrics of ``SILENT_FAMILIES`` do not count.
+    """
     return any(
         sum(
             family_of(metric) not in SILENT_FAMILIES
@@ -192,11 +231,11 @@ def is_overwhelming(chosen: Sequence[Anomaly]) -> bool:
 
 
 def is_steady(chosen: Sequence[Anomaly], rules: MachineRules) -> bool:
-    """Whether something differs most of the time that does not follow the phases of a step.
+    """Return whether some metric that does not follow the phases of a step deviates most of the time.
 
-    Steps longer than a window show in most metrics as ups and downs, at other times on other machines; a burst of
-    packets or of a daemon's CPU in the midst of them is nothing steady. GPUs that idle while all others spin in a
-    collective are beyond any phase.
+    The deviation must reach 4 standard deviations and last. Steps longer than a window move most metrics up and down,
+    on different machines at different times. GPU utilisation counts only if it is lower than any phase of a step
+    explains.
     """
     return any(
         (metric["metric"] in _STEADY_METRICS or _is_far_down(metric))
@@ -209,14 +248,16 @@ def is_steady(chosen: Sequence[Anomaly], rules: MachineRules) -> bool:
 
 
 def _is_far_down(metric: Mapping[str, Any]) -> bool:
+    """Return whether a metric is GPU utilisation that is low by at least 20 standard deviations."""
     is_down = (metric["metric"], metric["direction"]) == ("gpu_util_ratio", "low")
     return is_down and float(metric.get("sigmas", 0.0)) >= _DOWN_SIGMAS
 
 
 def _explains(chosen: Sequence[Anomaly], slowdown: Slowdown, pace: JobProgress) -> bool:
-    """Whether what these hosts show can be why the steps are slower: their own time, or a link of theirs.
+    """Return whether these hosts can explain the slowdown, by their self time or by one of their links.
 
-    A link makes others wait in their communication: it is not why all of them compute longer.
+    A link makes others wait in communication, so it does not explain that all ranks compute longer. True where self
+    time is unknown, or where no steps end any more.
     """
     of_links = any({"link", "congestion"} & families(anomaly) for anomaly in chosen)
     if slowdown.ratio == float("inf") or (of_links and not slowdown.is_of_own):

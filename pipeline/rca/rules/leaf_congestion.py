@@ -1,4 +1,4 @@
-"""A leaf switch that is jammed with all that hangs on it, in a job that is slower since: it, and no machine, is why."""
+"""Rule for a congested leaf switch that slows the job: the switch is named, and none of its machines."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind, Evidence, FaultKind, Suspect
 
 _SHARED_CAUSES = ("unknown", "workload_change")
-"""What steps say of a job in which all ranks wait for one network: that it is slower, or that all compute longer."""
+"""Causes that step times suggest where all ranks wait for one network: a slower job, or ranks that all compute
+longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchRules:
-    """Settings.
+    """Thresholds of the rule.
 
     Attributes:
-        lasting_ns: a jam must last so long.
-        sure_ns: and so long until it is confirmed.
-        before_ns: steps may have become slower so long before it was seen (a metric slice).
-        fresh_ns: a jam that was last seen longer ago tells nothing.
-        least_ratio: by so much the steps are longer since.
+        lasting_ns: shortest congestion that is reported.
+        sure_ns: shortest congestion that is confirmed.
+        before_ns: how long before the detected congestion steps may have slowed: a metric slice.
+        fresh_ns: age from which on the last observation of the congestion is too old.
+        least_ratio: least growth of the step time.
     """
 
     lasting_ns: int = 20 * NS_PER_SECOND
@@ -38,56 +39,64 @@ class SwitchRules:
 
 
 def find_switch(now_ns: int, anomalies: Sequence[Anomaly], pace: JobProgress, rules: SwitchRules) -> Finding | None:
-    """The one switch that is jammed in a job that is slower since then; None: there is none, or are several."""
-    told = [anomaly for anomaly in anomalies if anomaly.detector == SWITCHES]
-    if len(told) != 1:
+    """Return a finding about the one congested leaf switch in a job that has been slower since.
+
+    None where no switch or several are congested, or the job is not certainly slower.
+    """
+    leaves = [anomaly for anomaly in anomalies if anomaly.detector == SWITCHES]
+    if len(leaves) != 1:
         return None
-    jam = told[0]
-    if jam.end_ns - jam.start_ns < rules.lasting_ns or now_ns - jam.end_ns > rules.fresh_ns:
+    anomaly = leaves[0]
+    if anomaly.end_ns - anomaly.start_ns < rules.lasting_ns or now_ns - anomaly.end_ns > rules.fresh_ns:
         return None
-    slowdown = pace.slowdown_since(jam.start_ns - rules.before_ns, now_ns)
+    slowdown = pace.slowdown_since(anomaly.start_ns - rules.before_ns, now_ns)
     if slowdown is None or not slowdown.is_certain or not rules.least_ratio <= slowdown.ratio < float("inf"):
         return None
-    return _finding(jam, slowdown, rules)
+    return _finding(anomaly, slowdown, rules)
 
 
 def merge_leaf(found: Sequence[Finding], switch: Finding | None) -> list[Finding]:
-    """What else was found, and the switch where nothing of it names anybody or another reason."""
-    told = [finding for finding in found if not finding.only_holds and finding.fault is not FaultKind.DEGRADED]
-    if switch is None or any(finding.suspects or finding.cause not in _SHARED_CAUSES for finding in told):
+    """Return the findings, with that of the switch in place of those that name neither a machine nor another cause.
+
+    Unchanged where there is no switch finding, or where some finding has suspects or a cause of its own. Findings that
+    only keep verdicts open, or report a degraded part, are kept.
+    """
+    faults = [finding for finding in found if not finding.only_holds and finding.fault is not FaultKind.DEGRADED]
+    if switch is None or any(finding.suspects or finding.cause not in _SHARED_CAUSES for finding in faults):
         return list(found)
-    return [switch, *(finding for finding in found if finding not in told)]
+    return [switch, *(finding for finding in found if finding not in faults)]
 
 
-def _finding(jam: Anomaly, slowdown: Slowdown, rules: SwitchRules) -> Finding:
-    hosts: Sequence[str] = jam.detail["hosts"]
-    value, usual = jam.detail["value"], jam.detail["expected"]
+def _finding(anomaly: Anomaly, slowdown: Slowdown, rules: SwitchRules) -> Finding:
+    """Return the fail-slow finding for a congested switch; its hosts are suspects, and the action is soft."""
+    hosts: Sequence[str] = anomaly.detail["hosts"]
+    value, usual = anomaly.detail["value"], anomaly.detail["expected"]
     text = (
-        f"all {len(hosts)} hosts behind {jam.component.name} send pause frames: {value:.4g} a second, "
+        f"all {len(hosts)} hosts behind {anomaly.component.name} send pause frames: {value:.4g} a second, "
         f"the others {usual:.4g}; none behind the other switches of its minipod does"
     )
     return Finding(
         FaultKind.FAIL_SLOW,
         "unknown",
         tuple(Suspect(Component(ComponentKind.HOST, host)) for host in hosts),
-        jam.start_ns,
+        anomaly.start_ns,
         0.8,
         Reason.PFC_CONGESTED,
         (
             Evidence(
-                jam.detector,
-                jam.metric,
-                jam.score,
-                jam.start_ns,
-                jam.end_ns,
+                anomaly.detector,
+                anomaly.metric,
+                anomaly.score,
+                anomaly.start_ns,
+                anomaly.end_ns,
                 text,
                 suspect_value=value,
                 peer_value=usual,
             ),
-            pace_evidence(slowdown, jam.start_ns, jam.end_ns),
+            pace_evidence(slowdown, anomaly.start_ns, anomaly.end_ns),
         ),
-        common=jam.component,
+        common=anomaly.component,
         is_soft=True,  # the machines are healthy: it is the switch that somebody must look at
-        seen_ns=jam.end_ns,
-        tentative=jam.end_ns - jam.start_ns < rules.sure_ns,
+        seen_ns=anomaly.end_ns,
+        tentative=anomaly.end_ns - anomaly.start_ns < rules.sure_ns,
     )

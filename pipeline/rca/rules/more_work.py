@@ -1,4 +1,4 @@
-"""Who has more to do: by windows, and by what they draw for it."""
+"""Rule for machines that do more work than their peers, rather than being slow."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Anomaly
 
 _WINDOW_NS = 5 * NS_PER_SECOND
-"""A metric slice, where nobody says how often samples come."""
+"""Length of a metric slice in nanoseconds, assumed where the sampling interval is unknown."""
 
 
 def shows_more_work(graph: JobGraph, anomaly: Anomaly, pace: JobProgress) -> bool:
-    """Whether a machine works harder, as windows show it that see whole steps; and power is not spent for nothing."""
+    """Return whether a machine does more work than its peers, and does not merely waste power.
+
+    False where windows are too short to cover a whole step, as its phases would then look like more work.
+    """
     host = anomaly.component.name
     sees_steps = pace.median_step_ns <= max(_WINDOW_NS, window_ns(graph, [anomaly]))
     load = pace.more_work(host)

@@ -1,6 +1,7 @@
-"""Machines whose ranks compute longer than before, and by as much as the steps have grown: what else they show is why.
+"""Rules about self time: machines whose ranks compute longer than before, by as much as the steps have grown.
 
-Nobody's own time is as even as this asks by chance: over a dozen steps, beyond the noise of all hosts, and alone.
+Such growth is measured over a dozen steps, beyond the noise of all hosts, and on one host alone. No healthy host shows
+that by chance.
 """
 
 from __future__ import annotations
@@ -22,24 +23,28 @@ from tocsin.pipeline.rca.rules.deviations import (
 from tocsin.schemas.verdicts import Anomaly, Evidence
 
 _LEAST_RATIO = 0.01
-"""Of a step: less slows nobody down as far as steps can tell."""
+"""Least growth of self time that counts, as a share of a step; step times cannot resolve less."""
 _MOST_SHARE_RATIO = 0.6
-"""From this share of the steps' growth on it is most of why they are longer."""
+"""Share of the steps' growth from which on a host's self time explains most of it."""
 _WORKLESS_FAMILIES = frozenset({"memory", "disk", "tcp"})
-"""Less of these is no sign of more work. More of them may be: longer sequences, another shard."""
+"""Metric families of which a low value is no sign of more work. A high value may be one: longer sequences, or another
+shard."""
 
 
 def computes_longer(anomaly: Anomaly, slowdown: Slowdown, pace: JobProgress) -> bool:
-    """Whether a host's ranks compute longer since it differs: that others had time to wait makes it no less slow."""
+    """Return whether a host's self time has grown since its anomaly began, by at least 1 % of a step.
+
+    It matters even where the other ranks had time to wait for the host.
+    """
     grown_seconds = pace.grown_excess_seconds(anomaly.component.name, begin_ns(anomaly))
     return grown_seconds > 0.0 and grown_seconds >= _LEAST_RATIO * slowdown.before_seconds
 
 
 def silent_but_slow(anomalies: Sequence[Anomaly], now_ns: int, pace: JobProgress, rules: MachineRules) -> list[Anomaly]:
-    """The one host that differs only in what healthy ones differ in, too, and whose own time explains longer steps.
+    """Return the anomalies of hosts that are slow though only metrics deviate that also deviate on healthy hosts.
 
-    Not where it may have more to do instead, which makes it use more of everything: what it shows is low, or its tensor
-    cores and links are known to do no more.
+    The host's grown self time must explain most of the longer steps, and its deviation must be steady and last. Hosts
+    that may have more work to do are left out: more work raises the use of everything.
     """
     return [
         anomaly
@@ -54,17 +59,20 @@ def silent_but_slow(anomalies: Sequence[Anomaly], now_ns: int, pace: JobProgress
 
 
 def _is_no_more_work(anomaly: Anomaly, pace: JobProgress) -> bool:
-    told = reported_metrics(anomaly)
-    if not all(family_of(metric) in SILENT_FAMILIES for metric in told):
+    """Return whether all alarming metrics are of silent families, and the host is not known to do more work."""
+    metrics = reported_metrics(anomaly)
+    if not all(family_of(metric) in SILENT_FAMILIES for metric in metrics):
         return False
-    return pace.moves_no_more(anomaly.component.name) or all(_is_less(metric) for metric in told)
+    return pace.moves_no_more(anomaly.component.name) or all(_is_less(metric) for metric in metrics)
 
 
 def _is_less(metric: Mapping[str, Any]) -> bool:
+    """Return whether a metric is low and belongs to a family of which a low value is no sign of more work."""
     return metric["direction"] == "low" and family_of(metric) in _WORKLESS_FAMILIES
 
 
 def _explains_steps(anomaly: Anomaly, now_ns: int, pace: JobProgress, rules: MachineRules) -> bool:
+    """Return whether the job is certainly slower since the anomaly, and the host's grown self time is most of it."""
     slowdown = pace.slowdown_since(begin_ns(anomaly) - rules.before_onset_ns, now_ns)
     if slowdown is None or not slowdown.is_certain or slowdown.is_of_work or slowdown.ratio == float("inf"):
         return False
@@ -74,7 +82,7 @@ def _explains_steps(anomaly: Anomaly, now_ns: int, pace: JobProgress, rules: Mac
 
 
 def own_evidence(anomaly: Anomaly, pace: JobProgress) -> tuple[Evidence, ...]:
-    """That a host's ranks compute longer than before, where they do."""
+    """Return one piece of evidence that a host's ranks compute longer than before; empty where they do not."""
     host, onset_ns = anomaly.component.name, begin_ns(anomaly)
     grown_seconds = pace.grown_excess_seconds(host, onset_ns)
     if not grown_seconds > 0.0:

@@ -50,12 +50,12 @@ def find_standstill_outlier(
     """
     since_ns = pace.stalled_since_ns
     longest_ns = max(pace.longest_stall_ns, pace.longest_pause_ns)
-    stands_ns, patience_ns = now_ns - since_ns, max(rules.odd_ns, int(2 * rules.learned_factor * longest_ns))
+    stalled_ns, patience_ns = now_ns - since_ns, max(rules.odd_ns, int(2 * rules.learned_factor * longest_ns))
     gave_up_ns = gave_up_waiting_ns(graph)
     if gave_up_ns is None:
         return None
     hung = 0 < since_ns < gave_up_ns
-    if not since_ns or (not hung and (stands_ns < patience_ns or pace.ended_at_once)):
+    if not since_ns or (not hung and (stalled_ns < patience_ns or pace.ended_at_once)):
         return None
     if still_progressing(graph, pace) or graph.in_announced_phase(since_ns, now_ns):
         return None
@@ -65,9 +65,9 @@ def find_standstill_outlier(
     if len({anomaly.component for anomaly in differing}) != 1:
         return None
     chosen = differing[0]
-    told = reported_metrics(chosen)
+    metrics = reported_metrics(chosen)
     # Rank 0 may export the model while all others wait; who does so is busy, and nothing else.
-    if all(map(_is_busy, told)) and stands_ns < rules.sure_standing_ns:
+    if all(map(_is_busy, metrics)) and stalled_ns < rules.sure_standing_ns:
         return None
     return Finding(
         FaultKind.HANG,
@@ -76,7 +76,7 @@ def find_standstill_outlier(
         since_ns,
         0.6,
         Reason.DIFFERS_WHILE_JOB_STALLED,
-        (*(evidence_of(chosen, metric) for metric in told[:SHOWN_METRICS]), *still_stalled(pace, now_ns).evidence),
+        (*(evidence_of(chosen, metric) for metric in metrics[:SHOWN_METRICS]), *still_stalled(pace, now_ns).evidence),
         tentative=True,  # as the job goes on it is taken back: it may have been a pause
     )
 
