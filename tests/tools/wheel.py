@@ -1,0 +1,72 @@
+"""``make test-wheel``: what a training host installs, tested as it is installed.
+
+The wheel is built, installed with the locked packages into an environment of its own for each Python, and tested from
+a folder that holds ``tests/`` and no source.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTED = ("tests/schemas", "tests/collectors/hook", "tests/collectors/agent", "tests/collectors/exec", "tests/models")
+"""What needs no server, no torch and no other Python's command line."""
+_PACKAGES = ("hypothesis", "pytest", "pytest-randomly", "pytest-timeout", "pytest-xdist")
+_ROOMS = ("collectors", "models", "pipeline", "schemas")
+
+
+def main(versions: Sequence[str]) -> int:
+    """Test the wheel with each of these Pythons; one that is not on this machine is said, and left out."""
+    uv = shutil.which("uv") or str(ROOT / ".uv/bin/uv")
+    status = 0
+    with tempfile.TemporaryDirectory(prefix="tocsin-wheel-") as name:
+        folder = Path(name)
+        wheel = build(folder)
+        for version in versions:
+            begin = time.monotonic()
+            environment = folder / version
+            if subprocess.run([uv, "venv", "--quiet", "--python", version, environment], check=False).returncode:
+                print(f"wheel: no Python {version} here: left out")
+                continue
+            status = test(uv, environment, wheel, folder / f"tests-{version}") or status
+            print(f"wheel: Python {version}: status {status} after {time.monotonic() - begin:.0f} s", flush=True)
+    return status
+
+
+def build(folder: Path) -> Path:
+    """Build the wheel from a copy of the tree, so that no build folder is left in it."""
+    tree, out = folder / "tree", folder / "dist"
+    ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for name in ("src", "deploy", *_ROOMS):
+        shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=ignore)
+    for name in ("pyproject.toml", "LICENSE", "README.md"):
+        shutil.copy(ROOT / name, tree)
+    out.mkdir()
+    code = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", code, out], cwd=tree, stdout=subprocess.DEVNULL, check=True)
+    (path,) = out.glob("*.whl")
+    return path
+
+
+def test(uv: str, environment: Path, wheel: Path, place: Path) -> int:
+    """Install the wheel and run its tests; returns pytest's status."""
+    python = environment / "bin/python"
+    install = [uv, "pip", "install", "--quiet", "--python", python, "-c", ROOT / "constraints.txt"]
+    subprocess.run([*install, f"tocsin[engine] @ {wheel.as_uri()}", *_PACKAGES], check=True)
+    shutil.copytree(ROOT / "tests", place / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", place)
+    kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    flags = ("-q", "-p", "no:cacheprovider", "-m", "not slow and not gate", "-n", "auto", "--maxprocesses=4")
+    command = [python, "-m", "pytest", *flags, "--override-ini=testpaths=tests", *TESTED]
+    return subprocess.run(command, cwd=place, env={**kept, "TOCSIN_TESTED": "wheel"}, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:] or ["3.11", "3.12"]))
