@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tocsin.models.hang import GroupInfo, HangFinding, HangInput, OpState, RankWait, analyse
-from tocsin.models.hang_waits import unheard_ranks
+from tocsin.models.hang_input import unheard_ranks
 from tocsin.pipeline.rca.evidence.missing_dumps import without_the_uncollected
 from tocsin.schemas.errors import ConfigError, FieldError, SchemaError
 from tocsin.schemas.formats.flight_recorder import (

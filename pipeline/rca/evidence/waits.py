@@ -26,7 +26,7 @@ from tocsin.models.hang import (
     RankWait,
     analyse,
 )
-from tocsin.models.hang_waits import ROOTED_NAMES, base_name
+from tocsin.models.hang_input import ROOTED_NAMES, base_name
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.pipeline.rca.hang_report import HangReport, is_direct
