@@ -202,7 +202,7 @@ def distances(embeddings: FloatArray, groups: NDArray[np.intp]) -> FloatArray:
 
 def with_distances(means: MetricMeans, own: Mapping[str, FloatArray], graph: JobGraph) -> MetricMeans:
     """The means, and the distances of the hosts' embeddings as metrics of the host."""
-    roles = graph.roles_of_hosts()
+    roles = graph.placement.roles_of_hosts()
     keys = [roles.get(host, ()) for host in means.hosts]
     groups = np.array([sorted(set(keys)).index(key) for key in keys], np.intp)
     nothing = np.full(len(means.hosts), np.nan, np.float32)

@@ -232,7 +232,7 @@ class PeerDetector:
         new = set(means.hosts).difference(self._hosts)
         if new:
             self._know_hosts(new)
-        self._forget(self._absences.take(means.hosts, self._hosts, self._graph.roles_of_hosts(), now_ns))
+        self._forget(self._absences.take(means.hosts, self._hosts, self._graph.placement.roles_of_hosts(), now_ns))
         self._rows = MeanRows.of(means, self._hosts, self._cards.rows())
         return self._rows
 
@@ -312,7 +312,9 @@ class PeerDetector:
         column = next((c for c, metric in enumerate(self._table.host) if metric.name == PAUSES), None)
         if column is None:
             return []
-        return self._switches.take(data, self._hosts, seen.values["host"][:, column], self._graph.switches_of_hosts())
+        return self._switches.take(
+            data, self._hosts, seen.values["host"][:, column], self._graph.placement.switches_of_hosts()
+        )
 
     @property
     def memory_is_held(self) -> bool:
@@ -446,7 +448,7 @@ class PeerDetector:
         count = len(hosts)
         if count < least:
             return np.full(count, -1, np.intp)
-        roles, spare = self._graph.roles_of_hosts(), self._graph.spare_hosts()
+        roles, spare = self._graph.placement.roles_of_hosts(), self._graph.spare_hosts()
         self._follow_tasks({host: None if host in spare else roles.get(host, ()) for host in hosts})
         keys = [None if host in spare else roles.get(host, ()) for host in hosts]
         return groups_of(keys, least)
@@ -481,7 +483,7 @@ class PeerDetector:
 
     def _anomaly(self, data: Slice, row: int, sums: Cusum, seen: Seen) -> Anomaly:
         version = version_of(self._model)
-        of_host, neighbours_of = len(self._table.host), self._graph.neighbours_of
+        of_host, neighbours_of = len(self._table.host), self._graph.placement.neighbours_of
         words = AnomalyBuilder(self._hosts, self._metrics, of_host, self._blocks, version, neighbours_of)
         return words.anomaly(data, row, sums, seen)
 

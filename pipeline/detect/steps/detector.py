@@ -192,7 +192,7 @@ class StepDetector:
             return None
         ranks, table = table_of(self._window[-self._config.short_count :])
         own = table[0] - table[1]
-        roles = np.array([self._graph.stage_of(rank) for rank in ranks])
+        roles = np.array([self._graph.placement.stage_of(rank) for rank in ranks])
         mine = np.array([self._graph.host_of(rank) == host for rank in ranks])
         found = []
         for role in np.unique(roles[mine]):
@@ -335,7 +335,7 @@ class StepDetector:
 
     def _arrays(self) -> tuple[StepWindow, tuple[int, ...]]:
         ranks, table = table_of(self._window)
-        roles = np.array(self._graph.stages_of(ranks), dtype=np.int64)
+        roles = np.array(self._graph.placement.stages_of(ranks), dtype=np.int64)
         return StepWindow(table[0], table[1], table[2:], roles), ranks
 
     def _judge_ranks(self) -> StepWindow | None:
@@ -483,7 +483,7 @@ class StepDetector:
     def _stages_unknown(self, ranks: Sequence[int]) -> bool:
         """Whether the job has pipeline stages and nobody said who is in which: a long stage looks slow."""
         staged = any(group.kind is GroupKind.PP for group in self._graph.groups.values())
-        return staged and any(self._graph.stage_of(rank) < 0 for rank in ranks)
+        return staged and any(self._graph.placement.stage_of(rank) < 0 for rank in ranks)
 
     def finished_parts(self, known: Container[str]) -> dict[str, bytes]:
         """Parts of the next snapshot that do not change any more, without those of these names."""

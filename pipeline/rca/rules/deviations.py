@@ -184,7 +184,7 @@ def is_wider_than_switch(graph: JobGraph, chosen: Sequence[Anomaly], seen: Seque
     if len(chosen) < 2 or not all(map(_is_only_jammed, chosen)):
         return False
     behind = {anomaly.component.name for anomaly in chosen}
-    behind.update(*(graph.neighbours_of(anomaly.component.name) for anomaly in chosen))
+    behind.update(*(graph.placement.neighbours_of(anomaly.component.name) for anomaly in chosen))
     outside = {anomaly.component.name for anomaly in seen if _shows_jam(anomaly)} - behind
     return len(outside) > 1
 
@@ -261,7 +261,7 @@ def may_have_more_work(graph: JobGraph, chosen: Sequence[Anomaly]) -> bool:
 
     An auxiliary loss does that to a last stage. Nobody has the same role, so nobody can say what it should show.
     """
-    roles = graph.roles_of_hosts()
+    roles = graph.placement.roles_of_hosts()
     counts = Counter(roles.values())
     if len(counts) < 2 or any(counts[roles.get(anomaly.component.name, ())] != 1 for anomaly in chosen):
         return False
