@@ -37,8 +37,9 @@ from tocsin.models.minder import PRIORITY, MinderModel, fill_nearest
 from tocsin.models.minder_file import decode_minder, encode_minder
 from tocsin.models.robust import median
 from tocsin.models.similarity import pairwise_sums
+from tocsin.pipeline.detect.peers.config import PeersConfig
 from tocsin.pipeline.detect.peers.cusum import SumConfig
-from tocsin.pipeline.detect.peers.detector import PeerDetector, PeersConfig
+from tocsin.pipeline.detect.peers.detector import PeerDetector
 from tocsin.pipeline.detect.peers.rows import mean_by_host
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.lab.simulation.case import HEALTHY, draw_case
