@@ -23,8 +23,9 @@ from tocsin.pipeline.detect.peers.anomalies import DETECTOR as PEERS
 from tocsin.pipeline.detect.peers.config import PeersConfig
 from tocsin.pipeline.detect.peers.detector import PeerDetector
 from tocsin.pipeline.detect.peers.metric_table import TableBook
+from tocsin.pipeline.detect.steps.config import StepsConfig
 from tocsin.pipeline.detect.steps.detector import DETECTOR as STEPS
-from tocsin.pipeline.detect.steps.detector import StepDetector, StepsConfig
+from tocsin.pipeline.detect.steps.detector import StepDetector
 from tocsin.pipeline.incidents.lifecycle import Decide, DecideConfig
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.job.groups import GroupBounds

@@ -26,7 +26,8 @@ from tocsin.models.similarity import ceiling
 from tocsin.pipeline.detect.baselines.minder import MinderDetector, MinderDetectorConfig
 from tocsin.pipeline.detect.peers.config import PeersConfig
 from tocsin.pipeline.detect.peers.detector import PeerDetector
-from tocsin.pipeline.detect.steps.detector import StepDetector, StepsConfig
+from tocsin.pipeline.detect.steps.config import StepsConfig
+from tocsin.pipeline.detect.steps.detector import StepDetector
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.schemas.metrics import GPU_METRICS, HOST_METRICS, Metric, MetricTable
 from tocsin.schemas.records import (

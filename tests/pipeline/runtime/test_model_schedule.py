@@ -15,7 +15,8 @@ from tocsin.models.peer_scales import Scale
 from tocsin.pipeline.core.slices import Taken
 from tocsin.pipeline.detect.peers.config import PeersConfig
 from tocsin.pipeline.detect.peers.detector import PeerDetector
-from tocsin.pipeline.detect.steps.detector import StepDetector, StepsConfig
+from tocsin.pipeline.detect.steps.config import StepsConfig
+from tocsin.pipeline.detect.steps.detector import StepDetector
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.recording.replay import ReplayConfig, drive, replay, seconds_with_models
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
