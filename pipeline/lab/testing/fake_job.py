@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tocsin.pipeline.lab.testing.job_shape import FIRST_PID, JobShape
+from tocsin.pipeline.lab.testing.waiting import waiting_group
 from tocsin.schemas import events
 from tocsin.schemas.hardware import HARDWARE_EVENTS
 from tocsin.schemas.records import (
@@ -198,12 +199,14 @@ class FakeJob:
         yield from sent
 
     def _end_pause(self, end_ns: int) -> None:
+        """End a pause that is over by this time."""
         if self._paused_until_ns and self._paused_until_ns <= end_ns:
             self._paused_until_ns = 0
             for rank in self.ranks:
                 self.event(rank.rank, events.PHASE, phase="checkpoint", edge="end")
 
     def _announce(self) -> None:
+        """Send each living agent's places and groups."""
         self._announced_ns = self.now_ns
         for rank in self.ranks:
             if not rank.agent_alive:
@@ -214,6 +217,7 @@ class FakeJob:
             self._queue.append(Groups(self.job, rank.host, self.now_ns, own))
 
     def _run_steps(self, end_ns: int) -> None:
+        """Run all steps that end by this time."""
         while not self.standing:
             begin_ns = max(self._step_end_ns, self._paused_until_ns)
             done_ns = self._one_step(begin_ns, end_ns)
@@ -323,24 +327,10 @@ class FakeJob:
         for rank in self.ranks:
             if rank.rank in held or rank.exited:
                 continue
-            comm_id, op_name = self._stands_in(rank.rank, held)
             if rank.waits_in is None:
-                rank.waits_in = (comm_id, op_name, self._seq[comm_id] + 1)
+                comm_id = waiting_group(rank.rank, self.groups, held, self.skipped).comm_id
+                rank.waits_in = (comm_id, "all_reduce", self._seq[comm_id] + 1)
                 rank.waits_since_ns = self._step_end_ns + int(self.shape.step_seconds * NS_PER_SECOND)
-
-    def _stands_in(self, rank: int, held: set[int]) -> tuple[str, str]:
-        """Return communicator and name of the operation in which a rank waits while the ``held`` ranks do nothing."""
-        own = {group.kind: group for group in self.groups if rank in group.ranks}
-        if rank in self.skipped:
-            return own[GroupKind.DP].comm_id, "all_reduce"
-        blocked = held | set(self.skipped)
-        if blocked & set(own[GroupKind.TP].ranks):
-            return own[GroupKind.TP].comm_id, "all_reduce"
-        pairs = {group.ranks for group in self.groups if group.kind is GroupKind.TP and blocked & set(group.ranks)}
-        stuck = {member for members in pairs for member in members} - set(self.skipped)
-        if stuck & set(own[GroupKind.DP].ranks) or held & set(own[GroupKind.DP].ranks):
-            return own[GroupKind.DP].comm_id, "all_reduce"
-        return own[GroupKind.WORLD].comm_id, "all_reduce"
 
     def _ship(self, rank: _Rank, end_ns: int) -> None:
         """Send what a rank's agent has at the end of this second."""

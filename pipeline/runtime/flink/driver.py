@@ -9,9 +9,9 @@ the journal's place. A restart restores the snapshot and processes the journal a
 are deterministic, so the state is the same to the byte. Outputs between the last checkpoint and the failure are sent
 again, with the same id and update.
 
-A large job's snapshot is not written at once. Most of it is rows of finished steps, which never change again. These
-parts are written as soon as they are there, in the quiet second of a metric slice, and are read only once a snapshot
-names them (``docs/adr/0015-snapshots-ahead.md``).
+A large job's snapshot is not written at once. Most of it is rows of finished steps, which never change again. They
+are written early, in the quiet second of a metric slice. They are read only once a snapshot names them
+(``docs/adr/0015-snapshots-ahead.md``).
 
 Flink fires timers in bundles, and in a backlog it hands in many windows before the first of their timers. The engine
 must see what it would have seen live. So a window is **held** until its second is processed, and seconds are
@@ -160,6 +160,7 @@ class JobDriver:
         self._resume()
 
     def _new_engine(self) -> EmbeddedEngine:
+        """Return an engine without state."""
         return EmbeddedEngine(self._config.engine, models=self._models)
 
     def _resume(self) -> None:
