@@ -72,6 +72,7 @@ lint: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m tests.tools.check_units
+	$(BIN)/python -m tests.tools.check_sizes
 
 format: install
 	$(BIN)/ruff format .

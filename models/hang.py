@@ -1,11 +1,11 @@
 """Who holds up a job that stands still: the hang analysis, live and for Flight Recorder dumps.
 
 API: ``analyse(HangInput) -> HangFinding``. Build the input from what is known (types in
-``tocsin.models.hang_waits``, re-exported here); nothing else is looked at, no clock, no I/O.
+``tocsin.models.hang_input``, re-exported here); nothing else is looked at, no clock, no I/O.
 
 >>> groups = (GroupInfo("w", "world", (0, 1, 2, 3)),)
 >>> waits = OpState("w", 21, "all_reduce", msg_bytes=4096)
->>> states = tuple(RankState(r, (waits,), {"w": 20}) for r in (0, 1, 2)) + (RankState(3, (), {"w": 20}),)
+>>> states = tuple(RankWait(r, (waits,), {"w": 20}) for r in (0, 1, 2)) + (RankWait(3, (), {"w": 20}),)
 >>> finding = analyse(HangInput(groups, states))
 >>> finding.culprits, finding.reason, finding.victims
 ((3,), 'never_arrived', (0, 1, 2))
@@ -36,8 +36,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tocsin.models.hang_order import Deviation, cycle_deviation, mismatches
-from tocsin.models.hang_waits import (
+from tocsin.models.hang_input import (
     FACT_ALIVE_ELSEWHERE,
     FACT_GONE,
     FACT_STOPPED,
@@ -47,12 +46,10 @@ from tocsin.models.hang_waits import (
     HangInput,
     OpState,
     RankWait,
-    WaitGraph,
-    all_lacking,
-    build_graph,
-    strong_components,
     unheard_ranks,
 )
+from tocsin.models.hang_order import Deviation, cycle_deviation, mismatches
+from tocsin.models.hang_waits import WaitGraph, all_lacking, build_graph, strong_components
 from tocsin.schemas.reasons import Reason
 
 __all__ = [

@@ -15,7 +15,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
-from tocsin.models.hang_waits import HangInput, OpState, WaitGraph, WaitingOp, all_lacking, base_name
+from tocsin.models.hang_input import HangInput, OpState, base_name
+from tocsin.models.hang_waits import WaitGraph, WaitingOp, all_lacking
 
 SIZED_NAMES = frozenset(
     {"all_reduce", "all_gather_base", "reduce_scatter_base", "broadcast", "all_reduce_coalesced", "reduce"}

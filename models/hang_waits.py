@@ -1,167 +1,58 @@
-"""Who waits for whom in a job that stands still: types and the wait-for graph.
+"""The wait-for graph of a stalled job: which ranks wait for which operations and ranks.
 
 ``tocsin.models.hang`` judges the graph that is built here.
 
-A rank issues its operations in one order. What it stands in is its *front*: the
-oldest unfinished operation, or, while the oldest are point-to-point operations
-(which do not hold each other up), all of them up to the first collective. A rank
-that stands in a collective waits for the members that have not *reached* it: they
-have not issued it, or they stand in something older. So a rank whose program ran
-ahead of its device (NCCL) is not taken to be where its program is.
+A rank issues its operations in one order. Its *front* is where it waits: its oldest unfinished operation. While the
+oldest ones are point-to-point operations, which do not hold each other up, the front is all of them and the first
+collective behind them.
 
-Members that lag are chained by sequence number, so that the graph has about as many
-edges as there are (rank, group) pairs, also with ten thousand ranks in one group.
+A rank whose front is a collective waits for the members that have not *reached* it: they have not issued it, or wait
+in an older one. So a program that ran ahead of its device (NCCL) does not put its rank ahead.
+
+Lagging members are chained by sequence number. So the graph has about as many edges as there are (rank, group) pairs,
+also with ten thousand ranks in one group.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from types import MappingProxyType
+
+from tocsin.models.hang_input import (
+    FROZEN_FACTS,
+    ROOTED_NAMES,
+    GroupInfo,
+    HangInput,
+    OpState,
+    RankWait,
+    base_name,
+    sends,
+)
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
 
-P2P_NAMES = ("send", "recv", "isend", "irecv")
-ROOTED_NAMES = frozenset({"broadcast", "reduce", "gather", "scatter", "coalesced"})
-"""Operations that may end on one member before another has entered them."""
-
-_WORDS_NEEDED_COUNT = 2
-
-FACT_STOPPED = "stopped"
-FACT_GONE = "gone"
-FACT_ALIVE_ELSEWHERE = "alive_not_in_collective"
-FROZEN_FACTS = frozenset({FACT_STOPPED, FACT_GONE})
-
-
-MAX_LISTED_RANKS = 65_536
-"""Of ranks of which only the announced size of the job tells so many are listed, the others counted."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupInfo:
-    """A communication group.
-
-    Attributes:
-        comm_id: the communicator.
-        kind: what it is for (``world dp pp tp`` ..., or any text that groups of one purpose share).
-        ranks: its members (global ranks).
-        inferred: the members were guessed from who showed the communicator.
-    """
-
-    comm_id: str
-    kind: str
-    ranks: tuple[int, ...]
-    inferred: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class OpState:
-    """One operation of one rank.
-
-    Attributes:
-        comm_id: the communicator.
-        seq: its number there; collectives and point-to-point operations count apart.
-        op_name: ``all_reduce``, ``send`` ...
-        msg_bytes: message size, -1: unknown.
-        dtype: element type, "" = unknown.
-        peer: global rank of the other side of a point-to-point operation, -1: none or unknown.
-        is_p2p: whether it is a point-to-point operation.
-        started: whether the device runs it; None: nobody knows.
-        start_ns: when the rank issued it, 0: unknown.
-    """
-
-    comm_id: str
-    seq: int
-    op_name: str
-    msg_bytes: int = -1
-    dtype: str = ""
-    peer: int = -1
-    is_p2p: bool = False
-    started: bool | None = None
-    start_ns: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RankWait:
-    """What is known of one rank.
-
-    Attributes:
-        rank: global rank.
-        pending: its unfinished operations, oldest first (its own order).
-        completed: communicator -> number of the last finished **collective**.
-        completed_ns: communicator -> when that one finished on this rank.
-        seen_ns: when ``pending`` was seen, 0: not known (no check of freshness).
-        hidden_ops: it also runs operations that nobody records (gloo: send and receive), so that
-            no pending operation does not prove that it waits for nobody.
-        history: its last finished operations in its own order, the newest last; () = not known.
-    """
-
-    rank: int
-    pending: tuple[OpState, ...] = ()
-    completed: Mapping[str, int] = field(default_factory=dict)
-    completed_ns: Mapping[str, int] = field(default_factory=dict)
-    seen_ns: int = 0
-    hidden_ops: bool = False
-    history: tuple[OpState, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class HangInput:
-    """All that the analysis looks at.
-
-    Attributes:
-        groups: the groups that are known; others are inferred from ``states``.
-        states: one per rank that is known to speak (or spoke last before it fell silent).
-        silent: ranks that gave no dump, or whose host fell silent.
-        facts: rank -> ``stopped``, ``gone`` or ``alive_not_in_collective``.
-        world_size: ranks in the job, 0: unknown.
-        unlisted_count: ranks that gave no dump and do not stand in ``silent``: there are too many.
-        settle_ns: a peer's completion is held against a rank only when it was seen unfinished so much later (lateness).
-        host_of: rank -> its host, {}: all that is known comes from one hand (dumps of a folder).
-    """
-
-    groups: tuple[GroupInfo, ...]
-    states: tuple[RankWait, ...]
-    silent: frozenset[int] = frozenset()
-    facts: Mapping[int, str] = field(default_factory=dict)
-    world_size: int = 0
-    settle_ns: int = 2_000_000_000
-    unlisted_count: int = 0
-    host_of: Mapping[int, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class BlockedGroup:
-    """One operation in which ranks wait for others.
-
-    Attributes:
-        comm_id: the communicator.
-        kind: its purpose.
-        seq: the operation's number.
-        op_name: its name.
-        waiting: ranks that stand in it.
-        waits_for: members that have not reached it.
-        inferred: the members were guessed.
-    """
-
-    comm_id: str
-    kind: str
-    seq: int
-    op_name: str
-    waiting: tuple[int, ...]
-    waits_for: tuple[int, ...]
-    inferred: bool = False
-
+_WITNESS_COUNT = 2
+"""Hosts that must have finished a collective before another host's rank counts as lagging."""
 
 Node = int
-"""A rank (>= 0) or an operation (< 0: -1 - index in ``WaitGraph.ops``)."""
+"""Node of the graph: a rank (>= 0), or an operation (< 0: -1 - index in ``WaitGraph.ops``)."""
 
 
 @dataclass(slots=True)
 class WaitingOp:
-    """An operation of the graph: who stands in it, and whom it newly lacks beside ``older``."""
+    """An operation of the graph.
+
+    Attributes:
+        comm_id: the communicator.
+        seq: the operation's sequence number.
+        op_name: the operation's name.
+        waiting: ranks that are in it.
+        lacks: members that have not reached it, without those that the older operation lacks.
+        older: index of the next older operation of the communicator, -1 = none.
+        blocked: whether it, or an older one, lacks members.
+    """
 
     comm_id: str
     seq: int
@@ -174,15 +65,15 @@ class WaitingOp:
 
 @dataclass(slots=True)
 class WaitGraph:
-    """Edges between ranks and the operations in which they stand.
+    """Wait-for edges between ranks and operations.
 
     Attributes:
         groups: communicator -> group, the inferred ones included.
         ops: the operations.
         edges: node -> nodes that it waits for.
-        waited: ranks that somebody waits for.
-        lagging: ranks unfinished with what their peers finished.
-        fronts: rank -> where it stands; () for ranks that wait for nobody.
+        waited: ranks that others wait for.
+        lagging: ranks that have not finished a collective that their peers finished.
+        fronts: rank -> its front; () for ranks that wait for nobody.
         unstarted: ranks whose device has not begun the collective that their peers' devices run.
     """
 
@@ -195,35 +86,8 @@ class WaitGraph:
     unstarted: frozenset[int] = frozenset()
 
 
-_NAMES_OF_NCCL: Mapping[str, str] = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather_base",
-    "reducescatter": "reduce_scatter_base",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "alltoall": "all_to_all",
-}
-"""NCCL's own words, which want the same count of all members; PyTorch's lists (``all_gather``) may be uneven."""
-
-
-def base_name(op_name: str) -> str:
-    """``nccl:send 0->1`` -> ``send``; ``_all_gather_base`` -> ``all_gather_base``, ``AllGather`` as well."""
-    name = op_name.rpartition(":")[2].partition(" ")[0].lstrip("_")
-    return _NAMES_OF_NCCL.get(name.removeprefix("nccl").lower(), name) if "_" not in name else name
-
-
-def unheard_ranks(world_size: int, heard: Collection[int]) -> list[int]:
-    """Ranks below an announced size of which nobody heard; the first ``MAX_LISTED_RANKS`` of them."""
-    return list(islice((rank for rank in range(world_size) if rank not in heard), MAX_LISTED_RANKS))
-
-
-def sends(op: OpState) -> bool:
-    """Whether a point-to-point operation sends."""
-    return "send" in base_name(op.op_name)
-
-
 def known_groups(data: HangInput) -> dict[str, GroupInfo]:
-    """Communicator -> group; where membership is unknown, the union of the ranks that show it."""
+    """Return communicator -> group; unknown members are inferred: all ranks that show the communicator."""
     groups = {group.comm_id: group for group in data.groups if group.ranks}
     kinds = {group.comm_id: group.kind for group in data.groups}
     shown: dict[str, set[int]] = {}
@@ -237,7 +101,7 @@ def known_groups(data: HangInput) -> dict[str, GroupInfo]:
 
 
 def front_of(state: RankWait) -> tuple[OpState, ...]:
-    """Where a rank stands: leading point-to-point operations, and the first collective."""
+    """Return a rank's front: its leading point-to-point operations and the first collective behind them."""
     front: list[OpState] = []
     for op in state.pending:
         front.append(op)
@@ -247,11 +111,11 @@ def front_of(state: RankWait) -> tuple[OpState, ...]:
 
 
 def lagging_ranks(data: HangInput) -> frozenset[int]:
-    """Ranks that are unfinished with a collective that their peers have finished.
+    """Return the ranks that have not finished a collective that their peers have finished.
 
-    A collective in which everybody gives and takes ends nowhere before everybody is in it.
-    So such a rank waits for nobody: its own device, or its own communication thread, stands.
-    Where hosts are known one host's word is not enough: two must have finished what the rank has not, or its own.
+    A collective in which each member gives and takes ends on no member before all are in it. So such a rank waits
+    for nobody: its own device or communication thread hangs. Where hosts are known, the word of one other host is
+    not enough: two hosts must have finished the collective, or the rank's own host.
     """
     newest: dict[str, int] = {}
     for state in data.states:
@@ -268,19 +132,19 @@ def lagging_ranks(data: HangInput) -> frozenset[int]:
             key = op.comm_id, op.seq
             if key not in finishers:
                 told = finishers[key] = _finishers(data, *key)
-                first[key] = sorted(told, key=lambda host: (told[host], host))[:_WORDS_NEEDED_COUNT]
+                first[key] = sorted(told, key=lambda host: (told[host], host))[:_WITNESS_COUNT]
             latest_ns = state.seen_ns - data.settle_ns
             hosts = (*first[key], own)
             ahead.update(
                 h for h in hosts if h in finishers[key] and (not state.seen_ns or finishers[key][h] <= latest_ns)
             )
-        if own in ahead or len(ahead) >= (_WORDS_NEEDED_COUNT if data.host_of else 1):
+        if own in ahead or len(ahead) >= (_WITNESS_COUNT if data.host_of else 1):
             lagging.add(state.rank)
     return frozenset(lagging)
 
 
 def _finishers(data: HangInput, comm_id: str, seq: int) -> dict[str, int]:
-    """The hosts on which a rank finished a collective, or a later one, and when the first of it did."""
+    """Return host -> when its first rank finished a collective, or a later one of the communicator."""
     found: dict[str, int] = {}
     for state in data.states:
         if state.completed.get(comm_id, -1) >= seq:
@@ -290,11 +154,12 @@ def _finishers(data: HangInput, comm_id: str, seq: int) -> dict[str, int]:
 
 
 def _host(data: HangInput, rank: int) -> str:
+    """Return a rank's host; the rank's number where hosts are unknown."""
     return data.host_of.get(rank) or str(rank)
 
 
 def build_graph(data: HangInput) -> WaitGraph:
-    """Build the wait-for graph. Stopped, gone, silent and lagging ranks wait for nobody."""
+    """Build the wait-for graph; stopped, gone, silent and lagging ranks wait for nobody."""
     groups = known_groups(data)
     lagging = lagging_ranks(data)
     sinks = set(lagging) | set(data.silent) | {r for r, fact in data.facts.items() if fact in FROZEN_FACTS}
@@ -319,7 +184,15 @@ def build_graph(data: HangInput) -> WaitGraph:
 
 
 def link_p2p(fronts: Mapping[int, tuple[OpState, ...]], edges: dict[Node, list[Node]]) -> list[int]:
-    """Add an edge to each peer that has not posted the other half; return who posted it and never began."""
+    """Add an edge for each point-to-point operation whose other half is missing or has not begun.
+
+    Args:
+        fronts: rank -> its front.
+        edges: node -> nodes that it waits for; edges between ranks are added.
+
+    Returns:
+        Ranks that posted the other half and whose device has begun nothing.
+    """
     posted = {
         (op.comm_id, rank, op.peer, sends(op)): op.started
         for rank, front in fronts.items()
@@ -342,7 +215,7 @@ def link_p2p(fronts: Mapping[int, tuple[OpState, ...]], edges: dict[Node, list[N
 
 
 def not_begun(standing: Mapping[int, OpState]) -> list[int]:
-    """Ranks whose device has not begun the collective that the devices of their peers run."""
+    """Return the ranks whose device has not begun the collective that their peers' devices run."""
     running = {(op.comm_id, op.seq) for op in standing.values() if op.started}
     return [rank for rank, op in standing.items() if op.started is False and (op.comm_id, op.seq) in running]
 
@@ -350,7 +223,16 @@ def not_begun(standing: Mapping[int, OpState]) -> list[int]:
 def operations_of(
     standing: Mapping[int, OpState], states: Iterable[RankWait], groups: Mapping[str, GroupInfo]
 ) -> list[WaitingOp]:
-    """One entry per operation in which a rank stands, with the members that it newly lacks."""
+    """Return one entry per operation in which ranks wait, with the members that lag behind it.
+
+    Args:
+        standing: rank -> the collective that it is in.
+        states: what is known of each rank.
+        groups: communicator -> group.
+
+    Returns:
+        The operations, by communicator and sequence number.
+    """
     by_group: dict[str, dict[int, WaitingOp]] = {}
     for rank, op in sorted(standing.items()):
         waiting = by_group.setdefault(op.comm_id, {})
@@ -376,7 +258,7 @@ def operations_of(
 
 
 def link_operations(ops: Sequence[WaitingOp], edges: dict[Node, list[Node]]) -> None:
-    """Add rank -> operation -> lacking rank, and operation -> the older one that blocks it, too."""
+    """Add the edges rank -> operation -> lagging rank, and operation -> older operation that blocks it."""
     for index, op in enumerate(ops):
         op.blocked = bool(op.lacks) or (op.older >= 0 and ops[op.older].blocked)
         if not op.blocked:
@@ -390,7 +272,7 @@ def link_operations(ops: Sequence[WaitingOp], edges: dict[Node, list[Node]]) -> 
 
 
 def all_lacking(graph: WaitGraph, index: int) -> list[int]:
-    """Every member that has not reached an operation, ascending (what the older ones lack, it lacks)."""
+    """Return all members that have not reached an operation, ascending, those that older ones lack included."""
     lacking: list[int] = []
     while index >= 0:
         lacking.extend(graph.ops[index].lacks)
@@ -399,7 +281,7 @@ def all_lacking(graph: WaitGraph, index: int) -> list[int]:
 
 
 def strong_components(edges: Mapping[Node, Sequence[Node]]) -> list[tuple[Node, ...]]:
-    """Tarjan's strongly connected components, without recursion."""
+    """Return the strongly connected components of a graph (Tarjan's algorithm, without recursion)."""
     low: dict[Node, int] = {}
     number: dict[Node, int] = {}
     stack: list[Node] = []

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tocsin.models.lstm_vae import WINDOW_TICKS, FloatArray, Limits, LstmVae
 from tocsin.models.mahalanobis import moments, whitened
-from tocsin.models.similarity import Run, Scan, ceiling, first_run
+from tocsin.models.similarity import CandidateRun, Scan, ceiling, first_run
 from tocsin.schemas.reasons import Reason
 
 Variant = Literal["vae", "raw", "concatenated", "integrated", "mahalanobis"]
@@ -168,7 +168,7 @@ def detect(samples: Samples, model: MinderModel, config: MinderConfig) -> Outcom
     return Outcome(None, reasons)
 
 
-def _alert(name: str, rows: NDArray[np.intp], scan: Scan, run: Run, line: tuple[float, MinderConfig]) -> Alert:
+def _alert(name: str, rows: NDArray[np.intp], scan: Scan, run: CandidateRun, line: tuple[float, MinderConfig]) -> Alert:
     threshold, config = line
     width = config.window_ticks - 1
     return Alert(

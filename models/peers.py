@@ -1,15 +1,15 @@
 """Distance of each machine from its peers, metric by metric: numbers in, scores out.
 
-After Minder's similarity idea (NSDI'25): machines of one synchronous job look alike, the
-outlier is the suspect. Instead of pairwise distances, which cost N², each row is compared
-with the median of its group; instead of absolute values, with **its own learned level times
-the group's common factor**: a warm host stays warm, a checkpoint lets everybody fall alike,
-a pipeline stage with half of the load has half of the level. What is left is divided by the
-largest of four spreads (across the rows now, across the rows as learned, the row's own, a
-floor per metric) and added up over time by a cumulative sum (Page, 1954): strong evidence is
-believed soon, weak evidence late, a short jitter never.
+The method follows Minder's similarity idea (NSDI'25): machines of one synchronous job look alike, and the outlier
+is the suspect. Two things differ:
 
-All cost is linear in the rows.
+- Each row is compared with the median of its group, instead of with every other row: pairwise distances cost N².
+- A row is expected at **its own learned level times the group's common factor**, not at an absolute value. So a warm
+  host stays warm, all rows fall alike in a checkpoint, and a pipeline stage with half of the load has half the level.
+
+The rest is divided by the largest of four spreads: across the rows now, across the rows as learned, the row's own, and
+a floor per metric. A cumulative sum (Page, 1954) adds it up over time: strong evidence is believed soon, weak evidence
+late, a short jitter never. All cost is linear in the rows.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ IntArray = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class PeerConfig:
-    """Settings of the comparison.
+    """Settings of the comparison among peers.
 
     Attributes:
-        min_peer_count: below so many hosts of a role all hosts are compared; below so many hosts, nobody.
-        warmup_count: windows that only teach.
+        min_peer_count: a role with fewer hosts is compared with all hosts; a job with fewer hosts is not judged.
+        warmup_count: first windows of a row, which are learned from and not judged.
         level_count: windows over which a level is remembered (120 of 5 s: ten minutes).
-        suspicious_sigmas: beyond it a window teaches nothing (or nearly so).
-        suspicious_rate_ratio: how much slower a level follows a row that deviates.
-        relative_floor_ratio: no spread is below this share of the level.
-        idle_ratio: where the group's common factor is below this, nothing is learned.
+        suspicious_sigmas: distance beyond which a window is hardly learned from.
+        suspicious_rate_ratio: share of the usual rate at which the level of a deviating row follows.
+        relative_floor_ratio: least spread, as a share of the level.
+        idle_ratio: least common factor of a group from which anything is learned.
     """
 
     min_peer_count: int = 3
@@ -53,13 +53,13 @@ class PeerConfig:
 
 @dataclass(slots=True)
 class PeerState:
-    """What was learned of rows x metrics (float32, NaN = nothing yet).
+    """What was learned of each row and metric (float32, NaN = nothing yet).
 
     Attributes:
-        level: each row's own level.
-        own_spread: mean distance of a row from what was expected of it.
+        level: usual value of a row, shape (rows, metrics).
+        own_spread: mean distance of a row from its expected value, shape (rows, metrics).
         seen_count: windows with a sample, shape (rows, metrics).
-        spread: spread across rows as learned, shape (metrics,).
+        spread: usual spread across rows, shape (metrics,).
     """
 
     level: FloatArray
@@ -69,7 +69,7 @@ class PeerState:
 
     @classmethod
     def empty(cls, row_count: int, metric_count: int) -> PeerState:
-        """Nothing learned."""
+        """Return a state of this shape in which nothing is learned."""
         return cls(
             np.full((row_count, metric_count), np.nan, np.float32),
             np.zeros((row_count, metric_count), np.float32),
@@ -78,18 +78,18 @@ class PeerState:
         )
 
     def grown(self, rows: IntArray, row_count: int) -> PeerState:
-        """The same state where row i has moved to ``rows[i]`` of ``row_count``."""
+        """Return the state of ``row_count`` rows in which row i has moved to ``rows[i]``; the others know nothing."""
         other = PeerState.empty(row_count, self.spread.size)
         other.level[rows], other.own_spread[rows] = self.level, self.own_spread
         other.seen_count[rows], other.spread = self.seen_count, self.spread
         return other
 
     def kept(self, rows: IntArray) -> PeerState:
-        """The same state of these rows alone."""
+        """Return the state of these rows alone."""
         return PeerState(self.level[rows], self.own_spread[rows], self.seen_count[rows], self.spread)
 
     def of_columns(self, columns: IntArray) -> PeerState:
-        """The same state of these metrics alone, a copy."""
+        """Return a copy of the state of these metrics alone."""
         return PeerState(
             self.level.take(columns, 1),
             self.own_spread.take(columns, 1),
@@ -98,24 +98,24 @@ class PeerState:
         )
 
     def put_columns(self, columns: IntArray, part: PeerState) -> None:
-        """Take back what ``of_columns`` gave."""
+        """Replace the state of these metrics by ``part``, which ``of_columns`` gave."""
         # Others may hold the levels of before.
         self.level, self.spread = self.level.copy(), self.spread.copy()
         self.level[:, columns], self.spread[columns] = part.level, part.spread
         self.own_spread[:, columns], self.seen_count[:, columns] = part.own_spread, part.seen_count
 
     def forget(self, rows: IntArray) -> None:
-        """Rows that do other work from now on: what was learned of them says nothing."""
+        """Forget what was learned of these rows, as they do other work from now on."""
         self.level[rows], self.own_spread[rows], self.seen_count[rows] = np.nan, 0, 0
 
 
 @dataclass(frozen=True, slots=True)
 class PeerWindow:
-    """What one window says, each of shape (rows, metrics).
+    """Comparison of one window; each array has the shape (rows, metrics).
 
     Attributes:
-        sigmas: distance from what was expected, signed; NaN: no sample, no peers, still learning.
-        expected: what was expected of the row.
+        sigmas: signed distance from the expected value; NaN = no sample, no peers, or still learning.
+        expected: the row's expected value.
         factor: the group's common factor over its learned level.
     """
 
@@ -126,9 +126,9 @@ class PeerWindow:
 
 _NEARLY_NOTHING_FLOORS = 3.0
 _MOST_FLOORS = 20.0
-"""A level that is nearly nothing may move by so much in a window; others by themselves."""
+"""Most floors by which a level near zero may move in a window; other levels may move by their own size."""
 _NOTHING = 1e-9
-"""A level that is nothing: no ratio can be taken (an error counter of a healthy machine)."""
+"""Levels below count as zero, of which no ratio can be taken (an error counter of a healthy machine)."""
 
 
 def compare(
@@ -139,15 +139,15 @@ def compare(
     config: PeerConfig,
     doubted: NDArray[np.bool_] | None = None,
 ) -> PeerWindow:
-    """Compare rows with their groups, then learn from them. ``state`` is changed.
+    """Compare rows with the medians of their groups, then learn from them; ``state`` is changed.
 
     Args:
         values: window means, transformed, shape (rows, metrics), NaN = no sample.
-        groups: which group each row belongs to, shape (rows,); -1: compared with nobody.
-        state: what was learned.
+        groups: which group each row belongs to, shape (rows,), -1 = compared with nobody.
+        state: what was learned so far.
         scales: one per metric.
         config: settings.
-        doubted: rows of machines that differ in some way, shape (rows,): hardly anything is learned from them.
+        doubted: rows of deviating machines, from which hardly anything is learned, shape (rows,).
     """
     told = np.flatnonzero(~np.isnan(values).all(axis=0) | ~np.isnan(state.level).all(axis=0))
     if told.size == values.shape[1]:
@@ -169,21 +169,13 @@ def _compare(
     config: PeerConfig,
     doubted: NDArray[np.bool_] | None,
 ) -> PeerWindow:
-    """The same where each metric has been seen on some row."""
+    """Compare rows with their groups, then learn from them: ``compare`` where each metric was seen on some row."""
     floors = np.array([scale.floor for scale in scales], np.float32)
     counted = np.array([scale.counted for scale in scales], bool)
     _begin_beyond_nothing(values, groups, state, np.where(counted, 0.0, floors))
     level = np.where(np.isfinite(state.level), state.level, values)
     additive = _is_additive(level, groups, counted, floors)
-    safe = np.where(np.abs(level) < _NOTHING, 1.0, level)
-    factor = np.full_like(values, np.nan)
-    shift = np.zeros_like(values)
-    shifts = np.zeros((int(groups.max(initial=-1)) + 1, values.shape[1]), np.float32)
-    for group in np.unique(groups[groups >= 0]):
-        rows = np.flatnonzero(groups == group)
-        ratio = np.where(additive[rows], np.nan, values[rows] / safe[rows])
-        factor[rows] = median(ratio, 0)
-        shift[rows] = shifts[group] = median(values[rows] - level[rows], 0)
+    factor, shift, shifts = _group_moves(values, level, groups, additive)
     expected = np.where(additive, level + shift, level * factor)
     expected = np.where(np.isfinite(expected), expected, level + shift)
     lows = np.array([scale.low for scale in scales], np.float32)
@@ -207,14 +199,41 @@ def _compare(
     return PeerWindow(said, expected, factor)
 
 
+def _group_moves(
+    values: FloatArray, level: FloatArray, groups: IntArray, additive: NDArray[np.bool_]
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return how each group moved away from its rows' learned levels, in the median of its rows.
+
+    Args:
+        values: window means, shape (rows, metrics), NaN = no sample.
+        level: each row's learned level, same shape.
+        groups: which group each row belongs to, shape (rows,), -1 = none.
+        additive: where differences are taken instead of ratios, shape (rows, metrics).
+
+    Returns:
+        For each row its group's common factor (NaN where additive) and common difference, both of shape
+        (rows, metrics); and the difference of each group, shape (groups, metrics).
+    """
+    safe = np.where(np.abs(level) < _NOTHING, 1.0, level)
+    factor = np.full_like(values, np.nan)
+    shift = np.zeros_like(values)
+    shifts = np.zeros((int(groups.max(initial=-1)) + 1, values.shape[1]), np.float32)
+    for group in np.unique(groups[groups >= 0]):
+        rows = np.flatnonzero(groups == group)
+        ratio = np.where(additive[rows], np.nan, values[rows] / safe[rows])
+        factor[rows] = median(ratio, 0)
+        shift[rows] = shifts[group] = median(values[rows] - level[rows], 0)
+    return factor, shift, shifts
+
+
 def _highest(values: FloatArray, level: FloatArray, scales: Sequence[Scale]) -> FloatArray:
-    """The most that can be expected of anybody, shape (metrics,)."""
+    """Return the highest value that can be expected of any row, shape (metrics,)."""
     seen = np.fmax(np.fmax.reduce(values, 0, initial=-np.inf), np.fmax.reduce(level, 0, initial=-np.inf))
     return np.fmax(seen, np.array([scale.high for scale in scales], np.float32))
 
 
 def _begin_beyond_nothing(values: FloatArray, groups: IntArray, state: PeerState, floors: FloatArray) -> None:
-    """Learn anew what a group did next to nothing of, and does now: of nothing no ratio can be taken."""
+    """Forget the levels near zero of groups that have left them, since of zero no ratio can be taken."""
     for group in np.unique(groups[groups >= 0]):
         rows = np.flatnonzero(groups == group)
         was_nothing = median(np.abs(state.level[rows]), 0) < _NEARLY_NOTHING_FLOORS * floors
@@ -227,9 +246,10 @@ def _begin_beyond_nothing(values: FloatArray, groups: IntArray, state: PeerState
 def _is_additive(
     level: FloatArray, groups: IntArray, counted: NDArray[np.bool_], floors: FloatArray
 ) -> NDArray[np.bool_]:
-    """Where differences are taken instead of ratios, shape (rows, metrics): where the group's level is next to nothing.
+    """Return where differences are taken instead of ratios, shape (rows, metrics).
 
-    All rows of a group are measured alike: a row that alone has left the floor would else be its own measure.
+    That is where the group's median level is near zero. It holds for all rows of a group: a single row that has
+    left the floor would otherwise be compared with its own new level.
     """
     size = np.abs(level)
     for group in np.unique(groups[groups >= 0]):
@@ -248,7 +268,7 @@ def _sigma(
     known: tuple[PeerState, FloatArray, FloatArray, NDArray[np.bool_]],
     config: PeerConfig,
 ) -> FloatArray:
-    """The largest of the spreads, shape (rows, metrics)."""
+    """Return the largest of the four spreads, shape (rows, metrics); the learned spread across rows is updated."""
     state, floors, shared, additive = known
     now = np.zeros_like(rest)
     every = []
@@ -281,7 +301,16 @@ def _learn(
     state: PeerState,
     config: PeerConfig,
 ) -> None:
-    """Learn from one window; by the common factor, and by no more than the most: one absurd sample is not usual."""
+    """Update levels and spreads from one window.
+
+    Args:
+        values: window means, shape (rows, metrics).
+        rest: distance from the expected values, same shape.
+        sigmas: the same in units of the spread.
+        limits: the common factors, the most by which a level may move, and the doubted rows (``compare``).
+        state: what was learned so far; it is changed.
+        config: settings.
+    """
     factor, most, doubted = limits
     fresh = np.isfinite(values)
     idle = np.isfinite(factor) & (factor < config.idle_ratio)
@@ -312,17 +341,17 @@ _UNUSED_SHARE = 2.0
 def below_all(
     values: FloatArray, level: FloatArray, groups: IntArray, most_ratio: float = 1.0, least_share: float = 0.0
 ) -> NDArray[np.bool_]:
-    """Which rows do much less than all others, by their own measure: what is left of a job that stands.
+    """Return which rows do much less than the others in a stalled job, shape (rows, metrics).
 
-    Waiting kernels and proxies cost a little of everything, the same everywhere; whoever does not
-    even wait does less. Rows are measured in units of their own level, and of the rows' spread now.
+    Waiting kernels and proxies cost a little of everything, the same on each machine; a machine that does not
+    even wait does less. Rows are measured in units of their own level, and of the spread across rows now.
 
     Args:
         values: window means, shape (rows, metrics), NaN = no sample.
         level: each row's level while the job works, same shape.
-        groups: which group each row belongs to, shape (rows,); -1: compared with nobody.
-        most_ratio: of what the others do: more is not much less.
-        least_share: of a row's own level: it is below the others by so much at least.
+        groups: which group each row belongs to, shape (rows,), -1 = compared with nobody.
+        most_ratio: most that a row may do, as a share of the others' median.
+        least_share: least distance below the others' median, as a share of the row's own level.
     """
     share = np.where(level > _NOTHING, values / np.maximum(level, _NOTHING), np.nan)
     found = np.zeros(values.shape, bool)

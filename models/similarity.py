@@ -102,7 +102,7 @@ class Scan:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class CandidateRun:
     """One machine that was the candidate for long enough.
 
     Attributes:
@@ -116,7 +116,7 @@ class Run:
     last_index: int
 
 
-def first_run(candidates: NDArray[np.intp], tick_seconds: float, continuity_seconds: float) -> Run | None:
+def first_run(candidates: NDArray[np.intp], tick_seconds: float, continuity_seconds: float) -> CandidateRun | None:
     """The first machine that is the candidate for **longer** than the continuity asks, window after window.
 
     Args:
@@ -129,5 +129,5 @@ def first_run(candidates: NDArray[np.intp], tick_seconds: float, continuity_seco
     needed = math.floor(continuity_seconds / tick_seconds + 1e-9) + 1
     for begin, end in zip(changes.tolist(), ends.tolist(), strict=True):
         if candidates[begin] != NOBODY and end - begin >= needed:
-            return Run(int(candidates[begin]), begin, begin + needed - 1)
+            return CandidateRun(int(candidates[begin]), begin, begin + needed - 1)
     return None

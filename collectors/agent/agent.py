@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from tocsin.collectors.agent.agent_metrics import families, socket_families
-from tocsin.collectors.agent.core import AgentCore, CoreConfig, Surroundings
+from tocsin.collectors.agent.core import AgentCore, CoreConfig
 from tocsin.collectors.agent.datagram_socket import DatagramSocket, Unread
 from tocsin.collectors.agent.hook_sockets import HookSockets
+from tocsin.collectors.agent.metric_slices import Surroundings
 from tocsin.collectors.agent.probes import ProbeHandler
 from tocsin.collectors.agent.runner import CollectorRunner, Supervision
 from tocsin.collectors.api import Collector, Reading
@@ -176,7 +177,7 @@ class Agent:
         """Return the agent's own metrics."""
         reports = {runner.name: runner.report() for runner in self._runners}
         skipped = {runner.name: runner.skipped() for runner in self._runners}
-        late_count = self.core.frames.late_count
+        late_count = self.core.slices.frames.late_count
         own = families(self.core.tally, dict(self._records), reports, self._sink.status(), late_count, skipped)
         return own + socket_families(self._socket.renewed_count, is_reached=not self._socket.trouble)
 

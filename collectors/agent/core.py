@@ -1,13 +1,12 @@
-"""The agent without sockets, threads and files: what comes in, what goes out.
+"""The agent's core, without sockets, threads and files.
 
-``AgentCore`` takes datagrams, readings and the time, and returns records. One
-thread calls it.
+``AgentCore`` takes datagrams, readings and the time, and returns records. One thread calls it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from tocsin.collectors.agent.datagrams import parse_datagram
@@ -32,47 +31,37 @@ from tocsin.collectors.agent.messages import (
     PhaseEdge,
     StepDone,
 )
+from tocsin.collectors.agent.metric_slices import MetricSlices, ServedJob, Surroundings
 from tocsin.collectors.agent.rank_state import RankState
-from tocsin.collectors.agent.slicer import (
-    BEFORE_END_NS,
-    Boundaries,
-    FrameCutter,
-    metric_slice_ns,
-    spread_ns,
-)
+from tocsin.collectors.agent.slicer import Boundaries, spread_ns
 from tocsin.collectors.agent.tally import Tally
 from tocsin.collectors.api import HostEvent, Reading
 from tocsin.collectors.clock import Now
 from tocsin.collectors.owners import LocalSender, Processes
 from tocsin.schemas import events
 from tocsin.schemas.errors import SchemaError
-from tocsin.schemas.metrics import BUILTIN_TABLE_ID
 from tocsin.schemas.records import (
     IDLE_JOB_ID,
     Event,
     EventSource,
-    Frame,
-    HostStatus,
     JobKey,
     Record,
     Severity,
 )
 
 LOOK_NS: Final = 200_000_000
-"""How often steps are looked at for being overdue: a turn comes with every datagram."""
-UNKNOWN_ERROR_NS: Final = 250_000_000
-"""The clocks of two hosts are taken to agree within this until they were compared."""
+"""Least time between two checks for overdue steps; ``on_time`` is called with every datagram."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoreConfig:
-    """What the core needs to know.
+    """Settings of the core.
 
     Attributes:
-        place: this host.
+        place: this host's name and place in the network.
         cluster: name of the cluster, for the records of an idle host.
         period_seconds: sampling period of the metrics.
-        pass_on_spread: whether slices are cut half a second spread by host (tests turn it off).
+        pass_on_spread: whether hosts send spread over half a second after a boundary (tests turn it off).
     """
 
     place: HostPlace
@@ -81,35 +70,18 @@ class CoreConfig:
     pass_on_spread: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What the core is told about the parts around it, for ``HostStatus``.
-
-    Attributes:
-        clock_offset_ns: host minus engine.
-        clock_error_ns: bound of its error.
-        spooled_count: records that wait in the spool.
-        collectors: name -> {"ok", "seconds", "reason"}.
-    """
-
-    clock_offset_ns: int = 0
-    clock_error_ns: int = UNKNOWN_ERROR_NS
-    spooled_count: int = 0
-    collectors: Mapping[str, Any] = field(default_factory=dict)
-
-
 class Watcher(Processes, Protocol):
-    """What the core asks of the process watcher."""
+    """Process watcher as the core sees it."""
 
     def watch(self, job: JobKey, rank: int, pid: int) -> None:
-        """Watch a rank's process."""
+        """Begin to watch a rank's process."""
 
     def state(self, job: JobKey, rank: int) -> str:
-        """Return the process's state letter, "" = unknown."""
+        """Return the kernel's state letter of a rank's process, "" = unknown."""
 
 
 class AgentCore:
-    """Serves any number of jobs on one host."""
+    """Turns what an agent hears on one host into records of any number of jobs."""
 
     def __init__(self, config: CoreConfig, watcher: Watcher, now: Now) -> None:
         """Start with no job; the ``agent`` start event comes with the first records."""
@@ -119,8 +91,7 @@ class AgentCore:
         self.tally = Tally()
         self.dumps: list[tuple[Datagram, DumpWritten]] = []
         self._watcher = watcher
-        self._slice_ns = metric_slice_ns(config.period_seconds)
-        self.frames = FrameCutter(round(config.period_seconds * 1e9), self._slice_ns)
+        self.slices = MetricSlices(config.place.host, config.period_seconds)
         self._boundaries = Boundaries(spread_ns(config.place.host) if config.pass_on_spread else 0)
         self._boundaries.due(now.stamp_ns)
         self._started_mono_ns = now.mono_ns
@@ -131,22 +102,27 @@ class AgentCore:
         self._host_event(events.AGENT, Severity.INFO, {"edge": "start"}, now)
 
     def take(self) -> list[Record]:
-        """Return the records that are ready, oldest first; events stand where they happened."""
+        """Return the records that are ready and forget them; oldest first, events in order of arrival."""
         out, self._out = self._out, []
         return out
 
     def keys(self) -> list[JobKey]:
         """Return the jobs that this host serves, the idle job where there is none."""
-        return [state.job for state in self.jobs.values()] or [self._idle]
+        return [job for job, _ in self._served()]
+
+    def _served(self) -> list[ServedJob]:
+        """Return the jobs that this host serves with their states; the idle job has none."""
+        served: list[ServedJob] = [(state.job, state) for state in self.jobs.values()]
+        return served or [(self._idle, None)]
 
     # --- what comes in ---------------------------------------------------------------------------
 
     def on_datagram(self, data: bytes, sender: LocalSender, now: Now) -> None:
-        """Take a datagram of a hook.
+        """Take a datagram of a hook; one that cannot be used is counted as a dead letter.
 
         Args:
-            data: its bytes.
-            sender: who sent it, as the kernel says.
+            data: the datagram's bytes.
+            sender: the sender's process and user, as the kernel tells them.
             now: the time.
         """
         try:
@@ -181,42 +157,48 @@ class AgentCore:
             self._on_hook(state, rank, datagram, sender, now)
 
     def dead_letter(self, reason: str, text: str) -> None:
-        """Count a message that is not as agreed; each text is logged once."""
+        """Count a message that cannot be used, by reason; each text is logged once."""
         self.tally.dead_letter(reason, text)
 
     def on_reading(self, tick_ns: int, reading: Reading, now: Now) -> None:
-        """Take what a collector saw at ``tick_ns`` (a corrected stamp)."""
+        """Take a collector's reading at ``tick_ns`` (a corrected stamp): samples, GPU places and events."""
         if reading.host or reading.gpus:
-            self.frames.add(tick_ns, reading.host, reading.gpus)
+            self.slices.frames.add(tick_ns, reading.host, reading.gpus)
         if self.table.gpus.update(reading.places):
             announce_again(self.jobs.values())
         for sighting in reading.events:
             self._on_sighting(sighting, now)
 
     def on_clock_jump(self, jump_ns: int, now: Now) -> None:
-        """The host's wall clock was set, by more than half a second."""
-        self.frames.clock_jumped()
+        """Take a jump of the host's wall clock by more than half a second: drop open samples and tell it."""
+        self.slices.frames.clock_jumped()
         payload = {"step_seconds": round(jump_ns / 1e9, 6)}
         self._host_event(events.CLOCK_STEP, Severity.WARNING, payload, now)
 
     def on_clock_ahead(self, ahead_ns: int, now: Now) -> None:
-        """The engine refused our stamps; from now on they are corrected."""
-        self.frames.clock_jumped()
+        """Take the engine's refusal of stamps ahead of its clock: drop open samples and tell it."""
+        self.slices.frames.clock_jumped()
         payload = {"ahead_seconds": round(ahead_ns / 1e9, 6)}
         self._host_event(events.CLOCK_AHEAD, Severity.WARNING, payload, now)
 
     def on_spool_overflow(self, dropped_count: int, now: Now) -> None:
-        """Records were lost because the spool is full."""
+        """Tell that records were lost because the spool is full."""
         self._host_event(events.SPOOL_OVERFLOW, Severity.WARNING, {"dropped_count": dropped_count}, now)
 
     def on_stop(self, now: Now) -> None:
-        """The agent ends in order: the slice that is open is cut now, for nobody will cut it at its end."""
+        """End in order: cut the open slices now, since the agent does not live to their end, and tell the stop."""
         for state in self.jobs.values():
             self._out.extend(state.cut_early(now))
         self._host_event(events.AGENT, Severity.INFO, {"edge": "stop"}, now)
 
     def on_time(self, now: Now, around: Callable[[], Surroundings], catch_up: Callable[[], None] | None = None) -> None:
-        """Say which steps are overdue, cut the slices that have passed; first ``catch_up`` with the datagrams if so."""
+        """Tell which steps are overdue and cut the slices that have passed.
+
+        Args:
+            now: the time.
+            around: returns the state of the agent's other parts; called at the end of a metric slice.
+            catch_up: takes the datagrams that wait; called before a slice is cut or a step is called overdue.
+        """
         ends_ns = self._boundaries.due(now.stamp_ns)
         if catch_up is not None and (ends_ns or any(state.is_late(now) for state in self.jobs.values())):
             catch_up()
@@ -224,33 +206,33 @@ class AgentCore:
             self._looked_mono_ns = now.mono_ns
             self._look(now)
         for end_ns in ends_ns:
-            metric_slice = end_ns % self._slice_ns == 0
+            metric_slice = self.slices.end_at(end_ns)
             for state in self.jobs.values():
                 self._out.extend(state.cut(end_ns, now, metric_slice=metric_slice))
             if metric_slice:
-                self._cut_metrics(end_ns, now, around())
+                self._out.extend(self.slices.cut(end_ns, self._served(), now, around()))
 
     def wait_seconds(self, now: Now) -> float:
-        """Return how long nothing is due but what comes in."""
+        """Return the time until the next slice boundary, in seconds."""
         return self._boundaries.wait_seconds(now.stamp_ns)
 
     # --- datagrams -------------------------------------------------------------------------------
 
     def _on_new_job(self, state: JobState, now: Now) -> None:
-        """A job, or an attempt of it, begins on this host: what ended before explains nothing any more."""
+        """Begin a job, or an attempt of it: forget earlier ends and tell the agent's start to it."""
         self._endings.begins(state.job, state.sender.uid)
         age_seconds = round((now.mono_ns - self._started_mono_ns) / 1e9, 3)
         payload = {"edge": "start", "age_seconds": age_seconds}
         self._event(state.job, -1, now.stamp_ns, HostEvent(events.AGENT, OWN_SOURCE, Severity.INFO, payload))
 
     def _on_forgotten(self, state: JobState) -> None:
-        """A job, or an attempt of it, is over on this host."""
+        """Forget a job, or an attempt of it, that is over on this host."""
         self._endings.leaves(state.job, state.sender.uid)
         for number in state.ranks:
             self._watcher.settle(state.job, number)
 
     def _on_hook(self, state: JobState, rank: RankState, datagram: Datagram, sender: LocalSender, now: Now) -> None:
-        """Take what a rank's own hook says."""
+        """Take a message of a rank's own hook."""
         body = datagram.body
         if isinstance(body, Hello):
             rank = self._on_hello(state, rank, datagram, body, sender, now)
@@ -272,7 +254,7 @@ class AgentCore:
             self._on_bye(state, rank, datagram, now)
 
     def _on_bye(self, state: JobState, rank: RankState, datagram: Datagram, now: Now) -> None:
-        """A rank says goodbye; its exit, where it was told before, says more."""
+        """Take a rank's goodbye; after its exit, which says more, it ends nothing."""
         if rank.ended == "exit":
             self._watcher.settle(state.job, rank.rank)
             self._hook_event(datagram, now)
@@ -289,7 +271,7 @@ class AgentCore:
         sender: LocalSender,
         now: Now,
     ) -> RankState:
-        """Take a hello: the first one of a process is an event."""
+        """Take a hello and return the rank's state; the first hello of a process becomes an event."""
         pid = sender.pid or hello.pid
         if rank.hello is None or rank.pid != pid:
             if rank.hello is not None:  # another process of a container whose processes cannot be told apart
@@ -305,26 +287,28 @@ class AgentCore:
         return rank
 
     def _on_exit(self, state: JobState, rank: RankState, datagram: Datagram, now: Now) -> None:
-        """Take what a supervisor says: the process is gone."""
+        """Take a rank's exit as its supervisor tells it; only the first one counts."""
         if rank.ended == "exit":
             return
         rank.end("exit", now)
         self._on_end(state, datagram, now)
 
     def _on_end(self, state: JobState, datagram: Datagram, now: Now) -> None:
-        """A rank said goodbye, or its exit was reported."""
+        """Tell a rank's goodbye or exit, and remember it so that it can be told again."""
         self._watcher.settle(state.job, datagram.rank)
         self._hook_event(datagram, now)
         stamp_ns, sighting = datagram.ts_ns - now.correction_ns, sighting_of(datagram.body)
         self._endings.add(state.job, datagram.rank, state.sender.uid, sighting, stamp_ns, now)
 
     def _hook_event(self, datagram: Datagram, now: Now) -> None:
+        """Add the event that a hook's message becomes."""
         sighting = sighting_of(datagram.body)
         self._event(datagram.job, datagram.rank, datagram.ts_ns - now.correction_ns, sighting)
 
     # --- events ----------------------------------------------------------------------------------
 
     def _on_sighting(self, sighting: HostEvent, now: Now) -> None:
+        """Add an event of the host to its job; one without a job goes to the ranks that it concerns, or to all jobs."""
         job = sighting.job
         if job is None:
             about = ranks_of_event(sighting.payload, self.jobs.values())
@@ -343,7 +327,7 @@ class AgentCore:
         self._event(job, sighting.rank, now.stamp_ns, sighting)
 
     def _look(self, now: Now) -> None:
-        """Say which steps are overdue, and again what ended; forget the jobs that are over."""
+        """Tell overdue steps, repeat the ends of ranks that are due again, and forget the jobs that are over."""
         for state in self.jobs.values():
             for number, payload in state.stall_news(now):
                 payload["process_state"] = self._watcher.state(state.job, number)
@@ -354,52 +338,11 @@ class AgentCore:
             self._event(job, number, now.stamp_ns, again)
 
     def _host_event(self, name: str, severity: Severity, payload: Mapping[str, Any], now: Now) -> None:
+        """Add an event of the agent itself to all jobs."""
         self._on_sighting(HostEvent(name, OWN_SOURCE, severity, payload), now)
 
     def _event(self, job: JobKey, rank: int, ts_ns: int, sighting: HostEvent) -> None:
+        """Add an event to the records that are ready and count it."""
         self.tally.events[sighting.name] += 1
         host, said = self.config.place.host, sighting
         self._out.append(Event(job, host, ts_ns, rank, said.source, said.name, said.severity, said.payload))
-
-    # --- metric slices ---------------------------------------------------------------------------
-
-    def _cut_metrics(self, end_ns: int, now: Now, around: Surroundings) -> None:
-        cut = self.frames.cut(end_ns)
-        host, ts_ns = self.config.place.host, end_ns - BEFORE_END_NS
-        for job in self.keys():
-            state = self.jobs.get((job.cluster, job.job_id))
-            held = state.gpu_uuids() if state else set()
-            # nobody said who holds which GPU: the only job there is holds them all
-            holds_all = not held and len(self.jobs) <= 1
-            uuids = tuple(sorted(uuid for uuid in cut.gpu_matrices if holds_all or uuid in held))
-            if not cut.is_empty:
-                self._out.append(
-                    Frame(
-                        job=job,
-                        host=host,
-                        ts_ns=ts_ns,
-                        table_id=BUILTIN_TABLE_ID,
-                        first_tick_ns=cut.first_tick_ns,
-                        tick_ns=round(self.config.period_seconds * 1e9),
-                        tick_count=cut.tick_count,
-                        gpu_uuids=uuids,
-                        gpu_matrix=cut.gpu_matrix(uuids),
-                        host_matrix=cut.host_matrix,
-                    )
-                )
-            self._out.append(self._status(job, state, ts_ns, now, around))
-
-    def _status(self, job: JobKey, state: JobState | None, ts_ns: int, now: Now, around: Surroundings) -> HostStatus:
-        ranks = state.ranks.values() if state else ()
-        return HostStatus(
-            job=job,
-            host=self.config.place.host,
-            ts_ns=ts_ns,
-            clock_offset_ns=around.clock_offset_ns,
-            clock_error_ns=around.clock_error_ns,
-            ranks_seen=state.ranks_seen(now.mono_ns - self._slice_ns) if state else (),
-            hook_present=bool(state and state.hello_seen),
-            dropped_count=sum(rank.dropped_count for rank in ranks),
-            spooled_count=around.spooled_count,
-            collectors=around.collectors,
-        )

@@ -1,7 +1,7 @@
-"""What is known of one job: who runs where, in which groups, and what became of each rank.
+"""Facts of one job: where its ranks run, in which groups, and what became of each rank and host.
 
-The dependency graph of ``diagnose``: rank -> host, rank -> groups, and the facts
-that events state. It only keeps facts; it judges nothing.
+This is the dependency graph of the root cause analysis: rank -> host, rank -> groups, and the facts that events state.
+It keeps facts and judges nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from signal import SIGKILL
 from typing import Any
 
 import numpy as np
@@ -23,23 +22,22 @@ from tocsin.pipeline.core.operator import (
     unpack_state,
 )
 from tocsin.pipeline.job.announced_phases import Announced
+from tocsin.pipeline.job.ends import all_left, have_ended, is_mute, killed_last
 from tocsin.pipeline.job.facts import (
     UNKNOWN_CLOCK_ERROR_NS,
     ExitFact,
     HostFacts,
     RankFacts,
     ended_before_ns,
-    exit_of,
     is_unknown_end,
-    left_in_order,
 )
 from tocsin.pipeline.job.groups import GroupBook, GroupBounds
 from tocsin.pipeline.job.layout import block_layout
+from tocsin.pipeline.job.placement import Placement
 from tocsin.schemas import events
 from tocsin.schemas.job_key import is_lone
 from tocsin.schemas.kinds import LEFT_DUMP
 from tocsin.schemas.records import (
-    METRIC_SLICE_NS,
     NS_PER_SECOND,
     CollectiveBatch,
     CommGroup,
@@ -55,59 +53,37 @@ from tocsin.schemas.records import (
     Topology,
     metric_slice_ns,
 )
-from tocsin.schemas.wire.event_payloads import STALL_KEYS, number
 
-_KEPT_STOP_EDGES = 32
-_MOST_OFFSET_NS = 3600 * NS_PER_SECOND
-_FIRST_STEP_NS = 5 * NS_PER_SECOND
-"""No process that is started in another's place begins a step sooner."""
 _BACK_AFTER_NS = 11 * NS_PER_SECOND
-"""What an agent still has to say of the attempt before is said within two metric slices."""
-_MUTE_AFTER_NS = 8 * NS_PER_SECOND
-"""A host speaks at least every metric slice (5 s)."""
-
-
-def _told_again(known: ExitFact | None, told: ExitFact) -> ExitFact:
-    """What is known of a process's end, as an event tells it: the same end told again is as old as it was."""
-    if known is None or not known.reported or (known.code, known.signal) != (told.code, told.signal):
-        return told
-    return replace(told, ts_ns=min(told.ts_ns, known.ts_ns), stderr_tail=known.stderr_tail or told.stderr_tail)
+"""A host heard for so long after its move is back in this attempt; leftovers take two metric slices at most."""
 
 
 class JobGraph:
     """Facts of one job, fed with its slices."""
 
     def __init__(self, group_bounds: GroupBounds | None = None) -> None:
-        """Know nothing.
+        """Start without facts.
 
         Args:
-            group_bounds: what one host may announce; None: a recording speaks for all hosts.
+            group_bounds: limits of what one host may announce; None = no limits, as a recording speaks for all hosts.
         """
-        self.places: dict[int, RankPlace] = {}
-        self._roles: dict[str, tuple[int, ...]] | None = None
-        """``roles_of_hosts``, None: to be made again."""
-        self._behind: dict[str, frozenset[str]] | None = None
-        """Host -> all hosts behind its switch; None: to be made again."""
-        self._switches: dict[str, tuple[str, str]] | None = None
-        """``switches_of_hosts``, None: to be made again."""
+        self.placement = Placement()
+        self.places: Mapping[int, RankPlace] = self.placement.places
+        """Rank -> its announced place; the dictionary of ``placement``."""
         self._layout: tuple[int, dict[int, str]] | None = None
-        """``block_layout`` of the ranks whose hosts are known, None: to be made again."""
-        self._places_part: bytes | None = None
-        """The places' part of a snapshot, None: to be made again; announced each 30 s, they nearly never move."""
+        """``block_layout`` of the ranks whose hosts are known, None = to be computed again."""
         self.group_book = GroupBook(group_bounds)
         self.ranks: dict[int, RankFacts] = {}
         self.hosts: dict[str, HostFacts] = {}
         self.contested: frozenset[int] = frozenset()
-        """Ranks of which two hosts say that they run there: whoever drives this says which; nobody knows their host."""
+        """Ranks that two hosts claim, so that their host is unknown; set from outside."""
         self.disbelieved: frozenset[int] = frozenset()
-        """Ranks of which it is said that they died, and the job went on: whoever drives this judges that."""
+        """Ranks that are said to have died although the job went on; set from outside."""
         self.moved_ns: dict[str, int] = {}
-        """Hosts that went on to a later attempt of the job -> when that was seen first."""
+        """Host that went on to a later attempt of the job -> when that was first seen."""
         self.leaving: set[int] = set()
-        """Ranks that said good-bye or ended, in whatever way."""
+        """Ranks that said goodbye or ended, in whatever way."""
         self.announced = Announced()
-        self.places_changed_ns: dict[str, int] = {}
-        """Host -> when a rank was moved to it, or away from it, the last time."""
         self.max_step = -1
         self.max_step_ns = 0
         self.progress_ns = 0
@@ -120,12 +96,11 @@ class JobGraph:
 
     @property
     def world_size(self) -> int:
-        """Ranks of the job as announced, else as seen."""
-        announced = max((place.world_size for place in self.places.values()), default=0)
-        return max(announced, len(self.ranks))
+        """Number of ranks, as announced or as seen, whichever is more."""
+        return max(self.placement.world_size, len(self.ranks))
 
     def host_of(self, rank: int) -> str:
-        """The host of a rank, "" where nobody said so, or two did."""
+        """Return the host of a rank, "" = unknown, or claimed by two hosts."""
         if rank in self.contested:
             return ""
         place = self.places.get(rank)
@@ -137,7 +112,7 @@ class JobGraph:
         return self._host_of_block(rank) or facts.host if is_lone(facts.host) else facts.host
 
     def _host_of_block(self, rank: int) -> str:
-        """The host of a rank of which nobody told it, where those of other ranks show how they are laid out."""
+        """Return the host of a rank by the block layout that other ranks show, "" = they show none."""
         if self._layout is None:
             told = {rank: facts.host for rank, facts in self.ranks.items() if not is_lone(facts.host)}
             hosts = sum(not is_lone(host) for host in self.hosts)
@@ -146,26 +121,16 @@ class JobGraph:
         return of_block.get(rank // size, "") if of_block else ""
 
     def is_at_work(self, rank: int) -> bool:
-        """Whether a rank ever made a step."""
+        """Return whether a rank ever finished a step."""
         facts = self.ranks.get(rank)
         return facts is not None and facts.last_step >= 0
 
     def ranks_of_host(self, host: str) -> tuple[int, ...]:
-        """Ranks that run on a host, ascending."""
+        """Return the ranks that run on a host, ascending."""
         return tuple(sorted(rank for rank in self.ranks if self.host_of(rank) == host))
 
-    def stage_of(self, rank: int) -> int:
-        """The pipeline stage that a rank is compared within; -1 for all where unknown."""
-        place = self.places.get(rank)
-        return place.pp if place is not None else -1
-
-    def stages_of(self, ranks: Iterable[int]) -> list[int]:
-        """``stage_of`` of each, for tens of thousands."""
-        places = self.places
-        return [-1 if (place := places.get(rank)) is None else place.pp for rank in ranks]
-
     def host_count(self, ranks: Iterable[int], most: int) -> int:
-        """On how many hosts these ranks run; counting ends at ``most``."""
+        """Return the number of hosts on which these ranks run; counting ends at ``most``."""
         hosts: set[str] = set()
         for rank in ranks:
             hosts.add(self.host_of(rank))
@@ -173,54 +138,24 @@ class JobGraph:
                 break
         return len(hosts)
 
-    def roles_of_hosts(self) -> dict[str, tuple[int, ...]]:
-        """Host -> the pipeline stages of its ranks: only hosts of equal role carry the same load."""
-        if self._roles is None:
-            stages: dict[str, set[int]] = {}
-            for place in self.places.values():
-                stages.setdefault(place.host, set()).add(place.pp)
-            self._roles = {host: tuple(sorted(found)) for host, found in stages.items()}
-        return self._roles
-
-    def switches_of_hosts(self) -> dict[str, tuple[str, str]]:
-        """Host -> its leaf switch and its minipod, of those of which anybody said the leaf."""
-        if self._switches is None:
-            places = self.places.values()
-            self._switches = {place.host: (place.leaf, place.minipod) for place in places if place.leaf}
-        return self._switches
-
-    def neighbours_of(self, host: str) -> frozenset[str]:
-        """The other hosts behind its leaf switch, else of its minipod; none where nobody said who hangs on what."""
-        if self._behind is None:
-            behind: dict[tuple[str, str], set[str]] = {}
-            keys = {place.host: (place.leaf, "" if place.leaf else place.minipod) for place in self.places.values()}
-            for name, key in keys.items():
-                behind.setdefault(key, set()).add(name)
-            known = {key: frozenset(names) for key, names in behind.items() if any(key)}
-            self._behind = {name: known.get(key, frozenset()) for name, key in keys.items()}
-        return self._behind.get(host, frozenset()) - {host}
-
     def killed_last(self) -> frozenset[int]:
-        """The ranks whose processes were there until all others had left, and then had to be killed.
-
-        Whoever runs the job ends what is left of it with SIGTERM first: a process that only SIGKILL ends did not run.
-        """
-        left = {rank: facts.exit for rank, facts in self.ranks.items() if facts.exit is not None}
-        others = [end.ts_ns for end in left.values() if end.signal != SIGKILL]
-        if 2 * len(others) < self.world_size or len(others) == len(left):
-            return frozenset()
-        last_ns = max(others)
-        return frozenset(rank for rank, end in left.items() if end.signal == SIGKILL and end.ts_ns > last_ns)
+        """Return the ranks whose processes lived until all others had left, and then had to be killed."""
+        return killed_last(self.ranks, self.world_size)
 
     def spare_hosts(self) -> frozenset[str]:
-        """Hosts that report and carry no rank, while most others do: replaced, or not yet needed."""
-        carrying = {place.host for place in self.places.values()}
-        spare = self.hosts.keys() - carrying
+        """Return the hosts that report and carry no rank although most hosts do: replaced, or not yet needed."""
+        spare = self.hosts.keys() - self.placement.hosts()
         # Where most have none the names do not match (short and full ones): nobody is known to be spare.
         return frozenset(spare) if 2 * len(spare) < len(self.hosts) else frozenset()
 
     def see_moved(self, heard_ns: Mapping[str, int]) -> None:
-        """These hosts were heard in later attempts then; one that speaks on here for longer is back in this one."""
+        """Note which hosts were heard in later attempts of the job.
+
+        A host that still speaks in this attempt ``_BACK_AFTER_NS`` later is back in it.
+
+        Args:
+            heard_ns: host -> when it was last heard in a later attempt.
+        """
         for host, newest_ns in heard_ns.items():
             facts = self.hosts.get(host)
             if facts is None:
@@ -231,7 +166,7 @@ class JobGraph:
                 self.moved_ns.setdefault(host, newest_ns)
 
     def clock_error_ns(self, ranks: Iterable[int]) -> int:
-        """By how much the clocks of these ranks' hosts may differ (one host: nothing)."""
+        """Return by how much the clocks of these ranks' hosts may differ, 0 = they run on one host."""
         hosts = {self.host_of(rank) for rank in ranks}
         if len(hosts) <= 1:
             return 0
@@ -242,46 +177,37 @@ class JobGraph:
         return sum(errors[:2])
 
     def corrected_ns(self, rank: int, ts_ns: int) -> int:
-        """A host's time on the engine's clock, as far as the offset is known."""
+        """Return a time of a rank's host on the engine's clock, unchanged where the offset is unknown."""
         facts = self.hosts.get(self.host_of(rank))
         return ts_ns if facts is None else ts_ns - facts.clock_offset_ns
 
     def in_announced_phase(self, from_ns: int, to_ns: int) -> bool:
-        """Whether the job was in an announced phase in [from, to]: most ranks, or one for which the others wait."""
+        """Return whether the job was in an announced phase within [from, to].
+
+        That is when most ranks were in one, or a rank for which the others wait.
+        """
         return self.announced.in_pause(from_ns, to_ns)
 
     def excuse(self, names: Iterable[str], until_ns: int) -> None:
-        """Nobody listened to these hosts until then: that they said nothing shows nothing."""
+        """Note that the engine did not listen to these hosts until a time, so that their silence proves nothing."""
         for name in names:
             if name in self.hosts:
                 self.hosts[name].unheard_until_ns = until_ns
 
     def ended(self) -> bool:
-        """Whether the job is over: its ranks left in order, and those that did not say so could not."""
+        """Return whether the job is over: most ranks left in order, and the hosts of the others are silent."""
         if not self.ranks or 2 * len(self.leaving) <= len(self.ranks):
             return False
-        newest_ns = max(facts.last_seen_ns for facts in self.hosts.values())
-        left = [facts for facts in self.ranks.values() if left_in_order(facts)]
-        rest = [facts for facts in self.ranks.values() if not left_in_order(facts)]
-        mute = [facts for facts in rest if facts.exit is None and self._is_mute(facts.host, newest_ns)]
-        return len(left) > len(rest) and len(mute) == len(rest)
+        return have_ended(self.ranks, self.hosts)
 
     def all_left(self) -> bool:
-        """Whether all of the job's processes are known to be over, however they ended."""
-        return (
-            bool(self.ranks)
-            and len(self.leaving) >= len(self.ranks)
-            and all(facts.exit is not None or facts.bye_ns for facts in self.ranks.values())
-        )
+        """Return whether all of the job's processes are known to be over, however they ended."""
+        return bool(self.ranks) and len(self.leaving) >= len(self.ranks) and all_left(self.ranks)
 
     def speaks(self, host: str) -> bool:
-        """Whether a host was heard as late as the others."""
-        return not self._is_mute(host, max((facts.last_seen_ns for facts in self.hosts.values()), default=0))
-
-    def _is_mute(self, host: str, newest_ns: int) -> bool:
-        """Whether a host had fallen silent when the others still spoke: its ranks' end cannot be heard."""
-        facts = self.hosts.get(host)
-        return facts is None or newest_ns - facts.last_seen_ns >= _MUTE_AFTER_NS
+        """Return whether a host was heard about as late as the host that was heard last."""
+        newest_ns = max((facts.last_seen_ns for facts in self.hosts.values()), default=0)
+        return not is_mute(self.hosts.get(host), newest_ns)
 
     def take(self, records: Iterable[JobRecord]) -> None:
         """Learn from the records of one slice."""
@@ -299,21 +225,22 @@ class JobGraph:
             elif isinstance(record, Groups):
                 self.group_book.take(record)
             elif isinstance(record, HostStatus):
-                self._take_status(record)
+                self.hosts[record.host].take_status(record)
 
     def _take_steps(self, batch: StepBatch) -> None:
+        """Learn from the steps of one host."""
         if self.announced.is_watching:
             self.announced.take_steps(batch.rows)
         for row in batch.rows:
             self._take_row(batch.host, row)
 
     def _take_ending(self, ending: Event) -> None:
-        """Take a rank's end that an agent says again, stamped with its own time: no news where it is known."""
+        """Learn a rank's end that an agent repeats, stamped with its own time, unless it is known."""
         if self.host_of(ending.rank) in ("", ending.host) and is_unknown_end(self.ranks.get(ending.rank), ending):
             self._take_rank_event(ending)
 
     def _take_row(self, host: str, row: StepRecord) -> None:
-        """A large job brings 80,000 at once: what nearly none of them has is asked first."""
+        """Learn from one step; a large job brings 80,000 at once, so rare cases are left to ``_take_whole_step``."""
         ts_ns, step = row.ts_ns, row.step
         facts = self.ranks.get(row.rank)
         if facts is None:
@@ -335,32 +262,24 @@ class JobGraph:
             self._take_whole_step(facts, row)
 
     def _take_whole_step(self, facts: RankFacts, row: StepRecord) -> None:
+        """Learn from a step of a rank that was said to have ended, or of a job in an announced phase."""
         begin_ns = row.ts_ns - int(row.duration_seconds * NS_PER_SECOND)
-        left = facts.exit
-        if left is not None and (left.code or left.signal) and 0 <= begin_ns - left.ts_ns < _FIRST_STEP_NS:
-            facts.belied_count += 1
-        facts.begin_anew(begin_ns)
+        facts.see_step_begin(begin_ns)
         if self.announced.open:
             self.announced.close_by_step(row.rank, begin_ns)
 
     def _take_topology(self, topology: Topology) -> None:
-        moved = False
+        """Learn where ranks run; a rank that moved means that the whole job was started again."""
+        has_moved = self.placement.take(topology)
         for place in topology.places:
-            before = self.places.get(place.rank)
-            if before is not None and before.host != place.host:
-                moved = True
-                self.places_changed_ns.update(dict.fromkeys((before.host, place.host), topology.ts_ns))
-            if before is not place and before != place:
-                self._roles = self._behind = self._switches = self._places_part = None
-            self.places[place.rank] = place
             self._rank(place.rank, place.host, topology.ts_ns).host = place.host
-        if moved:
-            # No rank moves alive, and none goes on without the others: the job was started again.
+        if has_moved:  # no rank moves alive, and none goes on without the others
             for facts in self.ranks.values():
                 facts.begin_anew(topology.ts_ns)
-                facts.stopped_since_ns, facts.stopped_ratio, facts.stall = 0, 0.0, None
+                facts.forget_standstill()
 
     def _see_host(self, record: JobRecord) -> None:
+        """Note when a record's host was heard, and how often it reports."""
         if isinstance(record, ProbeAnswer) and record.request_id == LEFT_DUMP:
             return  # a file that was found is no sign of life
         if isinstance(record, Event) and (ended_ns := ended_before_ns(record)):
@@ -375,7 +294,13 @@ class JobGraph:
             facts.report_interval_ns = metric_slice_ns(record.tick_ns)
 
     def see_hosts(self, hosts: Sequence[str], seen_ns: NDArray[np.int64], tick_ns: NDArray[np.int64]) -> None:
-        """These hosts sent frames: the newest stamp and the distance of samples of each."""
+        """Note that hosts sent frames.
+
+        Args:
+            hosts: the hosts.
+            seen_ns: newest stamp of each host, shape (hosts,).
+            tick_ns: sampling period of each host, shape (hosts,).
+        """
         for host, newest_ns, distance_ns in zip(hosts, seen_ns.tolist(), tick_ns.tolist(), strict=True):
             facts = self.hosts.get(host)
             if facts is None:
@@ -385,6 +310,7 @@ class JobGraph:
             facts.report_interval_ns = metric_slice_ns(distance_ns)
 
     def _rank(self, rank: int, host: str, ts_ns: int) -> RankFacts:
+        """Return the facts of a rank, new ones for a rank that is first seen on this host."""
         facts = self.ranks.get(rank)
         if facts is None:
             facts = self.ranks[rank] = RankFacts(host, ts_ns)
@@ -393,82 +319,45 @@ class JobGraph:
             facts.host, self._layout = host, None
         return facts
 
-    def _take_status(self, status: HostStatus) -> None:
-        facts = self.hosts[status.host]
-        facts.report_interval_ns = facts.report_interval_ns or METRIC_SLICE_NS
-        # Of a clock that is further off no record is in time: such an offset was not measured.
-        is_likely = abs(status.clock_offset_ns) <= _MOST_OFFSET_NS
-        facts.clock_offset_ns = status.clock_offset_ns if is_likely else 0
-        facts.clock_error_ns = min(status.clock_error_ns, _MOST_OFFSET_NS)
-        facts.hook_present = status.hook_present
-
-    def _take_agent(self, event: Event) -> None:
-        edge = event.payload.get("edge")
-        if edge in ("stop", "start"):
-            self.hosts[event.host].agent_stopped_ns = event.ts_ns if edge == "stop" else 0
-
     def _take_event(self, event: Event) -> None:
+        """Learn from an event of an agent."""
         if ended_ns := ended_before_ns(event):
             self._take_ending(replace(event, ts_ns=ended_ns))
             return
         if event.name == events.AGENT:
-            self._take_agent(event)
+            self.hosts[event.host].take_agent_event(event)
         if event.name == events.PHASE:
             self._take_phase(event)
         if event.name == events.EXIT and event.rank < 0:
-            # Whoever says so knows the host only: one of its processes.
+            # The sender knows only the host: it is one of the host's processes.
             alive = [rank for rank in self.ranks_of_host(event.host) if self.ranks[rank].exit is None]
             event = replace(event, rank=min(alive, default=-1))
         if event.rank >= 0:
             self._take_rank_event(event)
 
     def _take_rank_event(self, event: Event) -> None:
-        facts = self._rank(event.rank, event.host, event.ts_ns)
+        """Learn from an event that names a rank."""
         if event.name in (events.EXIT, events.PROCESS_GONE, events.BYE):
             self.leaving.add(event.rank)
-        is_new = facts.exit is None and facts.bye_ns == 0
-        if event.name == events.EXIT or (event.name == events.PROCESS_GONE and is_new):
-            is_told = event.name == events.EXIT
-            facts.exit = (
-                _told_again(facts.exit, exit_of(event)) if is_told else ExitFact(event.ts_ns, -1, 0, "", reported=False)
-            )
-            facts.stopped_since_ns = 0
-        elif event.name == events.BYE:
-            facts.bye_ns = event.ts_ns
-        elif event.name == events.STOPPED:
-            self._take_stopped(facts, event)
-        elif event.name == events.STALL:
-            told = {key: event.payload[key] for key in STALL_KEYS if key in event.payload}
-            facts.stall = None if told.get("edge") == "end" else told
-            facts.stall_ns = event.ts_ns
-
-    @staticmethod
-    def _take_stopped(facts: RankFacts, event: Event) -> None:
-        facts.stop_edges_ns.append(event.ts_ns)
-        facts.stopped_ratio = max(0.0, min(1.0, number(event.payload, "stopped_ratio", 0.0)))
-        del facts.stop_edges_ns[:-_KEPT_STOP_EDGES]
-        if event.payload.get("edge") == "begin":
-            facts.stopped_since_ns = facts.stopped_since_ns or event.ts_ns
-        else:
-            facts.stopped_since_ns = 0
+        self._rank(event.rank, event.host, event.ts_ns).take_event(event)
 
     def _take_phase(self, event: Event) -> None:
+        """Learn the begin or end of a phase that a rank announces."""
         name, begins = str(event.payload.get("phase", "")), event.payload.get("edge") == "begin"
         self.announced.take(event.rank, name, event.ts_ns, begins=begins, rank_count=len(self.ranks))
 
     def snapshot(self) -> dict[str, bytes]:
-        """State in two parts: who runs where, and the rest."""
-        if self._places_part is None:
-            self._places_part = pack_state(columns_of(RankPlace, (place for _, place in sorted(self.places.items()))))
-        return {"places": self._places_part, "graph": pack_state(self._to_state())}
+        """Return the state in two parts: the announced places, and the rest."""
+        return {**self.placement.snapshot(), "graph": pack_state(self._to_state())}
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
-        """Take back what ``snapshot`` gave."""
-        self._places_part = self._layout = None
-        self.places = {place.rank: place for place in from_columns(RankPlace, unpack_state(parts, "places"))}
+        """Replace the state by that of a snapshot."""
+        self._layout = None
+        self.placement.restore(parts)
         self._load_state(unpack_state(parts, "graph"))
 
     def _to_state(self) -> dict[str, Any]:
+        """Return all but the places as values of a snapshot."""
         ranks, hosts = sorted(self.ranks), sorted(self.hosts)
         return {
             **self.group_book.to_state(),
@@ -476,7 +365,7 @@ class JobGraph:
             "exits": [[rank, shallow(left)] for rank in ranks if (left := self.ranks[rank].exit) is not None],
             "hosts": [hosts, columns_of(HostFacts, map(self.hosts.__getitem__, hosts))],
             "announced": self.announced.to_state(),
-            "places_changed_ns": sorted(self.places_changed_ns.items()),
+            "places_changed_ns": sorted(self.placement.changed_ns.items()),
             "moved_ns": sorted(self.moved_ns.items()),
             "max_step": self.max_step,
             "max_step_ns": self.max_step_ns,
@@ -484,7 +373,7 @@ class JobGraph:
         }
 
     def _load_state(self, state: dict[str, Any]) -> None:
-        self._roles = self._behind = self._switches = None
+        """Replace all but the places by the values of a snapshot."""
         self.group_book.load_state(state)
         ranks, rows = state["ranks"]
         self.ranks = dict(zip(ranks.tolist(), from_columns(RankFacts, rows), strict=True))
@@ -494,7 +383,7 @@ class JobGraph:
         hosts, rows = state["hosts"]
         self.hosts = dict(zip(hosts, from_columns(HostFacts, rows), strict=True))
         self.moved_ns = dict(map(tuple, state["moved_ns"]))
-        self.places_changed_ns = dict(map(tuple, state["places_changed_ns"]))
+        self.placement.changed_ns = dict(map(tuple, state["places_changed_ns"]))
         self.announced.load_state(state["announced"])
         self.max_step, self.max_step_ns = state["max_step"], state["max_step_ns"]
         self.progress_ns = state["progress_ns"]

@@ -31,7 +31,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
+class RefusedMessage:
     """A message that cannot be used.
 
     Attributes:
@@ -71,7 +71,7 @@ class MessageSource(Protocol):
 class DeadLetterBox(Protocol):
     """Keeps what cannot be used."""
 
-    def write(self, letters: Sequence[DeadLetter]) -> None:
+    def write(self, letters: Sequence[RefusedMessage]) -> None:
         """Keep letters; for good when this returns.
 
         Raises:

@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 from tocsin.pipeline.incidents.proposals import changes_of, proposed_before
 from tocsin.pipeline.kafka.consumer_api import (
-    DeadLetter,
     DeadLetterBox,
     Message,
     MessageSource,
+    RefusedMessage,
 )
 from tocsin.pipeline.stores.backoff import Backoff, BackoffConfig
 from tocsin.pipeline.stores.base import ActionChange, Store
@@ -147,11 +147,11 @@ class VerdictSink:
 
     def _write(self, batch: Sequence[Message], stop: threading.Event) -> bool:
         """Bring a batch into the database and the dead letters; False: told to stop before it was done."""
-        refused: list[DeadLetter] = []
+        refused: list[RefusedMessage] = []
         entries: list[_PendingMessage] = []
         for message in batch:
             entry = _read(message, self._config.check)
-            if isinstance(entry, DeadLetter):
+            if isinstance(entry, RefusedMessage):
                 refused.append(entry)
             else:
                 entries.append(entry)
@@ -162,7 +162,7 @@ class VerdictSink:
         self._count_letters(refused)
         return True
 
-    def _count_letters(self, letters: Sequence[DeadLetter]) -> None:
+    def _count_letters(self, letters: Sequence[RefusedMessage]) -> None:
         """Count each, log the first of each reason: a flood of them must not become one of log lines."""
         for reason, count in Counter(letter.reason for letter in letters).items():
             self.dead_letters[reason] += count
@@ -174,7 +174,7 @@ class VerdictSink:
             }
             _LOG.warning("dead letters", extra={"reason": reason, "count": count, "detail": first.detail, **place})
 
-    def _insert_sound(self, entries: list[_PendingMessage], refused: list[DeadLetter]) -> None:
+    def _insert_sound(self, entries: list[_PendingMessage], refused: list[RefusedMessage]) -> None:
         """Insert what the database takes; what it refuses alone moves to ``refused``."""
         self._check()
         try:
@@ -190,7 +190,7 @@ class VerdictSink:
         self.counters["written"] += len(entries)
         self._witnesses.update((_proposes(entry.verdict), entry.verdict) for entry in entries)
 
-    def _blamed(self, entries: Sequence[_PendingMessage], error: StoreError) -> list[DeadLetter]:
+    def _blamed(self, entries: Sequence[_PendingMessage], error: StoreError) -> list[RefusedMessage]:
         """Which entries are the reason that the database refused them all; raises ``error`` where none is.
 
         A value that does not fit is certain. For anything else the table may be to blame: an entry is guilty
@@ -212,7 +212,7 @@ class VerdictSink:
             if witness is None or self._fails(witness):
                 raise error
             certain += [(entry, said) for entry in doubtful if (said := self._fails(entry.verdict))]
-        return [DeadLetter(entry.message, said.reason, str(said)) for entry, said in certain]
+        return [RefusedMessage(entry.message, said.reason, str(said)) for entry, said in certain]
 
     def _witness(self, sound: Sequence[Verdict], *, acts: bool) -> Verdict | None:
         """One that went in, now or before; for those that change actions, one that does so too."""
@@ -308,16 +308,16 @@ class VerdictSink:
         ]
 
 
-def _read(message: Message, check: Check | None) -> _PendingMessage | DeadLetter:
+def _read(message: Message, check: Check | None) -> _PendingMessage | RefusedMessage:
     if message.value is None:
-        return DeadLetter(message, "no_value", "the message has no value: must be a CloudEvent of a verdict")
+        return RefusedMessage(message, "no_value", "the message has no value: must be a CloudEvent of a verdict")
     try:
         entry = _PendingMessage(message, decode_verdict(message.value))
         if check is not None:
             check(message.value, message.signature, entry.verdict.detected_ns)
         return entry
     except (SchemaError, IdentityError) as error:
-        return DeadLetter(message, error.reason, str(error))
+        return RefusedMessage(message, error.reason, str(error))
 
 
 def _row_of(change: ActionChange) -> object:

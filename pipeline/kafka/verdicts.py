@@ -21,7 +21,7 @@ from tocsin.pipeline.kafka.client import (
     kafka_errors,
     producer,
 )
-from tocsin.pipeline.kafka.consumer_api import DeadLetter, Message
+from tocsin.pipeline.kafka.consumer_api import Message, RefusedMessage
 from tocsin.schemas.errors import EngineError
 from tocsin.schemas.formats.prometheus_text import Family, Sample
 from tocsin.schemas.kafka.settings import KafkaSettings
@@ -293,7 +293,7 @@ class KafkaLetters:
         self._open = contextlib.ExitStack()
         self._client: Any = None
 
-    def write(self, letters: Sequence[DeadLetter]) -> None:
+    def write(self, letters: Sequence[RefusedMessage]) -> None:
         """See ``DeadLetterBox.write``."""
         try:
             with kafka_errors(f"write to {self._topic}"):
@@ -316,7 +316,7 @@ class KafkaLetters:
             self._open.close()
 
 
-def value_of(letter: DeadLetter) -> bytes | None:
+def value_of(letter: RefusedMessage) -> bytes | None:
     """The message's bytes; b"" where it has neither key nor value, which the client would refuse."""
     message = letter.message
     if message.value is not None and len(message.value) > LETTER_BYTES:
@@ -324,12 +324,12 @@ def value_of(letter: DeadLetter) -> bytes | None:
     return b"" if message.key is None and message.value is None else message.value
 
 
-def key_of(letter: DeadLetter) -> bytes | None:
+def key_of(letter: RefusedMessage) -> bytes | None:
     """The message's key, or how it begins."""
     return letter.message.key and letter.message.key[:KEY_BYTES]
 
 
-def headers_of(letter: DeadLetter) -> list[tuple[str, bytes]]:
+def headers_of(letter: RefusedMessage) -> list[tuple[str, bytes]]:
     """Why, and where the message stood."""
     message = letter.message
     detail = letter.detail[:DETAIL_CHARACTERS]

@@ -32,7 +32,7 @@ class JobPace:
     def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
         """How much longer the steps take since then; None: nobody can tell."""
         if self.steps.median_step_ns:
-            found = self.steps.slowdown_since(onset_ns, now_ns)
+            found = self.steps.history.slowdown_since(onset_ns, now_ns)
             if found is not None and found.is_of_own and self.own_time_holds_waits:
                 return replace(found, is_of_own=False)
             return found
@@ -55,7 +55,7 @@ class JobPace:
         """Hosts whose own steps (without steps: whose own machine) show that they are held up since then, and how."""
         if by_steps := self.steps.harmed_since(onset_ns, now_ns):
             return by_steps
-        if self.steps.median_step_ns and self.steps.slowdown_since(onset_ns, now_ns) is not None:
+        if self.steps.median_step_ns and self.steps.history.slowdown_since(onset_ns, now_ns) is not None:
             return {}
         line = self.peers.work.waiting_line(onset_ns, now_ns)
         return {} if line is None else dict.fromkeys(self.peers.host_work.below(line), WitnessKind.PEERS_WAIT)
@@ -70,12 +70,12 @@ class JobPace:
         if growth is None:
             return False
         since_ns, growth_ratio = growth
-        work = self.peers.work.slowdown_since(since_ns, self.steps.newest_ns)
+        work = self.peers.work.slowdown_since(since_ns, self.steps.history.newest_ns)
         return work is not None and work.is_certain and work.ratio >= _WAITING_SHARE_RATIO * growth_ratio
 
     def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
         """By how much the job's steps may at most be longer since then; None: too few steps tell."""
-        return self.steps.most_growth_seconds(onset_ns, now_ns)
+        return self.steps.history.most_growth_seconds(onset_ns, now_ns)
 
     def more_work(self, host: str) -> Load | None:
         """How much more work than its peers a host lately does, None: no more, or nobody knows."""
@@ -117,7 +117,7 @@ class JobPace:
     @property
     def longest_pause_ns(self) -> int:
         """The longest time between two steps that ended, beyond a usual step; not where the job announced a pause."""
-        return self.steps.longest_pause_ns
+        return self.steps.history.longest_pause_ns
 
     @property
     def longest_stall_ns(self) -> int:

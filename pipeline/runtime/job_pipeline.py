@@ -20,10 +20,12 @@ from tocsin.pipeline.core.operator import anomaly_from, pack_state, unpack_state
 from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.detect.align import Align, AlignedHealth
 from tocsin.pipeline.detect.peers.anomalies import DETECTOR as PEERS
-from tocsin.pipeline.detect.peers.detector import PeerDetector, PeersConfig
+from tocsin.pipeline.detect.peers.config import PeersConfig
+from tocsin.pipeline.detect.peers.detector import PeerDetector
 from tocsin.pipeline.detect.peers.metric_table import TableBook
+from tocsin.pipeline.detect.steps.config import StepsConfig
 from tocsin.pipeline.detect.steps.detector import DETECTOR as STEPS
-from tocsin.pipeline.detect.steps.detector import StepDetector, StepsConfig
+from tocsin.pipeline.detect.steps.detector import StepDetector
 from tocsin.pipeline.incidents.lifecycle import Decide, DecideConfig
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.job.groups import GroupBounds

@@ -1,12 +1,12 @@
 """The Kafka topics: names, keys, headers, timestamps, and how each topic is configured.
 
-Four **input** topics carry what agents send, ``models`` what is announced to all jobs. Their
-records are stamped by the sender (the Kafka record's own timestamp is the event time), the
-broker refuses a stamp more than two seconds ahead of its clock, and every partition of them
-gets a tick a second. All other topics are stamped as their writers please.
+Four **input** topics carry what agents send; ``models`` carries what is announced to all jobs. On these five
+the sender stamps each record: the Kafka record's own timestamp is the event time. The broker refuses a stamp
+more than two seconds ahead of its clock. Every partition of them gets a tick a second. The writers of all other
+topics choose the stamps.
 
-A key is ``cluster/job_id`` (frames: ``cluster/job_id/group``), ``%`` and ``/`` inside names
-percent-encoded: all records of a job, of whatever attempt, meet in one partition.
+A key is ``cluster/job_id`` (frames: ``cluster/job_id/group``), with ``%`` and ``/`` inside names
+percent-encoded. So all records of a job, of whatever attempt, lie in one partition.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ CLOCK: Final = "clock"
 INPUTS: Final = (FRAMES, STEPS, COLLECTIVES, EVENTS)
 """The topics that agents write."""
 TICKED: Final = (*INPUTS, MODELS)
-"""The topics whose partitions get a tick a second: the watermark is as old as the oldest of them."""
+"""The topics whose partitions get a tick a second; the oldest partition determines the watermark."""
 TICK_KEY: Final = b"tick"
-"""Key of a tick on ``models``: a compacted topic takes no record without one. No detector has this name."""
+"""Key of a tick on ``models``, since a compacted topic takes no record without a key; no detector has this name."""
 
 KIND_HEADER: Final = "kind"
 KIND_FRAME: Final = b"frame"
@@ -62,16 +62,16 @@ KIND_RECORD: Final = b"record"
 KIND_TICK: Final = b"tick"
 KIND_MODEL: Final = b"model"
 SLICE_HEADER: Final = "slice_ms"
-"""On frames whose metric slice is not 5000 ms long: its length, an ASCII integer."""
+"""Header of frames whose metric slice is not 5000 ms long: its length in milliseconds, an ASCII integer."""
 
 ORIGIN_HEADERS: Final = ("reason", "topic", "partition", "offset", "detail")
-"""On dead letters and late records: why, and where the record stood."""
+"""Headers of dead letters and late records: why they were refused, and their place in the input topic."""
 
 TIMESTAMP_AHEAD_SECONDS: Final = 2.0
 RECORD_BYTES: Final = 16 * 1024 * 1024
-"""Room for the largest record (``MAX_RECORD_BYTES`` of the codec) and what Kafka wraps around it."""
+"""Size limit of an input record: the codec's ``MAX_RECORD_BYTES`` and what Kafka adds to it."""
 REFUSED_BYTES: Final = RECORD_BYTES + 64 * 1024
-"""Room for any record of an input topic and the headers that say why it was refused."""
+"""Size limit of a refused record: any input record and the ``ORIGIN_HEADERS``."""
 SMALL_RECORD_BYTES: Final = 1024 * 1024
 
 _HOUR: Final = 3600.0
@@ -92,18 +92,18 @@ _KINDS: Mapping[str, bytes] = {
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic as it should be.
+    """A Kafka topic's name, key and settings.
 
     Attributes:
         name: full name, prefix included.
-        key: what the key is.
-        partition_count: how many partitions, at least.
-        retention_seconds: how long records are kept by their own timestamps, None: for good.
-        is_compacted: keep the newest record of each key instead.
-        max_record_bytes: the broker refuses larger ones.
-        timestamp_ahead_seconds: the broker refuses stamps further ahead of its clock, None: it does not look.
-        is_stamped_by_broker: the broker's clock stamps the records, not the sender's.
-        compact_after_seconds: a compacted topic's older records are gone after so long, None: when the broker likes.
+        key: what a record's key consists of, for people.
+        partition_count: least number of partitions.
+        retention_seconds: how long records are kept by their own timestamps, None = for good.
+        is_compacted: whether only the newest record of each key is kept.
+        max_record_bytes: the broker refuses larger records.
+        timestamp_ahead_seconds: the broker refuses stamps further ahead of its clock, None = no limit.
+        is_stamped_by_broker: whether the broker's clock stamps the records, not the sender's.
+        compact_after_seconds: longest time until older records of a key are removed, None = the broker's default.
     """
 
     name: str
@@ -117,7 +117,7 @@ class Topic:
     compact_after_seconds: float | None = None
 
     def config(self) -> dict[str, str]:
-        """Return the topic's settings by Kafka's names; all that are not here are the broker's."""
+        """Return the topic's settings by Kafka's names; all others keep the broker's defaults."""
         retention_ms = -1 if self.retention_seconds is None else round(self.retention_seconds * 1000)
         values = {
             "cleanup.policy": "compact" if self.is_compacted else "delete",
@@ -143,11 +143,11 @@ def topics(
     """Return all topics of one installation.
 
     Args:
-        prefix: first part of their names.
-        partition_count: of each input topic.
-        input_retention_seconds: how long the input topics keep what agents sent, None: for good.
-        is_for_replays: recordings are played into them, whatever their time: inputs are kept for good
-            (Kafka reckons by the records' own stamps), and the broker's clock is not looked at.
+        prefix: first part of the topics' names.
+        partition_count: partitions of each input topic, of the verdicts and of the late records.
+        input_retention_seconds: how long the input topics keep what agents send, None = for good.
+        is_for_replays: recordings are played into the input topics, whatever their time. Kafka measures
+            retention by the records' own stamps, so inputs are kept for good and no stamp is too far ahead.
 
     Raises:
         ConfigError: a prefix that Kafka does not take, or no partition at all.
@@ -155,44 +155,59 @@ def topics(
     check_prefix(prefix)
     if partition_count < 1:
         raise ConfigError("partition_count", partition_count, "at least 1")
-    kept = None if is_for_replays else input_retention_seconds
+    kept_seconds = None if is_for_replays else input_retention_seconds
     ahead_seconds = math.inf if is_for_replays else TIMESTAMP_AHEAD_SECONDS
-    inputs = [
-        Topic(
-            topic_name(name, prefix),
-            "cluster/job_id/group" if name == FRAMES else "cluster/job_id",
-            partition_count,
-            kept,
-            max_record_bytes=RECORD_BYTES,
-            timestamp_ahead_seconds=ahead_seconds,
-        )
-        for name in INPUTS
-    ]
     return (
-        *inputs,
-        Topic(
-            topic_name(MODELS, prefix),
-            "detector",
-            1,
-            None,
-            is_compacted=True,
-            timestamp_ahead_seconds=ahead_seconds,
-            # Each job reads it from its beginning: ticks must not pile up.
-            compact_after_seconds=_HOUR,
-        ),
+        *(_input_topic(name, prefix, partition_count, kept_seconds, ahead_seconds) for name in INPUTS),
+        _models_topic(prefix, ahead_seconds),
+        *_output_topics(prefix, partition_count),
+        # Agents compare their clocks with the broker's by writing here: the answer holds the broker's time.
+        Topic(topic_name(CLOCK, prefix), "host", 1, _HOUR, is_stamped_by_broker=True),
+    )
+
+
+def _input_topic(
+    name: str, prefix: str, partition_count: int, retention_seconds: float | None, ahead_seconds: float
+) -> Topic:
+    """Return one of the topics that agents write."""
+    return Topic(
+        topic_name(name, prefix),
+        "cluster/job_id/group" if name == FRAMES else "cluster/job_id",
+        partition_count,
+        retention_seconds,
+        max_record_bytes=RECORD_BYTES,
+        timestamp_ahead_seconds=ahead_seconds,
+    )
+
+
+def _models_topic(prefix: str, ahead_seconds: float) -> Topic:
+    """Return the compacted topic on which models are announced to all jobs."""
+    return Topic(
+        topic_name(MODELS, prefix),
+        "detector",
+        1,
+        None,
+        is_compacted=True,
+        timestamp_ahead_seconds=ahead_seconds,
+        # Each job reads it from its beginning: ticks must not pile up.
+        compact_after_seconds=_HOUR,
+    )
+
+
+def _output_topics(prefix: str, partition_count: int) -> tuple[Topic, ...]:
+    """Return the topics that the engine and the consumers of its verdicts write."""
+    return (
         Topic(topic_name(VERDICTS, prefix), "cluster/job_id", partition_count, 30 * _DAY),
         Topic(topic_name(ACTIONS, prefix), "cluster/job_id", 1, 30 * _DAY),
         Topic(topic_name(ACTION_ACKS, prefix), "cluster/job_id", 1, 30 * _DAY),
         Topic(topic_name(PROBES, prefix), "cluster/job_id", 1, _DAY),
         Topic(topic_name(DEAD_LETTER, prefix), "the record's own", 1, 7 * _DAY, max_record_bytes=REFUSED_BYTES),
         Topic(topic_name(LATE, prefix), "the record's own", partition_count, 7 * _DAY, max_record_bytes=REFUSED_BYTES),
-        # Agents compare their clocks with the broker's by writing here: the answer holds its time.
-        Topic(topic_name(CLOCK, prefix), "host", 1, _HOUR, is_stamped_by_broker=True),
     )
 
 
 def check_prefix(prefix: str) -> str:
-    """Return the prefix.
+    """Return a topic prefix unchanged after checking it.
 
     Raises:
         ConfigError: Kafka takes no such name.
@@ -203,12 +218,12 @@ def check_prefix(prefix: str) -> str:
 
 
 def topic_name(name: str, prefix: str = DEFAULT_PREFIX) -> str:
-    """Return a topic's full name."""
+    """Return a topic's full name: prefix, dot, name."""
     return f"{prefix}.{name}"
 
 
 def input_of(record: Record) -> str:
-    """Return which of ``TICKED`` a record goes to.
+    """Return which topic of ``TICKED`` a record goes to.
 
     Raises:
         FieldError: a tick, which goes to all of them.
@@ -236,16 +251,16 @@ def topic_of(record: Record, prefix: str = DEFAULT_PREFIX) -> str:
 
 
 def job_key(job: JobKey, group: str | None = None) -> bytes:
-    """Return the key of a job's records; of its frames where a metric group is given."""
+    """Return the Kafka key of a job's records, or of its frames of one metric group."""
     parts = [job.cluster, job.job_id] if group is None else [job.cluster, job.job_id, group]
     return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts).encode()
 
 
 def parse_key(key: bytes) -> tuple[str, str, str | None]:
-    """Return cluster, job id and metric group (None: not a frame's key).
+    """Return the cluster, job id and metric group that a Kafka key names; the group is None but for frames.
 
     Raises:
-        FieldError: no key of ours.
+        FieldError: the key does not have the form of ``job_key``.
     """
     try:
         parts = [part.replace("%2F", "/").replace("%25", "%") for part in key.decode().split("/")]
@@ -257,7 +272,10 @@ def parse_key(key: bytes) -> tuple[str, str, str | None]:
 
 
 def key_of(record: Record) -> bytes | None:
-    """Return a record's key, None for a tick; a frame's names its metric group, an announcement's its detector."""
+    """Return a record's Kafka key, None for a tick.
+
+    A frame's key names its metric group too; a model announcement's key is the detector's name.
+    """
     if isinstance(record, Tick):
         return None
     if isinstance(record, ModelAnnouncement):
@@ -266,12 +284,12 @@ def key_of(record: Record) -> bytes | None:
 
 
 def tick_key(topic: str) -> bytes | None:
-    """Return the key of a tick on this topic (full name): none but where the topic is compacted."""
+    """Return the Kafka key of a tick on a topic (full name), None unless the topic is compacted."""
     return TICK_KEY if topic.rpartition(".")[2] == MODELS else None
 
 
 def headers_of(record: Record) -> list[tuple[str, bytes]]:
-    """Return a record's headers: its kind, and for frames the length of an unusual slice."""
+    """Return a record's Kafka headers: its kind, and the slice length of frames with an unusual one."""
     if isinstance(record, Tick):
         return [(KIND_HEADER, KIND_TICK)]
     headers = [(KIND_HEADER, _KINDS[input_of(record)])]
@@ -281,5 +299,5 @@ def headers_of(record: Record) -> list[tuple[str, bytes]]:
 
 
 def timestamp_ms(record: Record) -> int:
-    """Return the Kafka timestamp of a record: its event time."""
+    """Return the Kafka timestamp of a record: its event time in milliseconds."""
     return record.ts_ns // _NS_PER_MS

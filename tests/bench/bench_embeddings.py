@@ -37,8 +37,9 @@ from tocsin.models.minder import PRIORITY, MinderModel, fill_nearest
 from tocsin.models.minder_file import decode_minder, encode_minder
 from tocsin.models.robust import median
 from tocsin.models.similarity import pairwise_sums
+from tocsin.pipeline.detect.peers.config import PeersConfig
 from tocsin.pipeline.detect.peers.cusum import SumConfig
-from tocsin.pipeline.detect.peers.detector import PeerDetector, PeersConfig
+from tocsin.pipeline.detect.peers.detector import PeerDetector
 from tocsin.pipeline.detect.peers.rows import mean_by_host
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.lab.simulation.case import HEALTHY, draw_case
@@ -202,7 +203,7 @@ def distances(embeddings: FloatArray, groups: NDArray[np.intp]) -> FloatArray:
 
 def with_distances(means: MetricMeans, own: Mapping[str, FloatArray], graph: JobGraph) -> MetricMeans:
     """The means, and the distances of the hosts' embeddings as metrics of the host."""
-    roles = graph.roles_of_hosts()
+    roles = graph.placement.roles_of_hosts()
     keys = [roles.get(host, ()) for host in means.hosts]
     groups = np.array([sorted(set(keys)).index(key) for key in keys], np.intp)
     nothing = np.full(len(means.hosts), np.nan, np.float32)

@@ -23,7 +23,7 @@ from tocsin.cli.cluster.broker import Broker
 from tocsin.cli.cluster.clickhouse import ClickHouseEndpoint
 from tocsin.cli.cluster.process import Child, Program, free_port
 from tocsin.cli.main import main
-from tocsin.pipeline.kafka.consumer_api import DeadLetter, Message
+from tocsin.pipeline.kafka.consumer_api import Message, RefusedMessage
 from tocsin.pipeline.kafka.verdicts import KafkaLetters, verdict_source
 from tocsin.pipeline.stores.clickhouse_address import parse_address
 from tocsin.pipeline.stores.clickhouse_store import ClickHouseBackend, ClickHouseStore
@@ -262,7 +262,7 @@ def _ids(endpoint: ClickHouseEndpoint) -> set[str]:
 
 def test_a_letter_of_a_message_without_key_and_value_can_be_kept(topic: Topic) -> None:
     letters = KafkaLetters(kafka_settings(topic.broker.address), topic.prefix)
-    letters.write([DeadLetter(Message("t", 3, 7, None, None), "no_value", "x" * 5000 + "\ud800")])
+    letters.write([RefusedMessage(Message("t", 3, 7, None, None), "no_value", "x" * 5000 + "\ud800")])
     letters.close()
     ((headers, value),) = topic.dead_letters(1)
     assert (headers["reason"], headers["partition"], headers["offset"], value) == ("no_value", "3", "7", b"")

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.model_announcements import DEAF, announced, with_payload
 from tocsin.models import documents
 from tocsin.models.documents import FORMATS, accept
-from tocsin.pipeline.detect.peers.detector import PeersConfig
-from tocsin.pipeline.detect.steps.detector import StepsConfig
+from tocsin.pipeline.detect.peers.config import PeersConfig
+from tocsin.pipeline.detect.steps.config import StepsConfig
 from tocsin.schemas.errors import ModelRefusedError
 from tocsin.schemas.model_announcement import (
     BOUNDARY_NS,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.models import hang_cases as cases
 from tocsin.models import hang
 from tocsin.models.hang import GroupInfo, HangInput, OpState, RankWait, analyse
-from tocsin.models.hang_waits import MAX_LISTED_RANKS, base_name, unheard_ranks
+from tocsin.models.hang_input import MAX_LISTED_RANKS, base_name, unheard_ranks
 
 WORLD = GroupInfo("w", "world", (0, 1, 2, 3))
 SURE_KINDS = ("cpu_stall", "stopped", "no_dump", "skip", "wrong_op", "gpu_error", "gpu_stall_timed")

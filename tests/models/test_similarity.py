@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.models.similarity import NOBODY, Run, ceiling, first_run, normal_scores, pairwise_sums
+from tocsin.models.similarity import NOBODY, CandidateRun, ceiling, first_run, normal_scores, pairwise_sums
 
 
 @pytest.mark.parametrize(("windows", "machines"), [(1, 1), (3, 2), (50, 7), (2, 300)])
@@ -48,9 +48,9 @@ def test_scores_never_pass_the_ceiling_and_do_not_know_the_scale(machines: int, 
 def test_a_run_is_longer_than_asked_and_of_one_machine() -> None:
     row = [1] * 4 + [NOBODY] * 9 + [2] * 3 + [1] + [2] * 6
 
-    assert first_run(np.array(row), 1.0, 5.0) == Run(2, 17, 22)
+    assert first_run(np.array(row), 1.0, 5.0) == CandidateRun(2, 17, 22)
     assert first_run(np.array(row), 1.0, 6.0) is None
-    assert first_run(np.array(row), 2.0, 6.0) == Run(1, 0, 3)
-    assert first_run(np.array(row), 1.0, 0.0) == Run(1, 0, 0)
+    assert first_run(np.array(row), 2.0, 6.0) == CandidateRun(1, 0, 3)
+    assert first_run(np.array(row), 1.0, 0.0) == CandidateRun(1, 0, 0)
     assert first_run(np.array([NOBODY] * 500), 1.0, 10.0) is None
     assert first_run(np.zeros(0, np.intp), 1.0, 10.0) is None

@@ -58,13 +58,13 @@ def build(folder: Path) -> Path:
 def test(uv: str, environment: Path, wheel: Path, place: Path) -> int:
     """Install the wheel and run its tests; returns pytest's status."""
     python = environment / "bin/python"
-    install = [uv, "pip", "install", "--quiet", "--python", python, "-c", ROOT / "constraints.txt"]
+    install = [uv, "pip", "install", "--quiet", "--python", str(python), "-c", str(ROOT / "constraints.txt")]
     subprocess.run([*install, f"tocsin[engine] @ {wheel.as_uri()}", *_PACKAGES], check=True)
     shutil.copytree(ROOT / "tests", place / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", place)
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     flags = ("-q", "-p", "no:cacheprovider", "-m", "not slow and not gate", "-n", "auto", "--maxprocesses=4")
-    command = [python, "-m", "pytest", *flags, "--override-ini=testpaths=tests", *TESTED]
+    command = [str(python), "-m", "pytest", *flags, "--override-ini=testpaths=tests", *TESTED]
     return subprocess.run(command, cwd=place, env={**kept, "TOCSIN_TESTED": "wheel"}, check=False).returncode
 
 

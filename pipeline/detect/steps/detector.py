@@ -1,20 +1,17 @@
-"""Step detector: who is slow, step after step, in which phase, against its own role.
+"""Step detector: which ranks are slow step after step, in which phase of a step, compared with their own role.
 
-Keyed by job. Emits anomalies; ``diagnose`` decides what they mean. A candidate must last: strong evidence briefly, weak
-evidence long (``StepsConfig.need_seconds``).
+The detector is keyed by job and emits anomalies; the root cause analysis decides what they mean. A candidate must
+last before it is reported: strong evidence briefly, weak evidence long (``StepsConfig.need_seconds``).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Collection, Container, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 
 import numpy as np
 
 from tocsin.models.documents import Model, version_of, with_numbers
-from tocsin.models.job_change import JobChange, find_job_change
-from tocsin.models.pace import Slowdown, find_slowdown, grew_in_own_time, most_growth_seconds
 from tocsin.models.robust import median, spread
 from tocsin.models.steps import (
     SlowConfig,
@@ -33,130 +30,67 @@ from tocsin.pipeline.detect.steps.candidates import (
     JOB,
     Candidate,
     Candidates,
-    RotationConfig,
 )
+from tocsin.pipeline.detect.steps.config import StepsConfig
+from tocsin.pipeline.detect.steps.history import StepHistory
+from tocsin.pipeline.detect.steps.pending import PendingSteps
 from tocsin.pipeline.detect.steps.rows import (
     StepRows,
-    pending_from,
-    pending_state,
     table_of,
     window_from,
     window_parts,
 )
 from tocsin.pipeline.detect.steps.slower_hosts import harmed_hosts
-from tocsin.pipeline.job.announced_phases import StepExcuses
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import NS_PER_SECOND, GroupKind, Slice, StepBatch, StepRecord
+from tocsin.schemas.records import NS_PER_SECOND, GroupKind, Slice, StepBatch
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind, WitnessKind
 
 DETECTOR = "steps"
 
 
-@dataclass(frozen=True, slots=True)
-class StepsConfig:
-    """Settings of the step detector.
-
-    Attributes:
-        slow: alarm lines of the comparison among peers.
-        short_count: window of strong evidence, steps.
-        long_count: window of weak evidence, steps.
-        least_ranks_count: ranks of one role from which on they are compared on fewer machines than make peers.
-        history_count: steps of the job's own past.
-        warmup_count: first steps of a rank that are not judged (compilation, caches).
-        active_ns: a rank that finished no step for this long is not waited for.
-        ripe_ns: a step is judged without the missing ranks after this.
-        candidate_grace_ns: a candidate may fail the test for this long.
-        min_lasting_seconds: the strongest evidence must last this long.
-        max_lasting_seconds: weak evidence is believed after this.
-        lasting_scale_seconds: need = scale / strength^2. 0.4: a rank that doubles the step
-            time is named after 1.5 s, one that adds a tenth after 40 s.
-        early_ratio: an excess of which this share was there in the first ``long_count`` judged steps
-            was always there.
-        from_start_factor: what was always there must last so many times longer: it may be how the
-            job is split (rank 0's extra work), not a machine.
-        from_start_seconds: and at least this long.
-        max_volatility_ratio: where the ranks' own times scatter by more within a step (sequences of
-            many lengths), five steps prove nothing: only the long window speaks. Ranks of a quiet
-            job scatter by 0.02 to 0.08.
-        max_host_ratio: more hosts slow together (of 16: two) are no machine fault.
-        rotation: when one host after another looks slow.
-        job_strength_ratio: growth of the whole job's step time worth a word.
-        job_kept_ratio: of that line: a slowdown that was told goes on until it is below this. One of just the line, in
-            steps that scatter by some percent, would come and go every few steps.
-        own_growth_ratio: share of it that is all ranks' own time, from which on that makes the job slow.
-    """
-
-    slow: SlowConfig = field(default_factory=SlowConfig)
-    short_count: int = 5
-    long_count: int = 24
-    least_ranks_count: int = 4
-    history_count: int = 512
-    warmup_count: int = 3
-    active_ns: int = 12 * NS_PER_SECOND
-    ripe_ns: int = 6 * NS_PER_SECOND
-    candidate_grace_ns: int = 3 * NS_PER_SECOND
-    min_lasting_seconds: float = 1.5
-    max_lasting_seconds: float = 60.0
-    lasting_scale_seconds: float = 0.4
-    early_ratio: float = 0.5
-    from_start_factor: float = 4.0
-    from_start_seconds: float = 20.0
-    job_strength_ratio: float = 0.25
-    job_kept_ratio: float = 0.6
-    own_growth_ratio: float = 0.6
-    max_volatility_ratio: float = 0.12
-    max_host_ratio: float = 0.125
-    rotation: RotationConfig = field(default_factory=RotationConfig)
-
-    def need_seconds(self, strength_ratio: float) -> float:
-        """How long evidence of this strength must last."""
-        need = self.lasting_scale_seconds / max(strength_ratio, 1e-3) ** 2
-        return min(max(need, self.min_lasting_seconds), self.max_lasting_seconds)
-
-
-_HISTORY_COLUMNS = 4
-
-
 class StepDetector:
-    """Finds slow ranks and job-wide slowdowns in one job's steps; the graph, shared with ``diagnose``, is fed first."""
+    """Finds slow ranks and job-wide slowdowns in one job's steps."""
 
     def __init__(self, config: StepsConfig, graph: JobGraph) -> None:
-        """Start without history."""
+        """Start without history.
+
+        Args:
+            config: settings without a model.
+            graph: facts of the job, fed with each slice before the detector is.
+        """
         self._own = self._config = config
         self._model: Model | None = None
         self._graph = graph
-        self._excused = StepExcuses(graph.announced)
-        self._pending: dict[int, dict[int, StepRecord]] = {}
-        self._pending_since_ns: dict[int, int] = {}
-        self._seen_count: dict[int, int] = {}
-        self._last_row_ns: dict[int, int] = {}
+        self._pending = PendingSteps(graph.announced, self._abstain)
         self._window: list[StepRows] = []
-        """Newest last, at most ``long_count``."""
-        self._history: list[list[float]] = []
-        self._history_ns: list[int] = []
-        self.longest_pause_ns = 0
-        """The longest time between two steps that ended, beyond a usual step; not where the job announced a pause."""
+        """The newest judged steps, newest last, at most ``long_count``."""
+        self.history = StepHistory(graph.in_announced_phase)
+        """The job's own step times."""
         self._judged_count = 0
+        """Number of steps judged so far."""
         self._early: dict[int, float] = {}
-        """rank -> its excess over its peers' own time in the job's first judged steps, seconds."""
+        """Rank -> excess over its peers' own time in the job's first judged steps, seconds."""
         self._past = ExcessPast()
         self._candidates = Candidates(config.rotation)
         self._is_compared = True
-        """Whether ranks were compared with one another as they were judged last."""
+        """Whether ranks were compared with one another when they were judged last."""
         self.abstained: dict[str, int] = {}
+        """Reason -> how often nothing was judged for it."""
 
     @property
     def median_step_ns(self) -> int:
-        """The job's step time over its history, 0: not known yet."""
-        if not self._history:
-            return 0
-        return int(float(np.median([row[0] for row in self._history])) * NS_PER_SECOND)
+        """The job's median step time, 0 = unknown yet."""
+        return self.history.median_step_ns
 
     def rate_of(self, rank: int, now_ns: int) -> float:
-        """Steps per second of one rank, from its newest step's time; 0 when it finished none of late."""
-        last_ns = self._last_row_ns.get(rank, 0)
-        if now_ns - last_ns > self._config.active_ns:
+        """Return a rank's steps per second by its newest step, 0 = it finished none of late.
+
+        Args:
+            rank: the rank.
+            now_ns: the slice's end.
+        """
+        if now_ns - self._pending.newest_ns_of(rank) > self._config.active_ns:
             return 0.0
         for step in reversed(self._window):
             duration_seconds = step.duration_of(rank)
@@ -164,35 +98,17 @@ class StepDetector:
                 return 1.0 / max(duration_seconds, 1e-3)
         return 0.0
 
-    def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
-        """How much longer the job's steps take since then; None where its steps cannot tell.
-
-        Args:
-            onset_ns: a time of the past.
-            now_ns: the slice's end, or an earlier time: as it was seen by then.
-        """
-        count = bisect_right(self._history_ns, now_ns)
-        history = np.array(self._history[:count], float).reshape(count, _HISTORY_COLUMNS)
-        ends_ns = np.array(self._history_ns[:count], np.int64)
-        found = find_slowdown(history[:, 0], ends_ns, onset_ns, now_ns)
-        return found and replace(found, is_of_own=grew_in_own_time(history, ends_ns, onset_ns))
-
-    def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
-        """By how much the job's steps may at most be longer since then, by median and mean; None: too few of them."""
-        count = bisect_right(self._history_ns, now_ns)
-        seconds = np.array([row[0] for row in self._history[:count]])
-        return most_growth_seconds(seconds, np.array(self._history_ns[:count], np.int64), onset_ns)
-
     def own_excess_seconds(self, host: str) -> float | None:
-        """How much longer than its peers a host's slowest rank computes of late, beyond noise; None: not measured.
+        """Return how much longer than its peers a host's slowest rank computes of late, beyond noise.
 
-        Where only some of its ranks send steps, nothing above the noise is no measurement: it may be another.
+        The result is None where it was not measured. That includes a host without an excess of which only some ranks
+        send steps: another rank may have one.
         """
         if not self._window:
             return None
         ranks, table = table_of(self._window[-self._config.short_count :])
         own = table[0] - table[1]
-        roles = np.array([self._graph.stage_of(rank) for rank in ranks])
+        roles = np.array([self._graph.placement.stage_of(rank) for rank in ranks])
         mine = np.array([self._graph.host_of(rank) == host for rank in ranks])
         found = []
         for role in np.unique(roles[mine]):
@@ -206,9 +122,10 @@ class StepDetector:
         return max(0.0, excess)
 
     def grown_excess_seconds(self, host: str, onset_ns: int) -> float:
-        """By how much more than before an onset a host's slowest rank computes longer than its peers; 0: nobody knows.
+        """Return by how much the excess of a host's slowest rank over its peers has grown since an onset.
 
-        It is measured over a dozen steps since then, and stands out among all hosts; else it is 0, too.
+        The growth is measured over a dozen steps since then. It is 0 where it does not stand out among all hosts, and
+        where it is unknown.
         """
         if len(self._window) < BLOCK_COUNT or self._begin_ns(-BLOCK_COUNT) < onset_ns:
             return 0.0
@@ -216,129 +133,67 @@ class StepDetector:
         return self._past.grown_seconds(window, ranks, self._graph.host_of, onset_ns).get(host, 0.0)
 
     def harmed_since(self, onset_ns: int, now_ns: int) -> dict[str, WitnessKind]:
-        """Hosts whose own steps are longer since then as the job's are, and by what they tell it: they wait, or so."""
-        slowdown = self.slowdown_since(onset_ns, now_ns)
+        """Return the hosts whose steps have become longer with the job's since an onset, and what shows it.
+
+        Args:
+            onset_ns: a time of the past.
+            now_ns: the slice's end.
+        """
+        slowdown = self.history.slowdown_since(onset_ns, now_ns)
         if slowdown is None or not slowdown.is_certain or not np.isfinite(slowdown.ratio) or not self._window:
             return {}
-        return harmed_hosts(self._window, slowdown, self._waited_seconds(onset_ns), self._graph.host_of)
-
-    def _waited_seconds(self, onset_ns: int) -> float:
-        """For how long the ranks communicated in a step before an onset, in the median; NaN: nobody tells."""
-        count = bisect_right(self._history_ns, onset_ns)
-        waited = np.array([row[3] for row in self._history[:count]], float)
-        return float(np.median(waited)) if waited.size else float("nan")
+        return harmed_hosts(self._window, slowdown, self.history.waited_seconds(onset_ns), self._graph.host_of)
 
     @property
     def own_growth(self) -> tuple[int, float] | None:
-        """Since when all ranks' own time makes the job slow, and by what ratio its steps grew; None: it does not."""
+        """Onset of a slowdown in all ranks' own time, and the ratio by which steps grew; None = there is none."""
         job = self._candidates.now.get(JOB)
         if job is None or job.detail["own_ratio"] < self._config.own_growth_ratio:
             return None
         return job.since_ns, job.detail["step_seconds"] / job.detail["baseline_seconds"] - 1
 
-    @property
-    def newest_ns(self) -> int:
-        """End of the newest judged step, 0: none."""
-        return self._history_ns[-1] if self._history_ns else 0
-
     def on_model(self, model: Model | None) -> None:
-        """Judge with these numbers from the next slice on, None: with its own; what was learned stays."""
+        """Judge with a model's numbers from the next slice on, None = with the own ones; what was learned stays."""
         self._model = model
         own = replace(self._own, slow=with_numbers(self._own.slow, model, "slow"))
         self._config = with_numbers(own, model, "lines")
 
     def on_slice(self, data: Slice) -> Sequence[Anomaly]:
-        """Take the steps of one second and return what looks wrong at its end."""
+        """Take the steps of one second and return the anomalies at its end."""
         for record in data.records:
             if isinstance(record, StepBatch):
-                self._take(record.rows, data.end_ns)
-        ripe = self._take_ripe(data.end_ns)
-        if not ripe:
+                self._pending.take(record.rows, data.end_ns, self._config)
+        if not self._take_ripe(data.end_ns):
             return self._emit(data)
         if self._past.is_due(self._judged_count):
-            self._past.take(*self._arrays(), self._graph.host_of, self.newest_ns, self._judged_count)
-        roles = self._judge_ranks()
-        if roles is not None:
-            self._judge_job()
+            self._past.take(*self._arrays(), self._graph.host_of, self.history.newest_ns, self._judged_count)
+        self._judge_ranks()
+        self._judge_job()
         return self._emit(data)
 
-    def _take(self, rows: Sequence[StepRecord], now_ns: int) -> None:
-        """Large jobs send thousands of rows a second: phases are looked up only where there are any."""
-        warmup_count, seen, newest = self._config.warmup_count, self._seen_count, self._last_row_ns
-        has_phases = self._graph.announced.any
-        pending = self._pending
-        for row in rows:
-            rank, ts_ns = row.rank, row.ts_ns
-            seen[rank] = count = seen.get(rank, 0) + 1
-            if ts_ns > newest.get(rank, -1):
-                newest[rank] = ts_ns
-            if count <= warmup_count:
-                self._abstain(Reason.WARMING_UP)
-                continue
-            if row.communication_seconds is None:
-                self._abstain(Reason.NO_HOOK)  # nobody can be singled out; the job's pace is known all the same
-            if has_phases:
-                begin_ns = ts_ns - int(row.duration_seconds * NS_PER_SECOND)
-                if self._excused.take(rank, row.step, begin_ns, ts_ns):
-                    self._abstain(Reason.ANNOUNCED_PHASE)
-                    continue
-            ranks = pending.get(row.step)
-            if ranks is None:
-                ranks = pending[row.step] = {}
-                self._pending_since_ns[row.step] = now_ns
-            ranks[rank] = row
-
     def _abstain(self, reason: Reason) -> None:
+        """Count why nothing was judged."""
         self.abstained[reason.value] = self.abstained.get(reason.value, 0) + 1
 
-    def _take_ripe(self, now_ns: int) -> int:
-        """Move steps that all active ranks have finished into the window; how many."""
-        if not self._pending:
-            return 0
-        active = {rank for rank, ts in self._last_row_ns.items() if now_ns - ts <= self._config.active_ns}
-        active = {rank for rank in active if self._seen_count[rank] > self._config.warmup_count}
-        count = 0
-        for step in sorted(self._pending):
-            rows = self._pending[step]
-            waited_ns = now_ns - self._pending_since_ns[step]
-            if not active <= rows.keys() and waited_ns < self._config.ripe_ns:
-                break
-            del self._pending[step], self._pending_since_ns[step]
+    def _take_ripe(self, now_ns: int) -> bool:
+        """Move the steps that all active ranks have finished into the window; return whether there were any."""
+        before_count = self._judged_count
+        for rows in self._pending.pop_ripe(now_ns, self._config):
             told = StepRows.of(rows).follows(self._window[-1] if self._window else None)
             self._window.append(told)
             self._judged_count += 1
-            self._remember(told)
-            count += 1
+            self.history.add(told, self._config.history_count)
         del self._window[: -self._config.long_count]
-        return count
-
-    def _remember(self, told: StepRows) -> None:
-        if self._history_ns and told.end_ns < self._history_ns[-1]:
-            return  # what came late of a step that was judged without it: the history is in order of time
-        table = told.values
-        own = table[:, 0] - table[:, 1]
-        data = np.nan_to_num(table[:, 2])
-        self._history.append(
-            [
-                float(np.median(table[:, 0])),
-                float(np.percentile(data, 20)),
-                float(np.median(own - data)),
-                float(np.median(table[:, 1])),
-            ]
-        )
-        if self._history_ns and not self._graph.in_announced_phase(self._history_ns[-1], told.end_ns):
-            pause_ns = told.end_ns - self._history_ns[-1] - self.median_step_ns
-            self.longest_pause_ns = max(self.longest_pause_ns, pause_ns)
-        self._history_ns.append(told.end_ns)
-        del self._history[: -self._config.history_count]
-        del self._history_ns[: -self._config.history_count]
+        return self._judged_count > before_count
 
     def _arrays(self) -> tuple[StepWindow, tuple[int, ...]]:
+        """Return the window as arrays of shape (steps, ranks), and the ranks."""
         ranks, table = table_of(self._window)
-        roles = np.array(self._graph.stages_of(ranks), dtype=np.int64)
+        roles = np.array(self._graph.placement.stages_of(ranks), dtype=np.int64)
         return StepWindow(table[0], table[1], table[2:], roles), ranks
 
-    def _judge_ranks(self) -> StepWindow | None:
+    def _judge_ranks(self) -> None:
+        """Compare the ranks of each role over the newest steps and follow which hosts look slow."""
         window, ranks = self._arrays()
         if self._judged_count <= self._config.long_count:
             excess = median_excess(window)
@@ -347,7 +202,7 @@ class StepDetector:
         self._is_compared = has_peers(window.roles, lines)
         if not self._is_compared:
             self._abstain(Reason.TOO_FEW_PEERS)
-            return window
+            return
         volatile = volatility_ratio(window) > self._config.max_volatility_ratio
         counts = (self._config.long_count,) if volatile else (self._config.short_count, self._config.long_count)
         found: dict[str, Candidate] = {}
@@ -368,27 +223,32 @@ class StepDetector:
         if is_any_slow:
             self._keep_overshadowed(found, window.last(counts[0]), ranks)
         self._update_candidates(found)
-        return window
 
     def _lines(self, ranks: Sequence[int]) -> SlowConfig:
-        """The alarm lines: on one or two machines a rank has peers only among more ranks of its role."""
+        """Return the alarm lines; on too few machines a rank has peers only among more ranks of its role."""
         lines = self._config.slow
         if self._graph.host_count(ranks, lines.min_peer_count) >= lines.min_peer_count:
             return lines
         return replace(lines, min_peer_count=max(lines.min_peer_count, self._config.least_ranks_count))
 
     def _are_few(self, slow: SlowRanks, ranks: Sequence[int]) -> bool:
-        """Whether these are on so few hosts that it can be the machines' fault."""
+        """Return whether the slow ranks are on so few hosts that it can be a machine fault."""
         hosts = {self._graph.host_of(ranks[column]) for column in slow.columns}
         return len(hosts) <= max(1, int(self._config.max_host_ratio * len(self._graph.hosts)))
 
     def _begin_ns(self, row: int) -> int:
-        """When the step of this row of the window began."""
+        """Return when a step of the window (row) began."""
         step = self._window[row]
         return step.end_ns - int(float(step.values[:, 0].max()) * NS_PER_SECOND)
 
     def _seen(self, slow: SlowRanks, ranks: Sequence[int], first_row: int) -> dict[str, Candidate]:
-        """The slow ranks host by host: each has its own excess, and its own begin."""
+        """Return host -> its slow ranks as a candidate, with its own excess and begin.
+
+        Args:
+            slow: the slow ranks.
+            ranks: rank of each column.
+            first_row: row of the window at which the judged steps begin.
+        """
         of_host: dict[str, list[SlowPart]] = {}
         for part in slow.parts:
             of_host.setdefault(self._graph.host_of(ranks[part.column]), []).append(part)
@@ -405,6 +265,7 @@ class StepDetector:
         return found
 
     def _update_candidates(self, found: Mapping[str, Candidate]) -> None:
+        """Add the hosts that look slow to the candidates, and drop those that have recovered."""
         newest_ns = self._window[-1].end_ns
         for host, seen in found.items():
             self._candidates.see(host, seen)
@@ -413,7 +274,13 @@ class StepDetector:
                 self._candidates.forget(name, newest_ns, self._config.candidate_grace_ns)
 
     def _keep_overshadowed(self, found: Collection[str], window: StepWindow, ranks: Sequence[int]) -> None:
-        """Who was slow and is so still has not recovered because another one is slower now, or several are."""
+        """Keep reported hosts that are still slow, though hidden by other hosts that are slower now.
+
+        Args:
+            found: the hosts that look slow in this slice.
+            window: the newest steps.
+            ranks: rank of each column of the window.
+        """
         now = self._candidates.now
         hidden = [name for name in now if name != JOB and name not in found and now[name].spoken]
         excess = dict(zip(ranks, median_excess(window), strict=True)) if hidden else {}
@@ -424,23 +291,22 @@ class StepDetector:
                 candidate.last_ns = self._window[-1].end_ns
 
     def _judge_job(self) -> None:
+        """Follow whether the job's steps have become longer."""
         known = self._candidates.now.get(JOB)
+        newest_ns = self.history.newest_ns
         kept_ratio = self._config.job_kept_ratio if known is not None and known.spoken else 1.0
         line = kept_ratio * self._config.job_strength_ratio
-        change = find_job_change(np.array(self._history), self._config.short_count, line)
+        change = self.history.change(self._config.short_count, line)
         if change is None:
-            self._candidates.forget(JOB, self._history_ns[-1], self._config.candidate_grace_ns)
+            self._candidates.forget(JOB, newest_ns, self._config.candidate_grace_ns)
             return
         detail = {name: value for name, value in asdict(change).items() if name != "first_row"}
         detail["is_compared"] = self._is_compared
         score = change.strength_ratio / self._config.job_strength_ratio
-        self._candidates.see(JOB, Candidate(self._job_onset_ns(change), self._history_ns[-1], detail, score))
-
-    def _job_onset_ns(self, change: JobChange) -> int:
-        end_ns = self._history_ns[change.first_row]
-        return end_ns - int(self._history[change.first_row][0] * NS_PER_SECOND)
+        self._candidates.see(JOB, Candidate(self.history.begin_ns(change.first_row), newest_ns, detail, score))
 
     def _emit(self, data: Slice) -> list[Anomaly]:
+        """Return an anomaly for each candidate that has lasted long enough."""
         anomalies = []
         for name, candidate in sorted(self._candidates.now.items()):
             reason = self._too_early(candidate)
@@ -470,7 +336,7 @@ class StepDetector:
         return anomalies
 
     def _too_early(self, candidate: Candidate) -> Reason | None:
-        """Why a candidate is not worth an anomaly yet."""
+        """Return why a candidate is not reported yet, None = it is reported."""
         if candidate.spoken and candidate is self._candidates.now.get(JOB):
             return None  # it lasts, if by less
         need = self._config.need_seconds(candidate.detail["strength_ratio"])
@@ -481,30 +347,24 @@ class StepDetector:
         return Reason.NOT_CONTINUOUS if candidate.lasted_seconds < need else None
 
     def _stages_unknown(self, ranks: Sequence[int]) -> bool:
-        """Whether the job has pipeline stages and nobody said who is in which: a long stage looks slow."""
+        """Return whether the job has pipeline stages and those of these ranks are unknown: a long stage looks slow."""
         staged = any(group.kind is GroupKind.PP for group in self._graph.groups.values())
-        return staged and any(self._graph.stage_of(rank) < 0 for rank in ranks)
+        return staged and any(self._graph.placement.stage_of(rank) < 0 for rank in ranks)
 
     def finished_parts(self, known: Container[str]) -> dict[str, bytes]:
-        """Parts of the next snapshot that do not change any more, without those of these names."""
+        """Return the parts of the next snapshot that do not change any more, without those of the known names."""
         _, parts = window_parts(self._window, self._judged_count, known)
         return {name: data for name, data in parts.items() if data != UNCHANGED}
 
     def snapshot(self, known: Container[str] = ()) -> dict[str, bytes]:
-        """State in one part, and a large job's steps in a part each: those of these names are UNCHANGED."""
+        """Return the state in one part, and each step of a large job in its own; parts of known names are UNCHANGED."""
         window, parts = window_parts(self._window, self._judged_count, known)
         state = {
-            "pending": pending_state(self._pending),
-            "pending_since": sorted(self._pending_since_ns.items()),
-            "seen": map_state(self._seen_count, "<i8"),
-            "last_row": map_state(self._last_row_ns, "<i8"),
+            **self._pending.to_state(),
             "window": window,
             "judged": self._judged_count,
             "early": map_state(self._early, "<f8"),
-            "history": self._history,
-            "history_ns": self._history_ns,
-            "longest_pause_ns": self.longest_pause_ns,
-            "excused": self._excused.to_state(),
+            **self.history.to_state(),
             "past": self._past.to_state(),
             "candidates": self._candidates.to_state(),
             "abstained": self.abstained,
@@ -512,19 +372,13 @@ class StepDetector:
         return {"steps": pack_state(state), **parts}
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
-        """Take back what ``snapshot`` gave."""
+        """Replace the state by that of a snapshot."""
         state = unpack_state(parts, "steps")
-        self._pending = pending_from(state["pending"])
-        self._pending_since_ns = dict(map(tuple, state["pending_since"]))
-        self._seen_count = map_from(state["seen"])
-        self._last_row_ns = map_from(state["last_row"])
+        self._pending.load_state(state)
         self._window = window_from(state["window"], parts)
         self._judged_count = state["judged"]
         self._early = map_from(state["early"])
-        self._history = state["history"]
-        self._history_ns = state["history_ns"]
-        self.longest_pause_ns = state["longest_pause_ns"]
-        self._excused.load_state(state["excused"])
+        self.history.load_state(state)
         self._past.load_state(state["past"])
         self._candidates.load_state(state["candidates"])
         self.abstained = state["abstained"]

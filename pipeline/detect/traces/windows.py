@@ -177,7 +177,7 @@ class TraceWindows:
         tables = {rank: np.array(rows) for rank, rows in steps.items()}
         for rank in sorted(tables):
             measured = np.isfinite(tables[rank]).all(axis=0)
-            roles.setdefault((self.graph.stage_of(rank), measured.tobytes()), []).append(rank)
+            roles.setdefault((self.graph.placement.stage_of(rank), measured.tobytes()), []).append(rank)
         for (_, measured_bytes), ranks in sorted(roles.items()):
             columns = np.flatnonzero(np.frombuffer(measured_bytes, bool))
             lengths = [len(tables[rank]) for rank in ranks]
@@ -191,7 +191,7 @@ class TraceWindows:
         """Yield the ranks of each stage that sent a similar number of collectives."""
         roles: dict[int, list[int]] = {}
         for rank in sorted(collectives):
-            roles.setdefault(self.graph.stage_of(rank), []).append(rank)
+            roles.setdefault(self.graph.placement.stage_of(rank), []).append(rank)
         for _, ranks in sorted(roles.items()):
             least = self.config.min_sampling_ratio * max(len(collectives[rank]) for rank in ranks)
             yield [rank for rank in ranks if len(collectives[rank]) >= least]

@@ -1,10 +1,8 @@
-"""A synchronous training job without machines: what its agents would send, in order of sending.
+"""A synchronous training job without machines: the records that its agents would send, in order of sending.
 
-One rank a host. Each step every rank computes, then all meet in their ``tp`` pair,
-their ``dp`` group and the world. Who is late keeps the others waiting: that is all
-the physics a synchronous job has. Faults are set by name; the agents' rules (batches
-per metric slice, at once when odd, states after a second of waiting) are those of
-``docs/interfaces.md``.
+Each rank has an agent. In each step every rank computes; then the ranks meet in their ``tp`` pair, their ``dp`` group
+and the world. A late rank keeps the others waiting. Faults are set by name. The agents follow
+``docs/interfaces.md``: a batch each metric slice, at once after a slow step, and states after a second of waiting.
 """
 
 from __future__ import annotations
@@ -13,14 +11,14 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from tocsin.pipeline.lab.testing.job_shape import JobShape
+from tocsin.pipeline.lab.testing.job_shape import FIRST_PID, JobShape
+from tocsin.pipeline.lab.testing.waiting import waiting_group
 from tocsin.schemas import events
 from tocsin.schemas.hardware import HARDWARE_EVENTS
 from tocsin.schemas.records import (
     NS_PER_SECOND,
     CollectiveBatch,
     CollectiveRecord,
-    CommGroup,
     Event,
     EventSource,
     GroupKind,
@@ -28,7 +26,6 @@ from tocsin.schemas.records import (
     HostStatus,
     JobKey,
     JobRecord,
-    RankPlace,
     Severity,
     StepBatch,
     StepRecord,
@@ -39,11 +36,12 @@ _METRIC_SLICE_NS = 5 * NS_PER_SECOND
 _ANNOUNCE_NS = 30 * NS_PER_SECOND
 _MS = NS_PER_SECOND // 1000
 PHASE_SHARES = {"data": 0.05, "forward": 0.35, "backward": 0.5, "optimizer": 0.1}
+"""Phase -> its share of a rank's own time in a step."""
 
 
 @dataclass(slots=True)
 class _Rank:
-    """One rank and its agent."""
+    """State of one rank and its agent."""
 
     rank: int
     host: str
@@ -62,20 +60,25 @@ class _Rank:
 
 
 class FakeJob:
-    """Produces records second by second; the caller sets faults between two seconds."""
+    """Fake job that produces records second by second; the caller sets faults between two seconds."""
 
     def __init__(self, shape: JobShape, job: JobKey | None = None) -> None:
-        """A healthy job whose ranks have just said hello."""
+        """Start a healthy job whose ranks have just said hello.
+
+        Args:
+            shape: size and times of the job.
+            job: the job's key, None = attempt 0 of ``test/job``.
+        """
         self.shape = shape
         self.job = job or JobKey("test", "job", 0)
         self.now_ns = shape.start_ns
         self.step = 0
-        self.ranks = [_Rank(rank, f"n{rank // shape.host_ranks_count:02d}") for rank in range(shape.rank_count)]
-        self.groups = self._make_groups()
+        self.ranks = [_Rank(rank, shape.host_of(rank)) for rank in range(shape.rank_count)]
+        self.groups = shape.groups()
         self.load: Callable[[int, int, str], float] = lambda _rank, _step, _phase: 1.0
-        """(rank, step, phase) -> times the healthy time: data that differs, a longer stage."""
+        """(rank, step, phase) -> factor of the healthy time, for different data or a longer stage."""
         self.extra_seconds: Callable[[int, int], float] = lambda _rank, _step: 0.0
-        """(rank, step) -> extra time of its own in the forward pass: a pause of the program."""
+        """(rank, step) -> extra seconds of the rank's own time in the forward pass, for a pause of the program."""
         self.standing = False
         self.skipped: dict[int, str] = {}
         self._seq: dict[str, int] = dict.fromkeys((g.comm_id for g in self.groups), 0)
@@ -85,18 +88,10 @@ class FakeJob:
         self._queue: list[JobRecord] = []
         self._announced_ns = 0
 
-    def _make_groups(self) -> list[CommGroup]:
-        count = self.shape.rank_count
-        everyone = tuple(range(count))
-        groups = [CommGroup("0/world", GroupKind.WORLD, everyone)]
-        groups += [CommGroup(f"dp{i}/x", GroupKind.DP, everyone[i::2]) for i in range(2)]
-        groups += [CommGroup(f"tp{i}/x", GroupKind.TP, everyone[2 * i : 2 * i + 2]) for i in range(count // 2)]
-        return groups
-
     # -- faults --------------------------------------------------------------------
 
     def event(self, rank: int, name: str, severity: Severity = Severity.INFO, **payload: object) -> None:
-        """The agent of a rank says something at once."""
+        """Send an event by a rank's agent, unless the agent is dead."""
         source = EventSource.JOB if name == events.PHASE else EventSource.PROCESS
         source = EventSource.KERNEL if name in HARDWARE_EVENTS else source
         host = self.ranks[rank].host
@@ -104,20 +99,20 @@ class FakeJob:
             self._queue.append(Event(self.job, host, self.now_ns, rank, source, name, severity, payload))
 
     def slow(self, rank: int, phase: str, factor: float) -> None:
-        """One phase of a rank takes ``factor`` times as long (1: healthy again)."""
+        """Make one phase of a rank take ``factor`` times as long (1 = healthy again)."""
         self.ranks[rank].slow[phase] = factor
 
     def slow_all(self, phase: str, factor: float) -> None:
-        """One phase of all ranks takes longer."""
+        """Make one phase of all ranks take ``factor`` times as long."""
         for rank in self.ranks:
             rank.slow[phase] = factor
 
     def slow_link(self, rank: int, seconds: float) -> None:
-        """Every collective of a rank takes longer once everybody is there."""
+        """Make each collective of a rank take longer by ``seconds`` once all members are in it."""
         self.ranks[rank].slow_link_seconds = seconds
 
     def kill(self, rank: int, signal: int = 9, code: int = 0, stderr: str = "") -> None:
-        """A process dies; the others lose their connections a moment later."""
+        """Kill a rank's process; the others lose their connections and exit a moment later."""
         self._exit(rank, code, signal, stderr)
         self.now_ns += 60 * _MS
         for other in self.ranks:
@@ -126,33 +121,34 @@ class FakeJob:
         self.now_ns -= 60 * _MS
 
     def _exit(self, rank: int, code: int, signal: int, stderr: str) -> None:
+        """End a rank's process and send its exit event."""
         self.event(rank, events.EXIT, Severity.ERROR, code=code, signal=signal, stderr_tail=stderr)
         self.ranks[rank].exited = True
         self.standing = True
 
     def freeze(self, rank: int, *, seen: bool = True) -> None:
-        """A process is stopped: its peers wait; its agent sees the state T when ``seen``."""
+        """Stop a rank's process, so that its peers wait; its agent reports the stop when ``seen``."""
         self.ranks[rank].frozen = True
         self.standing = True
         if seen:
-            self.event(rank, events.STOPPED, Severity.WARNING, pid=100 + rank, edge="begin", seconds=0.5)
+            self.event(rank, events.STOPPED, Severity.WARNING, pid=FIRST_PID + rank, edge="begin", seconds=0.5)
 
     def thaw(self, rank: int) -> None:
-        """It runs again."""
+        """Continue a stopped process."""
         self.ranks[rank].frozen = False
         self.standing = False
-        self.event(rank, events.STOPPED, pid=100 + rank, edge="end", seconds=1.0)
+        self.event(rank, events.STOPPED, pid=FIRST_PID + rank, edge="end", seconds=1.0)
         for other in self.ranks:
             other.waits_in = None
         self._step_end_ns = self.now_ns
 
     def skip_collective(self, rank: int) -> None:
-        """A rank leaves out its ``tp`` all-reduce and stands in ``dp`` while its pair waits."""
+        """Let a rank skip its ``tp`` all-reduce, so that it waits in ``dp`` and its pair in ``tp``."""
         self.skipped[rank] = "tp"
         self.standing = True
 
     def nan(self, rank: int) -> None:
-        """A rank's loss is no number; one step later everybody's."""
+        """Make a rank's loss NaN, and those of all others one step later."""
         self.event(rank, events.NAN, Severity.ERROR, step=self.step, what="loss", value="nan")
         for other in self.ranks:
             if other.rank != rank:
@@ -161,24 +157,24 @@ class FakeJob:
                 self.now_ns -= 200 * _MS
 
     def kill_agent(self, rank: int) -> None:
-        """The agent dies, training goes on."""
+        """Kill a rank's agent; training goes on."""
         self.ranks[rank].agent_alive = False
 
     def lose_host(self, rank: int) -> None:
-        """Machine and agent are gone; its peers wait."""
+        """Take away a rank's machine with its agent; the rank's peers wait."""
         self.ranks[rank].agent_alive = False
         self.ranks[rank].frozen = True
         self.standing = True
 
     def pause(self, seconds: float, phase: str = "checkpoint") -> None:
-        """All ranks are in an announced phase ("" = they tell nobody)."""
+        """Put all ranks into a phase without steps; ``phase`` is announced, "" = unannounced."""
         self._paused_until_ns = self.now_ns + int(seconds * NS_PER_SECOND)
         if phase:
             for rank in self.ranks:
                 self.event(rank.rank, events.PHASE, phase=phase, edge="begin")
 
     def end(self) -> None:
-        """The job ends in order."""
+        """End the job in order: each rank says goodbye and exits with code 0."""
         self.standing = True
         for rank in self.ranks:
             self.event(rank.rank, events.BYE)
@@ -188,7 +184,7 @@ class FakeJob:
     # -- time ----------------------------------------------------------------------
 
     def second(self) -> Iterator[JobRecord]:
-        """Run one second; yield what the agents send by its end."""
+        """Run one second and yield the records that the agents send by its end."""
         end_ns = self.now_ns + NS_PER_SECOND
         if self.now_ns - self._announced_ns >= _ANNOUNCE_NS:
             self._announce()
@@ -203,41 +199,25 @@ class FakeJob:
         yield from sent
 
     def _end_pause(self, end_ns: int) -> None:
+        """End a pause that is over by this time."""
         if self._paused_until_ns and self._paused_until_ns <= end_ns:
             self._paused_until_ns = 0
             for rank in self.ranks:
                 self.event(rank.rank, events.PHASE, phase="checkpoint", edge="end")
 
     def _announce(self) -> None:
+        """Send each living agent's places and groups."""
         self._announced_ns = self.now_ns
         for rank in self.ranks:
             if not rank.agent_alive:
                 continue
-            stage = rank.rank * self.shape.stage_count // self.shape.rank_count
-            leaf, minipod = self._switches(rank.rank)
-            size, pid = self.shape.rank_count, 100 + rank.rank
-            gpu, count = (rank.rank % self.shape.host_ranks_count, self.shape.host_ranks_count)
-            place = RankPlace(
-                rank.rank,
-                rank.host,
-                gpu if count > 1 else -1,
-                pp=stage,
-                leaf=leaf,
-                minipod=minipod,
-                world_size=size,
-                pid=pid,
-            )
             own = tuple(group for group in self.groups if rank.rank in group.ranks)
+            place = self.shape.place_of(rank.rank, rank.host)
             self._queue.append(Topology(self.job, rank.host, self.now_ns, (place,)))
             self._queue.append(Groups(self.job, rank.host, self.now_ns, own))
 
-    def _switches(self, rank: int) -> tuple[str, str]:
-        """The leaf switch and the minipod of a rank's host, "" = nobody knows."""
-        hosts, leaves = self.shape.leaf_hosts_count, self.shape.minipod_leaves_count
-        leaf = rank // max(1, hosts)
-        return f"leaf{leaf}" if hosts else "", f"minipod{leaf // leaves}" if hosts and leaves else ""
-
     def _run_steps(self, end_ns: int) -> None:
+        """Run all steps that end by this time."""
         while not self.standing:
             begin_ns = max(self._step_end_ns, self._paused_until_ns)
             done_ns = self._one_step(begin_ns, end_ns)
@@ -246,7 +226,15 @@ class FakeJob:
             self._step_end_ns = done_ns
 
     def _one_step(self, begin_ns: int, limit_ns: int) -> int | None:
-        """One step of everybody, None when it would end after the limit (then it is run later)."""
+        """Run one step of all ranks and return its end.
+
+        Args:
+            begin_ns: when the step begins.
+            limit_ns: when the step must have ended.
+
+        Returns:
+            The step's end; None if it would end after the limit, and then nothing has happened.
+        """
         state = self._random.getstate()
         phases = [self._phases(rank) for rank in self.ranks]
         own = [sum(times.values()) for times in phases]
@@ -285,6 +273,7 @@ class FakeJob:
         return done_ns
 
     def _phases(self, rank: _Rank) -> dict[str, float]:
+        """Return the time of each phase of a rank's next step, in seconds."""
         base, step = self.shape.step_seconds, self.step + 1
         times = {
             name: base
@@ -300,6 +289,14 @@ class FakeJob:
     def _collect(
         self, rank: _Rank, begin_ns: int, times: tuple[list[float], list[float], list[float]], ts_ns: int
     ) -> None:
+        """Add the completions of a step's collectives to a rank's records.
+
+        Args:
+            rank: the rank.
+            begin_ns: when the step began.
+            times: for each rank its own time, its time until its pair has met, and its link's extra time, in seconds.
+            ts_ns: when the rank finished the step.
+        """
         own, pair, links = times
         transfer = self.shape.transfer_seconds
         for group in self.groups:
@@ -325,31 +322,18 @@ class FakeJob:
     # -- standing still --------------------------------------------------------------
 
     def _wait(self) -> None:
-        """Everybody who lives stands in the next collective that cannot end."""
+        """Put each living rank into the collective in which it waits."""
         held = {rank.rank for rank in self.ranks if rank.frozen or rank.exited}
         for rank in self.ranks:
             if rank.rank in held or rank.exited:
                 continue
-            comm_id, op_name = self._stands_in(rank.rank, held)
             if rank.waits_in is None:
-                rank.waits_in = (comm_id, op_name, self._seq[comm_id] + 1)
+                comm_id = waiting_group(rank.rank, self.groups, held, self.skipped).comm_id
+                rank.waits_in = (comm_id, "all_reduce", self._seq[comm_id] + 1)
                 rank.waits_since_ns = self._step_end_ns + int(self.shape.step_seconds * NS_PER_SECOND)
 
-    def _stands_in(self, rank: int, held: set[int]) -> tuple[str, str]:
-        own = {group.kind: group for group in self.groups if rank in group.ranks}
-        if rank in self.skipped:
-            return own[GroupKind.DP].comm_id, "all_reduce"
-        blocked = held | set(self.skipped)
-        if blocked & set(own[GroupKind.TP].ranks):
-            return own[GroupKind.TP].comm_id, "all_reduce"
-        pairs = {group.ranks for group in self.groups if group.kind is GroupKind.TP and blocked & set(group.ranks)}
-        stuck = {member for members in pairs for member in members} - set(self.skipped)
-        if stuck & set(own[GroupKind.DP].ranks) or held & set(own[GroupKind.DP].ranks):
-            return own[GroupKind.DP].comm_id, "all_reduce"
-        return own[GroupKind.WORLD].comm_id, "all_reduce"
-
     def _ship(self, rank: _Rank, end_ns: int) -> None:
-        """What the rank's agent sends at the end of this second."""
+        """Send what a rank's agent has at the end of this second."""
         metric_end = end_ns % _METRIC_SLICE_NS == 0
         stamp = end_ns - _MS
         if not rank.agent_alive:
@@ -378,6 +362,7 @@ class FakeJob:
             self._tell_wait(rank, end_ns, stamp)
 
     def _tell_wait(self, rank: _Rank, end_ns: int, stamp: int) -> None:
+        """Send a waiting rank's collective states, after one second of waiting and then each five."""
         if end_ns - rank.waits_since_ns < NS_PER_SECOND or rank.waits_in is None:
             return
         if rank.told_wait_ns and end_ns - rank.told_wait_ns < 5 * NS_PER_SECOND:
@@ -399,6 +384,6 @@ class FakeJob:
         self._queue.append(CollectiveBatch(self.job, rank.host, stamp, tuple(rows)))
 
     def _passed(self, rank: int, kind: GroupKind) -> bool:
-        """Whether a waiting rank has already finished this kind of the standing step."""
+        """Return whether a waiting rank has finished this kind of collective in the step that does not end."""
         waits = self.ranks[rank].waits_in
         return waits is not None and kind is GroupKind.TP and not waits[0].startswith("tp") and rank not in self.skipped

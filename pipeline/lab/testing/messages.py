@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tocsin.pipeline.kafka.consumer_api import DeadLetter, Message
+from tocsin.pipeline.kafka.consumer_api import Message, RefusedMessage
 from tocsin.schemas.errors import EngineError
 
 
@@ -66,10 +66,10 @@ class MemoryBox:
 
     def __init__(self) -> None:
         """Start empty."""
-        self.letters: list[DeadLetter] = []
+        self.letters: list[RefusedMessage] = []
         self.failures_left_count = 0
 
-    def write(self, letters: Sequence[DeadLetter]) -> None:
+    def write(self, letters: Sequence[RefusedMessage]) -> None:
         """Keep, or fail."""
         if self.failures_left_count > 0:
             self.failures_left_count -= 1

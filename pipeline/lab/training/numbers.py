@@ -13,9 +13,9 @@ from typing import Final
 
 from tocsin.models.documents import Numbers, write_numbers
 from tocsin.models.steps import SlowConfig
+from tocsin.pipeline.detect.peers.config import PeersConfig
 from tocsin.pipeline.detect.peers.cusum import SumConfig
-from tocsin.pipeline.detect.peers.detector import PeersConfig
-from tocsin.pipeline.detect.steps.detector import StepsConfig
+from tocsin.pipeline.detect.steps.config import StepsConfig
 from tocsin.pipeline.lab.backtest.detector_sets import OURS
 from tocsin.pipeline.lab.backtest.model_comparison import scores_of
 from tocsin.pipeline.lab.backtest.trace_runner import READS

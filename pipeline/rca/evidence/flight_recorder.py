@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tocsin.models.hang import HangFinding, HangInput, analyse
-from tocsin.models.hang_waits import unheard_ranks
+from tocsin.models.hang_input import unheard_ranks
 from tocsin.pipeline.rca.evidence.dump_names import DEFAULT_GROUP_DESC, DEFAULT_GROUP_NAME, DumpNames
 from tocsin.pipeline.rca.evidence.missing_dumps import without_the_uncollected
 from tocsin.schemas.errors import ConfigError, FieldError, SchemaError

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tocsin.models.hang import OpState, RankWait
-from tocsin.models.hang_waits import ROOTED_NAMES, base_name
+from tocsin.models.hang_input import ROOTED_NAMES, base_name
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.schemas.records import NS_PER_SECOND, CollectiveRecord, StepRecord
 

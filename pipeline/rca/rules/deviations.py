@@ -188,7 +188,7 @@ def is_wider_than_switch(graph: JobGraph, chosen: Sequence[Anomaly], seen: Seque
     if len(chosen) < 2 or not all(map(_is_only_congested, chosen)):
         return False
     behind = {anomaly.component.name for anomaly in chosen}
-    behind.update(*(graph.neighbours_of(anomaly.component.name) for anomaly in chosen))
+    behind.update(*(graph.placement.neighbours_of(anomaly.component.name) for anomaly in chosen))
     outside = {anomaly.component.name for anomaly in seen if _shows_congestion(anomaly)} - behind
     return len(outside) > 1
 
@@ -272,7 +272,7 @@ def may_have_more_work(graph: JobGraph, chosen: Sequence[Anomaly]) -> bool:
 
     An auxiliary loss does that to a last stage; no peer has the same role to compare with.
     """
-    roles = graph.roles_of_hosts()
+    roles = graph.placement.roles_of_hosts()
     counts = Counter(roles.values())
     if len(counts) < 2 or any(counts[roles.get(anomaly.component.name, ())] != 1 for anomaly in chosen):
         return False

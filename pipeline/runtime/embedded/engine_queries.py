@@ -67,7 +67,7 @@ class EngineQueries:
         pipeline = self._jobs.pipelines.get(job)
         if pipeline is None:
             return []
-        moved_ns = pipeline.graph.places_changed_ns.get(host, 0)
+        moved_ns = pipeline.graph.placement.changed_ns.get(host, 0)
         changed = ((moved_ns, Reason.PLACES_CHANGED), (pipeline.model_changed_ns, Reason.MODEL_CHANGED))
         return [(at_ns, reason) for at_ns, reason in changed if at_ns]
 

@@ -1,7 +1,7 @@
 """The Flink job: Kafka -> windows of a second -> one job's operators -> Kafka.
 
-Run by ``flink run -py`` inside the cluster's Python (``tocsin flink submit`` does it). Time is the
-records' own; nothing here reads a clock, and no partition is ever called idle.
+``flink run -py`` runs it inside the cluster's Python; ``tocsin flink submit`` calls that. Time is event time:
+nothing here reads a clock, and no partition counts as idle.
 """
 
 from __future__ import annotations
@@ -38,20 +38,8 @@ _SETTINGS = {
 
 
 def build(options: JobOptions) -> StreamExecutionEnvironment:
-    """Wire the job; ``execute`` of what is returned runs it."""
-    env = StreamExecutionEnvironment.get_execution_environment()
-    if jars := os.environ.get(JARS_VARIABLE):
-        env.add_jars(*(Path(jar).as_uri() for jar in jars.split(os.pathsep)))
-    env.set_parallelism(options.slot_count)
-    env.enable_checkpointing(round(options.checkpoint_seconds * 1000))
-    # here, and not only in a cluster's settings: whoever submits decides, whatever the cluster says
-    keep = ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION
-    checkpoints = env.get_checkpoint_config()
-    checkpoints.set_externalized_checkpoint_retention(keep)
-    if options.checkpoint_timeout_seconds is not None:
-        checkpoints.set_checkpoint_timeout(round(options.checkpoint_timeout_seconds * 1000))
-        checkpoints.set_tolerable_checkpoint_failure_number(0)
-    env.get_config().set_global_job_parameters({PARAMETER: options.shown()})
+    """Wire the job and return its environment, whose ``execute`` runs it."""
+    env = _environment(options)
     tables = StreamTableEnvironment.create(env)
     for name, value in {**_SETTINGS, "pipeline.name": options.name}.items():
         tables.get_config().set(name, value)
@@ -63,16 +51,9 @@ def build(options: JobOptions) -> StreamExecutionEnvironment:
         *(sql.output_table(options.stream, name, options.name) for name in sql.OUTPUTS),
     ):
         tables.execute_sql(statement)
-    _tell_apart(tables)
+    _classify(tables)
     tables.execute_sql(sql.WINDOWS)
-    engine = EngineConfig(history=None)
-    driver = DriverConfig(
-        engine=played(engine) if options.signatures.allow_player else engine,
-        snapshot_seconds=options.snapshot_seconds,
-        canary_seconds=options.canary_seconds,
-        signatures=options.signatures,
-    )
-    _drive(tables, driver)
+    _drive(tables, _driver_config(options))
     statements = tables.create_statement_set()
     for statement in (
         sql.said(VERDICTS),
@@ -86,8 +67,37 @@ def build(options: JobOptions) -> StreamExecutionEnvironment:
     return env
 
 
+def _environment(options: JobOptions) -> StreamExecutionEnvironment:
+    """Return the environment with its jars, parallelism and checkpoints set."""
+    env = StreamExecutionEnvironment.get_execution_environment()
+    if jars := os.environ.get(JARS_VARIABLE):
+        env.add_jars(*(Path(jar).as_uri() for jar in jars.split(os.pathsep)))
+    env.set_parallelism(options.slot_count)
+    env.enable_checkpointing(round(options.checkpoint_seconds * 1000))
+    # Here, and not only in a cluster's settings: whoever submits decides, whatever the cluster says.
+    keep = ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION
+    checkpoints = env.get_checkpoint_config()
+    checkpoints.set_externalized_checkpoint_retention(keep)
+    if options.checkpoint_timeout_seconds is not None:
+        checkpoints.set_checkpoint_timeout(round(options.checkpoint_timeout_seconds * 1000))
+        checkpoints.set_tolerable_checkpoint_failure_number(0)
+    env.get_config().set_global_job_parameters({PARAMETER: options.shown()})
+    return env
+
+
+def _driver_config(options: JobOptions) -> DriverConfig:
+    """Return the settings of the operators' driver."""
+    engine = EngineConfig(history=None)
+    return DriverConfig(
+        engine=played(engine) if options.signatures.allow_player else engine,
+        snapshot_seconds=options.snapshot_seconds,
+        canary_seconds=options.canary_seconds,
+        signatures=options.signatures,
+    )
+
+
 def _drive(tables: StreamTableEnvironment, driver: DriverConfig) -> None:
-    """Hand each job's windows to its operators; what they say becomes a view."""
+    """Hand each job's windows to its operators and make a view of their outputs."""
     windows = tables.to_data_stream(tables.sql_query(sql.PACKED))
     said = (
         drive(windows.key_by(lambda row: row[0], key_type=Types.STRING()), tables, driver)
@@ -105,8 +115,8 @@ def _drive(tables: StreamTableEnvironment, driver: DriverConfig) -> None:
     tables.create_temporary_view("tocsin_said", tables.from_data_stream(said, schema))
 
 
-def _tell_apart(tables: StreamTableEnvironment) -> None:
-    """Read the topics, and classify each row, once."""
+def _classify(tables: StreamTableEnvironment) -> None:
+    """Make a view of the input rows, each with its class, so that rows are read and classified once."""
     schema = (
         Schema.new_builder()
         .column("ats", DataTypes.TIMESTAMP_LTZ(3))

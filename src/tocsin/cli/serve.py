@@ -25,7 +25,8 @@ from tocsin.schemas.errors import ConfigError, EngineError, StoreAwayError
 from tocsin.schemas.private_files import make_private_folder
 
 if TYPE_CHECKING:  # numpy comes with them: only who runs the engine pays
-    from tocsin.pipeline.runtime.embedded.service import EngineService
+    from tocsin.pipeline.runtime.embedded.listener.listener_config import ServerConfig
+    from tocsin.pipeline.runtime.embedded.service import EngineService, ServiceConfig
     from tocsin.pipeline.runtime.embedded.store_writer import StoreWriter
     from tocsin.pipeline.stores.sql_store import SqlStore
 
@@ -34,7 +35,7 @@ DEFAULT_LISTEN = "127.0.0.1:4440"
 DEFAULT_METRICS_LISTEN = "127.0.0.1:9443"
 _LOOK_SECONDS = 1.0
 _END_SECONDS = 45.0
-"""An engine of which a thread died may not come to an orderly end: then it ends without one."""
+"""How long an engine whose thread died may take for an orderly end; then the process is ended by force."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,47 +78,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _seconds(text: str) -> int:
+    """Return a flag's text as seconds, from 0 to ``_LONGEST_HOLD_SECONDS``; ``argparse`` reports other texts."""
     if not text.isdecimal() or int(text) > _LONGEST_HOLD_SECONDS:
         raise argparse.ArgumentTypeError(f"{text!r}: must be a number of seconds from 0 to {_LONGEST_HOLD_SECONDS}")
     return int(text)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until SIGTERM or Ctrl-C."""
+    """Run the embedded engine until SIGTERM or Ctrl-C; return the exit status.
+
+    Raises:
+        ConfigError: a flag's value cannot be used.
+        StoreError: the incident database needs a person: credentials, rights, a newer schema, a folder in use.
+        EngineError: a thread of the engine died.
+    """
     set_up_logs(args)
     gc.set_threshold(*GC_THRESHOLDS)
-    # chDB and numpy take half a second: only this command pays.
-    from tocsin.pipeline.incidents.proposals import HoldRules
+    # chDB and numpy take half a second to import: only this command pays.
     from tocsin.pipeline.recording.live import RecordingManager
-    from tocsin.pipeline.runtime.embedded.engine import EngineConfig, played
     from tocsin.pipeline.runtime.embedded.listener.limits import raise_descriptor_limit
     from tocsin.pipeline.runtime.embedded.listener.listener_config import ServerConfig
-    from tocsin.pipeline.runtime.embedded.recovery import RecoveryConfig
-    from tocsin.pipeline.runtime.embedded.service import EngineService, ServiceConfig
+    from tocsin.pipeline.runtime.embedded.service import EngineService
 
     raise_descriptor_limit()
     address = address_of(args)
-    folder = data_folder(args.data)
-    try:
-        make_private_folder(folder)
-    except OSError as error:
-        raise ConfigError("--data", str(folder), f"a folder that can be made ({error.strerror or error})") from error
-    remove_drill_mark(folder)
+    folder = _prepared_folder(args)
     gate = gate_of(args, folder)
     server = ServerConfig(gate=gate, tls=tls_of(args))
     store, writer = _database(folder, address)
     try:
-        config = ServiceConfig(
-            args.listen,
-            args.control or control_socket(folder),
-            folder,
-            folder,
-            played(EngineConfig()) if args.allow_player else EngineConfig(),
-            hold=HoldRules(*args.hold),
-            server=server,
-            recovery=RecoveryConfig(Path(args.state or folder / "state")),
-        )
-        service = EngineService(config, store, writer=writer)
+        service = EngineService(_service_config(args, folder, server), store, writer=writer)
         service.attach_recordings(RecordingManager(service.engine))
         with local_token(gate, service.server.address):
             words = _serve_until_told(service, args.metrics_listen, str(address or folder))
@@ -128,8 +118,42 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _prepared_folder(args: argparse.Namespace) -> Path:
+    """Return the data folder, made if absent, without the mark of an earlier drill.
+
+    Raises:
+        ConfigError: the folder cannot be made.
+    """
+    folder = data_folder(args.data)
+    try:
+        make_private_folder(folder)
+    except OSError as error:
+        raise ConfigError("--data", str(folder), f"a folder that can be made ({error.strerror or error})") from error
+    remove_drill_mark(folder)
+    return folder
+
+
+def _service_config(args: argparse.Namespace, folder: Path, server: ServerConfig) -> ServiceConfig:
+    """Return the service's settings from the flags, the data folder and the listener's settings."""
+    from tocsin.pipeline.incidents.proposals import HoldRules
+    from tocsin.pipeline.runtime.embedded.engine import EngineConfig, played
+    from tocsin.pipeline.runtime.embedded.recovery import RecoveryConfig
+    from tocsin.pipeline.runtime.embedded.service import ServiceConfig
+
+    return ServiceConfig(
+        args.listen,
+        args.control or control_socket(folder),
+        folder,
+        folder,
+        played(EngineConfig()) if args.allow_player else EngineConfig(),
+        hold=HoldRules(*args.hold),
+        server=server,
+        recovery=RecoveryConfig(Path(args.state or folder / "state")),
+    )
+
+
 def _end_by_force_later() -> None:
-    """End this process after a while, whatever still runs in it by then."""
+    """Start a timer that ends this process after ``_END_SECONDS``, whatever still runs in it by then."""
     killer = threading.Timer(_END_SECONDS, os._exit, (EXIT_ERROR,))
     killer.daemon = True
     killer.start()
@@ -138,12 +162,12 @@ def _end_by_force_later() -> None:
 def _serve_until_told(
     service: EngineService, metrics_listen: str, where: str, on_death: Callable[[], None] = _end_by_force_later
 ) -> str:
-    """Serve until a signal comes or a thread dies; returns which thread and why, "" = a signal came.
+    """Serve until a signal comes or a thread dies; return which thread died and why, "" = a signal came.
 
     Args:
         service: the engine, not yet started.
-        metrics_listen: where its pages are.
-        where: what holds the incidents, for the first line that is printed.
+        metrics_listen: addresses of the metrics and health pages.
+        where: what holds the incidents, for the first printed line.
         on_death: called when a thread has died, before the orderly end, which may never come.
     """
     from tocsin.collectors.metrics_page import Pages
@@ -169,7 +193,9 @@ def _serve_until_told(
 
 
 def _database(folder: Path, address: ClickHouseAddress | None) -> tuple[SqlStore, StoreWriter]:
-    """The incident database, prepared; a server that is away is waited for while the engine already judges.
+    """Open and prepare the incident database and return it with its writer.
+
+    A server that is away is no error: the engine judges meanwhile, and verdicts wait in memory.
 
     Raises:
         StoreError: a person has to act: credentials, rights, a newer schema, a folder that is in use.

@@ -5,8 +5,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.collectors.peer import datagram
-from tocsin.collectors.agent.core import AgentCore, CoreConfig, Surroundings
+from tocsin.collectors.agent.core import AgentCore, CoreConfig
 from tocsin.collectors.agent.job_state import HostPlace
+from tocsin.collectors.agent.metric_slices import Surroundings
 from tocsin.collectors.clock import FakeClock, SteadyClock
 from tocsin.collectors.owners import Life, LocalSender, Sight
 from tocsin.schemas.records import (

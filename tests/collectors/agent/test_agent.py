@@ -418,8 +418,8 @@ def test_a_full_spool_is_announced_when_somebody_listens(tmp_path: Path) -> None
 
 def test_late_samples_are_a_metric_of_the_agent(tmp_path: Path) -> None:
     agent = quiet_agent(tmp_path, MemorySink())
-    agent.core.frames.cut(10 * 10**9)
-    agent.core.frames.add(10**9, {"cpu_util_ratio": 0.5}, {})
+    agent.core.slices.frames.cut(10 * 10**9)
+    agent.core.slices.frames.add(10**9, {"cpu_util_ratio": 0.5}, {})
     late = next(family for family in agent.families() if family.name == "tocsin_agent_late_samples_total")
 
     assert [sample.value for sample in late.samples] == [1]

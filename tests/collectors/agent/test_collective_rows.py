@@ -13,7 +13,7 @@ from tests.collectors.agent.core_bench import (
     of,
 )
 from tocsin.collectors.agent.collective_rows import CollectiveRing, sampled_ranks
-from tocsin.collectors.agent.core import Surroundings
+from tocsin.collectors.agent.metric_slices import Surroundings
 from tocsin.schemas.records import CollectiveBatch, CollectiveRecord
 
 

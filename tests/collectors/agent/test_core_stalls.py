@@ -12,7 +12,7 @@ from tests.collectors.agent.core_bench import (
     events,
     names,
 )
-from tocsin.collectors.agent.core import Surroundings
+from tocsin.collectors.agent.metric_slices import Surroundings
 from tocsin.collectors.api import HostEvent, Reading
 from tocsin.schemas.records import (
     EventSource,

@@ -24,8 +24,10 @@ from tocsin.models.lstm_vae import Limits
 from tocsin.models.minder import PRIORITY, MinderConfig, MinderModel, Variant
 from tocsin.models.similarity import ceiling
 from tocsin.pipeline.detect.baselines.minder import MinderDetector, MinderDetectorConfig
-from tocsin.pipeline.detect.peers.detector import PeerDetector, PeersConfig
-from tocsin.pipeline.detect.steps.detector import StepDetector, StepsConfig
+from tocsin.pipeline.detect.peers.config import PeersConfig
+from tocsin.pipeline.detect.peers.detector import PeerDetector
+from tocsin.pipeline.detect.steps.config import StepsConfig
+from tocsin.pipeline.detect.steps.detector import StepDetector
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.schemas.metrics import GPU_METRICS, HOST_METRICS, Metric, MetricTable
 from tocsin.schemas.records import (

@@ -99,20 +99,20 @@ class TestRoles:
             rank += len(own)
             graph.take([Topology(JOB, host, T0, places)])
 
-        assert graph.roles_of_hosts() == {"a": (0,), "b": (0, 1), "c": (0, 1), "d": (1,)}
+        assert graph.placement.roles_of_hosts() == {"a": (0,), "b": (0, 1), "c": (0, 1), "d": (1,)}
 
     def test_nobody_said_so(self) -> None:
         graph = JobGraph()
         graph.take([status("a")])
 
-        assert graph.roles_of_hosts() == {}
+        assert graph.placement.roles_of_hosts() == {}
 
     def test_a_rank_that_moves_takes_its_role_along(self) -> None:
         graph = JobGraph()
         graph.take([Topology(JOB, "a", T0, (RankPlace(0, "a", pp=1),))])
         graph.take([Topology(JOB, "b", T0 + 1, (RankPlace(0, "b", pp=1),))])
 
-        assert graph.roles_of_hosts() == {"b": (1,)}
+        assert graph.placement.roles_of_hosts() == {"b": (1,)}
 
 
 def event(name: str, second: int, rank: int = 0, host: str = "a", **payload: object) -> Event:
@@ -270,7 +270,7 @@ def test_state_there_and_back() -> None:
 
     assert other.snapshot() == graph.snapshot()
     assert other.hosts == graph.hosts
-    assert other.roles_of_hosts() == graph.roles_of_hosts()
+    assert other.placement.roles_of_hosts() == graph.placement.roles_of_hosts()
 
 
 @pytest.mark.parametrize(
@@ -291,12 +291,12 @@ def test_neighbours_hang_on_the_same_leaf_else_on_the_same_minipod() -> None:
     places = [RankPlace(r, name, leaf=leaf, minipod=pod) for r, (name, (leaf, pod)) in enumerate(behind.items())]
     graph.take([Topology(JOB, place.host, T0, (place,)) for place in places])
 
-    assert {name: sorted(graph.neighbours_of(name)) for name in "abcdefg"} == {
+    assert {name: sorted(graph.placement.neighbours_of(name)) for name in "abcdefg"} == {
         "a": ["b"], "b": ["a"], "c": [], "d": ["e"], "e": ["d"], "f": [], "g": [],
     }  # fmt: skip
 
     graph.take([Topology(JOB, "c", T0, (replace(places[2], leaf="l1"),))])
-    assert sorted(graph.neighbours_of("a")) == ["b", "c"]
+    assert sorted(graph.placement.neighbours_of("a")) == ["b", "c"]
 
 
 class TestEndsSaidAgain:

@@ -14,7 +14,7 @@ from tests.pipeline.kafka.kit import (
     topic,
 )
 from tests.pipeline.stores.samples import ONSET, SECOND, verdict
-from tocsin.pipeline.kafka.consumer_api import DeadLetter
+from tocsin.pipeline.kafka.consumer_api import RefusedMessage
 from tocsin.pipeline.kafka.verdict_sink import VerdictSink, VerdictSinkConfig
 from tocsin.pipeline.lab.testing.messages import MemoryBox, MemorySource
 from tocsin.pipeline.lab.testing.store import MemoryStore
@@ -108,5 +108,5 @@ class _Letters:
     def __init__(self, box: MemoryBox, mortal: _Mortal) -> None:
         self._write = mortal.around(box.write)
 
-    def write(self, letters: Sequence[DeadLetter]) -> None:
+    def write(self, letters: Sequence[RefusedMessage]) -> None:
         self._write(letters)

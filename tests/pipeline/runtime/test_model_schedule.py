@@ -13,8 +13,10 @@ from tests.model_announcements import announced, with_payload
 from tocsin.models.documents import Model, accept
 from tocsin.models.peer_scales import Scale
 from tocsin.pipeline.core.slices import Taken
-from tocsin.pipeline.detect.peers.detector import PeerDetector, PeersConfig
-from tocsin.pipeline.detect.steps.detector import StepDetector, StepsConfig
+from tocsin.pipeline.detect.peers.config import PeersConfig
+from tocsin.pipeline.detect.peers.detector import PeerDetector
+from tocsin.pipeline.detect.steps.config import StepsConfig
+from tocsin.pipeline.detect.steps.detector import StepDetector
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.recording.replay import ReplayConfig, drive, replay, seconds_with_models
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
@@ -192,6 +194,6 @@ def test_a_detector_takes_the_numbers_and_keeps_what_it_learned() -> None:
 
 
 def _scales(detector: PeerDetector, name: str) -> list[Scale]:
-    blocks = detector._blocks.values()
+    blocks = detector._comparison.blocks.values()
     pairs = [pair for block in blocks for pair in zip(block.metrics, block.scales, strict=True)]
     return [scale for metric, scale in pairs if metric.name == name]

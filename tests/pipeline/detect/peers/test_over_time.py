@@ -9,7 +9,8 @@ import pytest
 
 from tocsin.models.metric_means import MetricMeans
 from tocsin.pipeline.detect.peers.activity import WORK
-from tocsin.pipeline.detect.peers.detector import PeerDetector, PeersConfig
+from tocsin.pipeline.detect.peers.config import PeersConfig
+from tocsin.pipeline.detect.peers.detector import PeerDetector
 from tocsin.pipeline.detect.peers.exits import EXITS
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.schemas.metrics import GPU_METRICS, HOST_METRICS

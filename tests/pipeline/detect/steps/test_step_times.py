@@ -10,7 +10,8 @@ import pytest
 
 from tests.pipeline.detect.conformance import accused
 from tests.step_times import T0, FloatArray, batch_seconds, slices_of, whole_samples, worker_name
-from tocsin.pipeline.detect.steps.detector import StepDetector, StepsConfig
+from tocsin.pipeline.detect.steps.config import StepsConfig
+from tocsin.pipeline.detect.steps.detector import StepDetector
 from tocsin.pipeline.detect.traces.detector import TraceDetector, TracesConfig
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.schemas.reasons import Reason

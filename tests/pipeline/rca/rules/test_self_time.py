@@ -18,7 +18,8 @@ from tests.pipeline.rca.rules.test_standing import (
 from tests.step_times import T0 as STEPS_T0
 from tests.step_times import FloatArray, slices_of, worker_name
 from tocsin.models.pace import Slowdown
-from tocsin.pipeline.detect.steps.detector import StepDetector, StepsConfig
+from tocsin.pipeline.detect.steps.config import StepsConfig
+from tocsin.pipeline.detect.steps.detector import StepDetector
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.pipeline.rca.rules.deviations import MachineRules

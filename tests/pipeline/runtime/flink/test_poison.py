@@ -8,6 +8,7 @@ import pytest
 
 from tests.hostile_records import HOSTILE_RECORDS, exit_of_400_digits
 from tocsin.pipeline.runtime.flink import driver as driver_module
+from tocsin.pipeline.runtime.flink import held_windows as windows_module
 from tocsin.pipeline.runtime.flink import reduce as reduce_module
 from tocsin.pipeline.runtime.flink.driver import OPERATOR_FAILED, DriverConfig, JobDriver
 from tocsin.pipeline.runtime.flink.memory_state import MemoryState
@@ -58,8 +59,9 @@ def test_whatever_is_raised_harms_that_record_only(
     def breaks(*_: Any, **__: Any) -> None:
         raise error
 
-    for module in (reduce_module, driver_module):
+    for module in (reduce_module, windows_module, driver_module):
         monkeypatch.setattr(module, "decode", breaks)
+    for module in (reduce_module, windows_module):
         monkeypatch.setattr(module, "decode_many", breaks)
 
     found = letters([b"one", b"two"], group)

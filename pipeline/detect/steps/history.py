@@ -1,0 +1,115 @@
+"""Past of one job's steps: a row of the job's own times for each judged step."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tocsin.models.job_change import JobChange, find_job_change
+from tocsin.models.pace import Slowdown, find_slowdown, grew_in_own_time, most_growth_seconds
+from tocsin.pipeline.detect.steps.rows import StepRows
+from tocsin.schemas.records import NS_PER_SECOND
+
+_COLUMNS = 4
+"""Columns of a row: step time, data time, own time without data, and communication; all in seconds."""
+
+
+class StepHistory:
+    """The newest judged steps of one job, in order of time."""
+
+    def __init__(self, is_pause: Callable[[int, int], bool]) -> None:
+        """Start without steps.
+
+        Args:
+            is_pause: returns whether the job announced a pause within [from, to], Unix nanoseconds.
+        """
+        self._is_pause = is_pause
+        self._rows: list[list[float]] = []
+        self._ends_ns: list[int] = []
+        self.longest_pause_ns = 0
+        """Longest time between the ends of two steps beyond a usual step, announced pauses excluded."""
+
+    def add(self, told: StepRows, most_count: int) -> None:
+        """Add a step, unless a later one is there already, and keep the newest ``most_count`` steps."""
+        if told.end_ns < self.newest_ns:
+            return  # late rows of a step that was judged without them: the history is in order of time
+        table = told.values
+        own = table[:, 0] - table[:, 1]
+        data = np.nan_to_num(table[:, 2])
+        self._rows.append(
+            [
+                float(np.median(table[:, 0])),
+                float(np.percentile(data, 20)),
+                float(np.median(own - data)),
+                float(np.median(table[:, 1])),
+            ]
+        )
+        if self._ends_ns and not self._is_pause(self._ends_ns[-1], told.end_ns):
+            pause_ns = told.end_ns - self._ends_ns[-1] - self.median_step_ns
+            self.longest_pause_ns = max(self.longest_pause_ns, pause_ns)
+        self._ends_ns.append(told.end_ns)
+        del self._rows[:-most_count]
+        del self._ends_ns[:-most_count]
+
+    @property
+    def median_step_ns(self) -> int:
+        """The job's median step time, 0 = unknown yet."""
+        if not self._rows:
+            return 0
+        return int(float(np.median([row[0] for row in self._rows])) * NS_PER_SECOND)
+
+    @property
+    def newest_ns(self) -> int:
+        """End of the newest judged step, 0 = none."""
+        return self._ends_ns[-1] if self._ends_ns else 0
+
+    def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
+        """Return how much longer the job's steps take since an onset, None where its steps cannot tell.
+
+        Args:
+            onset_ns: a time of the past.
+            now_ns: the slice's end; an earlier time gives what was known by then.
+        """
+        count = bisect_right(self._ends_ns, now_ns)
+        history = np.array(self._rows[:count], float).reshape(count, _COLUMNS)
+        ends_ns = np.array(self._ends_ns[:count], np.int64)
+        found = find_slowdown(history[:, 0], ends_ns, onset_ns, now_ns)
+        return found and replace(found, is_of_own=grew_in_own_time(history, ends_ns, onset_ns))
+
+    def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
+        """Return by how much the job's steps may at most be longer since an onset, None = too few steps.
+
+        Args:
+            onset_ns: a time of the past.
+            now_ns: the slice's end; an earlier time gives what was known by then.
+        """
+        count = bisect_right(self._ends_ns, now_ns)
+        seconds = np.array([row[0] for row in self._rows[:count]])
+        return most_growth_seconds(seconds, np.array(self._ends_ns[:count], np.int64), onset_ns)
+
+    def waited_seconds(self, onset_ns: int) -> float:
+        """Return the ranks' median communication time in a step before an onset, NaN = unknown."""
+        count = bisect_right(self._ends_ns, onset_ns)
+        waited = np.array([row[3] for row in self._rows[:count]], float)
+        return float(np.median(waited)) if waited.size else float("nan")
+
+    def change(self, newest_count: int, strength_ratio: float) -> JobChange | None:
+        """Return how the newest steps differ from those before, None unless they grew by the ratio at least."""
+        return find_job_change(np.array(self._rows), newest_count, strength_ratio)
+
+    def begin_ns(self, row: int) -> int:
+        """Return when a step (index in the history) began."""
+        return self._ends_ns[row] - int(self._rows[row][0] * NS_PER_SECOND)
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the state as JSON-able values, to be put among others."""
+        return {"history": self._rows, "history_ns": self._ends_ns, "longest_pause_ns": self.longest_pause_ns}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Replace the state by the values of ``to_state``, other ones among them ignored."""
+        self._rows, self._ends_ns = state["history"], state["history_ns"]
+        self.longest_pause_ns = state["longest_pause_ns"]
