@@ -203,7 +203,7 @@ def test_a_refused_value_is_shown(arguments: list[str], capsys: pytest.CaptureFi
 def test_scores_and_models_show_any_name(text: str) -> None:
     total, _ = add_up([])
     assert not hidden_in(score.table_of(total, {text: total}, {text: total}))
-    assert_shown("\n".join(models._lines({text: text, "inner": {text: [text]}})))
+    assert_shown("\n".join(models.lines_of({text: text, "inner": {text: [text]}})))
 
 
 def test_a_drills_lines_show_any_field(capsys: pytest.CaptureFixture[str]) -> None:

@@ -98,8 +98,7 @@ def test_the_latest_update_wins_in_whatever_order_and_however_often(store: SqlSt
 
 def test_updates_over_a_months_end_stay_one_row_of_one_partition(store: SqlStore) -> None:
     store.write_verdicts([verdict("month")])
-    store._opened.clear()  # as after a restart
-    store.write_verdicts([verdict("month", 1)])
+    SqlStore(store.backend).write_verdicts([verdict("month", 1)])  # as after a restart
     parts = ask(store, "SELECT DISTINCT toYYYYMM(opened) AS month FROM tocsin.incidents WHERE verdict_id = 'month'")
     assert parts == [{"month": 202510}]
 
@@ -294,7 +293,7 @@ def test_migrating_again_does_nothing(store: SqlStore) -> None:
 def test_what_was_dropped_is_made_again_and_the_rest_stays(store: SqlStore, caplog: pytest.LogCaptureFixture) -> None:
     store.write_verdicts([verdict("kept")])
     for name in ("VIEW tocsin.incidents_all", "TABLE tocsin.actions", "TABLE tocsin.host_health"):
-        store._backend.execute(f"DROP {name}")
+        store.backend.execute(f"DROP {name}")
 
     with pytest.raises(StoreError, match="'tocsin migrate' makes what was dropped again"):
         store.query("SELECT * FROM tocsin.incidents_all", "CSV")

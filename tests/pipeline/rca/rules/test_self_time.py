@@ -26,8 +26,8 @@ LITTLE_SLOWER = Slowdown(0.05, is_certain=True, is_gone=False, step_seconds=1.05
 HARMLESS = Slowdown(0.003, is_certain=False, is_gone=True, step_seconds=1.003, before_seconds=1.0, step_count=60)
 
 
-def _detector(seconds: FloatArray) -> StepDetector:
-    graph = JobGraph()
+def _detector(seconds: FloatArray, graph: JobGraph | None = None) -> StepDetector:
+    graph = JobGraph() if graph is None else graph
     detector = StepDetector(StepsConfig(), graph)
     for data in slices_of(seconds):
         graph.take(data.records)
@@ -63,8 +63,9 @@ class TestDetector:
         assert not _grown(_detector(seconds), step)
 
     def test_a_snapshot_keeps_what_was_usual(self) -> None:
-        detector = _detector(_steps())
-        other = StepDetector(StepsConfig(), detector._graph)
+        graph = JobGraph()
+        detector = _detector(_steps(), graph)
+        other = StepDetector(StepsConfig(), graph)
         other.restore(detector.snapshot())
 
         assert _grown(other) == _grown(detector)
