@@ -12,6 +12,7 @@ import numpy as np
 
 from tocsin.models.metric_means import MetricMeans
 from tocsin.pipeline.core.operator import pack_state, unpack_state
+from tocsin.pipeline.core.state_maps import pairs_from, pairs_state
 from tocsin.schemas.records import Slice
 
 
@@ -65,8 +66,8 @@ class Align:
 
     def snapshot(self) -> dict[str, bytes]:
         """State in one part."""
-        return {"align": pack_state(sorted(self._expected_ticks.items()))}
+        return {"align": pack_state(pairs_state(self._expected_ticks))}
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
         """Take back what ``snapshot`` gave."""
-        self._expected_ticks = dict(map(tuple, unpack_state(parts, "align")))
+        self._expected_ticks = pairs_from(unpack_state(parts, "align"))

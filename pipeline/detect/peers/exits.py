@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.models.peers import PeerState
+from tocsin.pipeline.core.state_maps import rows_from, rows_state
 from tocsin.schemas.records import NS_PER_SECOND, Slice
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
@@ -99,11 +100,11 @@ class ExitTracker:
 
     def to_state(self) -> list[Any]:
         """JSON-able state."""
-        return [[host, *freed] for host, freed in sorted(self._freed.items())]
+        return rows_state(self._freed)
 
     def load_state(self, state: Sequence[Sequence[Any]]) -> None:
         """Take back what ``to_state`` gave."""
-        self._freed = {host: [at_ns, is_all] for host, at_ns, is_all in state}
+        self._freed = rows_from(state)
 
 
 def memory_shares(values: FloatArray, state: PeerState, names: Sequence[str], warmup_count: int) -> FloatArray:

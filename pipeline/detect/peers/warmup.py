@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from tocsin.pipeline.core.state_maps import pairs_from, pairs_state
 from tocsin.pipeline.detect.peers.activity import WORK, work_row
 from tocsin.schemas.records import NS_PER_SECOND
 
@@ -75,10 +77,10 @@ class BeginTracker:
         """These are learned anew."""
         self._since_ns = {name: since_ns for name, since_ns in self._since_ns.items() if name not in names}
 
-    def to_state(self) -> list[list[str | int]]:
+    def to_state(self) -> list[tuple[str, int]]:
         """JSON-able state."""
-        return [[name, since_ns] for name, since_ns in sorted(self._since_ns.items())]
+        return pairs_state(self._since_ns)
 
-    def load_state(self, state: list[list[str | int]]) -> None:
+    def load_state(self, state: Iterable[Iterable[Any]]) -> None:
         """Take back what ``to_state`` gave."""
-        self._since_ns = {str(name): int(since_ns) for name, since_ns in state}
+        self._since_ns = pairs_from(state)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tocsin.pipeline.core.state_maps import rows_from, rows_state
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.schemas.records import NS_PER_SECOND
 
@@ -65,11 +66,11 @@ class Belied:
 
     def to_state(self) -> list[list[Any]]:
         """JSON-able state."""
-        return [[rank, *numbers] for rank, numbers in sorted(self.counts.items())]
+        return rows_state(self.counts)
 
     def load_state(self, state: Sequence[Sequence[int]]) -> None:
         """Take back what ``to_state`` gave."""
-        self.counts = {rank: list(numbers) for rank, *numbers in state}
+        self.counts = rows_from(state)
 
 
 def came_late(graph: JobGraph, died_ns: int, stood_since_ns: int, median_step_ns: int) -> bool:

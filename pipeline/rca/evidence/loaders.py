@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tocsin.pipeline.core.state_maps import rows_from, rows_state
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.common import names_of
 from tocsin.pipeline.rca.finding import Finding
@@ -89,8 +90,8 @@ class LoaderTracker:
 
     def to_state(self) -> list[Any]:
         """JSON-able state."""
-        return [[rank, *told] for rank, told in sorted(self.empty.items())]
+        return rows_state(self.empty)
 
     def load_state(self, state: Sequence[Sequence[Any]]) -> None:
         """Take back what ``to_state`` gave."""
-        self.empty = {rank: list(told) for rank, *told in state}
+        self.empty = rows_from(state)

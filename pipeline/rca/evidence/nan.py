@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tocsin.pipeline.core.state_maps import pairs_from, pairs_state
 from tocsin.pipeline.job.facts import RankFacts
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.common import names_of, suspects_of
@@ -271,7 +272,7 @@ class NanTracker:
     def to_state(self) -> dict[str, Any]:
         """JSON-able state."""
         return {
-            "first": sorted(self.first.items()),
+            "first": pairs_state(self.first),
             "newest_ns": self.newest_ns,
             "past": [[one.step, list(one.hosts), one.ts_ns, one.is_replayed] for one in self.past],
             "began_step": self.began_step,
@@ -280,7 +281,7 @@ class NanTracker:
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Take back what ``to_state`` gave."""
-        self.first = dict(map(tuple, state["first"]))
+        self.first = pairs_from(state["first"])
         self.newest_ns = state["newest_ns"]
         self.past = [Episode(step, tuple(hosts), *rest) for step, hosts, *rest in state["past"]]
         self.began_step, self.since_ns = state["began_step"], state["since_ns"]
