@@ -11,13 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.clickhouse_fixtures import opened_store
 from tests.pipeline.stores.hostile import hostile
 from tests.pipeline.stores.samples import verdict
-from tocsin.cli.cluster.clickhouse import ClickHouseEndpoint, EndpointConfig
 from tocsin.pipeline.stores import user_queries
-from tocsin.pipeline.stores.chdb_store import ChdbBackend, ChdbStore
-from tocsin.pipeline.stores.clickhouse_address import parse_address
-from tocsin.pipeline.stores.clickhouse_store import ClickHouseStore
+from tocsin.pipeline.stores.chdb_store import ChdbBackend
 from tocsin.pipeline.stores.native_blocks import encode_native
 from tocsin.pipeline.stores.shown import encoded, encoded_columns
 from tocsin.pipeline.stores.sql_store import SqlStore
@@ -36,17 +34,7 @@ ENDLESS = "SELECT count() FROM numbers(1000000000000000000) WHERE sipHash64(numb
 
 @pytest.fixture(scope="module", params=["chdb", "server"])
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlStore]:
-    folder = tmp_path_factory.mktemp(request.param)
-    with contextlib.ExitStack() as closing:
-        if request.param == "chdb":
-            opened: SqlStore = ChdbStore(folder / "db")
-        else:
-            endpoint = ClickHouseEndpoint(EndpointConfig(folder))
-            closing.callback(endpoint.stop)
-            endpoint.start()
-            opened = ClickHouseStore(parse_address(endpoint.url))
-        closing.callback(opened.close)
-        opened.migrate()
+    with opened_store(request.param, tmp_path_factory.mktemp(request.param)) as opened:
         opened.write_verdicts([verdict("mine")])
         yield opened
 
