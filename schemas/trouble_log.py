@@ -67,6 +67,11 @@ class TroubleLog:
         self._said: OrderedDict[str, _LoggedTrouble] = OrderedDict()
         self._lock = threading.Lock()
 
+    @property
+    def key_count(self) -> int:
+        """How many troubles are told apart at present."""
+        return len(self._said)
+
     def warn(self, message: str, key: str = "", **fields: Any) -> None:
         """Log a warning, or count it.
 

@@ -6,15 +6,19 @@ import contextlib
 import os
 import shutil
 import socket
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from tests.openssl import make_authority, make_certificate
 from tocsin.cli.cluster.clickhouse import ClickHouseEndpoint, EndpointConfig
 from tocsin.cli.cluster.process import Child, Program, free_port
+from tocsin.pipeline.stores.chdb_store import ChdbStore
+from tocsin.pipeline.stores.clickhouse_address import parse_address
+from tocsin.pipeline.stores.clickhouse_store import ClickHouseStore
+from tocsin.pipeline.stores.sql_store import SqlStore
 
 
 @pytest.fixture(scope="session")
@@ -41,6 +45,22 @@ def private_endpoint(tmp_path: Path) -> Iterator[Callable[..., ClickHouseEndpoin
         endpoint.stop()
 
 
+@contextlib.contextmanager
+def opened_store(kind: str, folder: Path) -> Iterator[SqlStore]:
+    """A store in a folder (``chdb``), or on a server of its own (``server``), with its tables."""
+    with contextlib.ExitStack() as closing:
+        if kind == "chdb":
+            store: SqlStore = ChdbStore(folder / "db")
+        else:
+            endpoint = ClickHouseEndpoint(EndpointConfig(folder))
+            closing.callback(endpoint.stop)
+            endpoint.start()
+            store = ClickHouseStore(parse_address(endpoint.url))
+        closing.callback(store.close)
+        store.migrate()
+        yield store
+
+
 class Certificates(NamedTuple):
     """Files of a small authority."""
 
@@ -55,20 +75,9 @@ class Certificates(NamedTuple):
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     """An authority of our own with a certificate for 127.0.0.1 and one for a client."""
     folder = tmp_path_factory.mktemp("tls")
-
-    def openssl(*args: str) -> None:
-        try:
-            subprocess.run(["openssl", *args], check=True, capture_output=True, cwd=folder, timeout=60)
-        except FileNotFoundError:
-            pytest.skip("openssl, which makes the certificates, is not installed")
-
-    new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-    openssl("req", "-x509", *new_key, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=tocsin tests")
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+    make_authority(folder, "ca")
     for name in ("server", "client"):
-        openssl("req", *new_key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        sign = ("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial")
-        openssl(*sign, "-days", "2", "-extfile", "names", "-out", f"{name}.pem")
+        make_certificate(folder, "ca", name, name, "IP:127.0.0.1,DNS:localhost")
     return Certificates(*(folder / file for file in ("ca.pem", "server.pem", "server.key", "client.pem", "client.key")))
 
 

@@ -82,8 +82,8 @@ def parser_of(command: str) -> argparse.ArgumentParser:
 
 def verbs_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     """Return the words that must come first, each with the parser of what follows it."""
-    for action in parser._actions:  # argparse has no public list
-        if isinstance(action, argparse._SubParsersAction):
+    for action in parser._actions:  # noqa: SLF001  # argparse has no public list
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001  # the same
             return dict(action.choices)
         if action.choices is not None and not action.option_strings:
             return dict.fromkeys(map(str, action.choices), parser)
@@ -99,7 +99,7 @@ def wrong_parts(command: str, rest: str) -> Iterator[str]:
     named = re.split(r" *\| *", said[1]) if said else []
     yield from (f"{command} {verb}" for verb in named if verbs and verb not in verbs)
     parsers = [parser, *(verbs[verb] for verb in named if verb in verbs)]
-    known = {text for each in parsers for text in each._option_string_actions}
+    known = {text for each in parsers for text in each._option_string_actions}  # noqa: SLF001  # the same
     yield from (f"{command} {option}" for option in OPTION.findall(rest) if option not in known)
 
 

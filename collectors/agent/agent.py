@@ -126,7 +126,7 @@ class Agent:
         now, _ = clock.read()
         self.core = AgentCore(config.core, parts.watcher, now)
         self._desk = ProbeHandler(self.core, wake, config.dump_folder)
-        self._unread = Unread()
+        self.unread = Unread()
         self._readings: deque[tuple[int, Reading]] = deque()
         supervision = Supervision(clock.stamp_ns, clock.mono_ns, self._deliver, config.deadline_seconds)
         self._runners = [
@@ -215,7 +215,7 @@ class Agent:
             self._keep_socket(now)
         said = self._sink.poll()
         readings = [self._readings.popleft() for _ in range(len(self._readings))]
-        if said or self._unread.is_urgent or any(reading.events for _, reading in readings):
+        if said or self.unread.is_urgent or any(reading.events for _, reading in readings):
             self._catch_up()
         for tick_ns, reading in readings:
             self.core.on_reading(tick_ns, reading, now)
@@ -225,7 +225,7 @@ class Agent:
         self._desk.on_time(now)
         self._hook_sockets.on_time(now.mono_ns)
         self.core.on_time(now, self._surroundings, self._catch_up)
-        self._ship()
+        self.ship()
         self._turned_mono_ns = now.mono_ns
 
     def _read_clock(self) -> Now:
@@ -242,7 +242,7 @@ class Agent:
             received = self._socket.receive()
             if received is None:
                 return False
-            self._unread.put(received, now)
+            self.unread.put(received, now)
         return True
 
     def _keep_socket(self, now: Now) -> None:
@@ -263,7 +263,7 @@ class Agent:
 
     def _catch_up(self) -> None:
         """Look into the datagrams that were received."""
-        for received, now in self._unread.take():
+        for received, now in self.unread.take():
             if received.is_too_large:
                 self.core.dead_letter("too_large", f"datagram larger than allowed from pid {received.pid}")
                 continue
@@ -304,7 +304,8 @@ class Agent:
             collectors={runner.name: runner.report().as_json() for runner in self._runners},
         )
 
-    def _ship(self, *, is_last: bool = False) -> None:
+    def ship(self, *, is_last: bool = False) -> None:
+        """Hand all records that are ready to the sink; ``is_last``: nothing comes after them."""
         status = self._sink.status()
         # said behind a full spool it would come late, and nobody would hear of it
         can_be_heard = is_last or (status.is_connected and not status.spooled_count)
@@ -336,7 +337,7 @@ class Agent:
         self._catch_up()
         now = self._read_clock()
         self.core.on_stop(now)
-        self._ship(is_last=True)
+        self.ship(is_last=True)
         self._socket.close()
         self._pages.close()
         self._desk.close()

@@ -20,7 +20,8 @@ _NO_SYMLINKS: Final = 0x04
 _BENEATH: Final = 0x08
 _HOW: Final = struct.Struct("=QQQ")
 """``struct open_how`` of linux/openat2.h: flags, mode, resolve."""
-_WITHOUT: Final = frozenset({errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.E2BIG})
+WITHOUT_CALL: Final = frozenset({errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.E2BIG})
+"""Errors of ``openat2`` in a kernel that does not have the call, or a container that forbids it."""
 _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """``O_NONBLOCK``: a pipe must not hold us."""
 _MAX_PARTS: Final = 64
@@ -49,14 +50,15 @@ def open_beneath(root_fd: int, relative: str) -> int:
     if len(parts) > _MAX_PARTS or any(part in {"", ".", ".."} or "\0" in part for part in parts):
         raise PermissionError(errno.EACCES, "not a plain path below its folder", relative)
     try:
-        return _openat2(root_fd, relative)
+        return openat2(root_fd, relative)
     except OSError as error:
-        if error.errno not in _WITHOUT:
+        if error.errno not in WITHOUT_CALL:
             raise
     return walk_beneath(root_fd, parts)
 
 
-def _openat2(root_fd: int, relative: str) -> int:
+def openat2(root_fd: int, relative: str) -> int:
+    """Open a file below a folder by the kernel's own call, which follows no link and leaves the folder nowhere."""
     import ctypes  # a dump is seldom, and the module costs memory
 
     how = _HOW.pack(_FLAGS, 0, _BENEATH | _NO_SYMLINKS | _NO_MAGICLINKS | _NO_XDEV)

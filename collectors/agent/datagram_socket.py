@@ -54,6 +54,10 @@ class Unread:
         self._bytes = 0
         self.is_urgent = False
 
+    def __len__(self) -> int:
+        """Return how many datagrams are held."""
+        return len(self._waiting)
+
     def put(self, received: Received, now: Now) -> None:
         """Take a datagram that came at ``now``."""
         self._waiting.append((received, now))

@@ -63,6 +63,7 @@ class Hook:
 
     Attributes:
         recorder: what is known, and the counters.
+        reporter: the thread that tells the agent of it.
         tracker: the wrapped collectives.
     """
 
@@ -73,9 +74,9 @@ class Hook:
         "_phases",
         "_pid",
         "_reply",
-        "_reporter",
         "_step",
         "recorder",
+        "reporter",
         "tracker",
     )
 
@@ -88,12 +89,12 @@ class Hook:
         self._phases = self.recorder.phases
         self._pid = os.getpid()
         self._reply = ReplySocket(*agent_sockets)
-        self._reporter = Reporter(self.recorder, self.tracker, self._reply)
+        self.reporter = Reporter(self.recorder, self.tracker, self._reply)
         self._step = Step(self.recorder)
 
     def start(self) -> None:
         """Greet the agent and start the thread; the first rank of a host says so where no agent listens."""
-        self._reporter.start()
+        self.reporter.start()
         if not self.recorder.sender.connected and self.recorder.identity.is_first_here:
             try:
                 warnings.warn(f"tocsin: {_hook_places.no_agent(self._paths)}", RuntimeWarning, stacklevel=4)
@@ -131,14 +132,14 @@ class Hook:
     def close(self) -> None:
         """Say goodbye, end the thread, take all wrappers off. A second call does nothing."""
         if not self.recorder.inert:
-            self._reporter.stop()
+            self.reporter.stop()
             self._say_last("bye")
             self.abandon()
 
     def die(self, error: BaseException) -> None:
         """Say that an exception that nobody caught ends this process, take all wrappers off."""
         if not self.recorder.inert:
-            self._reporter.stop()
+            self.reporter.stop()
             tail = "".join(traceback.format_exception(error))[-TAIL_LETTERS:]
             self._say_last("exit", pid=os.getpid(), code=1, signal=0, stderr_tail=tail)
             self.abandon()

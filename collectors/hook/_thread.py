@@ -102,7 +102,7 @@ class Reporter:
         self._sampler.sample()
         self._tracker.prune()
         flying = self._flying()
-        if self._newly_overdue(flying) or self._due("beat", BEAT_NS, now):
+        if self.newly_overdue(flying) or self._due("beat", BEAT_NS, now):
             self._sent_at["beat"] = now
             self._beat(flying)
         self._dump_when_stuck(flying)
@@ -173,7 +173,8 @@ class Reporter:
             rows += [(comm_id, *row) for row in state.pending if (comm_id, row[1]) not in known]
         return rows
 
-    def _newly_overdue(self, flying: list[Flying]) -> bool:
+    def newly_overdue(self, flying: list[Flying]) -> bool:
+        """Return whether an operation became overdue since the last call."""
         edge = time.time_ns() - OVERDUE_NS
         overdue = {(row[0], row[2]) for row in flying if row[4] < edge}
         new = overdue - self._overdue

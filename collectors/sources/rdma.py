@@ -114,6 +114,11 @@ class RdmaCollector:
                 sightings.append(found)
         return Reading(host=values, events=tuple(sightings))
 
+    @property
+    def port_names(self) -> tuple[str, ...]:
+        """The ports that were found, as ``device/port``."""
+        return tuple(self._ports)
+
     def _scan(self, now_ns: int) -> None:
         """Look which ports there are; one that left stays, as gone."""
         try:

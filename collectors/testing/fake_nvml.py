@@ -75,7 +75,9 @@ class _Unhashable:
     __hash__ = None  # type: ignore[assignment]  # as ctypes does
 
 
-class _Sample(_Unhashable):
+class FakeSample(_Unhashable):
+    """A GPM sample: its values, and whether it was given back."""
+
     def __init__(self) -> None:
         self.values: dict[int, float] | None = None
         self.freed = False
@@ -113,6 +115,7 @@ class FakeNvml:
         self.init_error = init_error
         self.is_open = False
         self.calls = 0
+        self.samples: list[FakeSample] = []
         self._events: deque[tuple[FakeGpu, int]] = deque()
         self._registered: set[str] = set()
 
@@ -234,17 +237,18 @@ class FakeNvml:
         """Return whether the card has GPM."""
         return SimpleNamespace(isSupportedDevice=int(bool(self._gpu(handle, "nvmlGpmQueryDeviceSupport").gpm)))
 
-    def nvmlGpmSampleAlloc(self) -> _Sample:
+    def nvmlGpmSampleAlloc(self) -> FakeSample:
         """Make room for a sample."""
         self._check_open()
-        return _Sample()
+        self.samples.append(FakeSample())
+        return self.samples[-1]
 
-    def nvmlGpmSampleFree(self, sample: _Sample) -> None:
+    def nvmlGpmSampleFree(self, sample: FakeSample) -> None:
         """Give it back."""
         self._check_open()
         sample.freed = True
 
-    def nvmlGpmSampleGet(self, handle: FakeGpu, sample: _Sample) -> _Sample:
+    def nvmlGpmSampleGet(self, handle: FakeGpu, sample: FakeSample) -> FakeSample:
         """Take a sample."""
         gpu = self._gpu(handle, "nvmlGpmSampleGet")
         if not gpu.gpm:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
-import threading
 from collections.abc import Callable
 from typing import Final
 
@@ -12,8 +10,8 @@ from tocsin.collectors.clock import SteadyClock
 from tocsin.collectors.transport.kafka_client import Connector, KafkaSinkConfig
 from tocsin.collectors.transport.kafka_session import KafkaSession, Memory
 from tocsin.collectors.transport.outbox import Outbox
-from tocsin.collectors.transport.sink import Probe, Refused, SinkStatus
 from tocsin.collectors.transport.spool import Spool
+from tocsin.collectors.transport.threaded_sink import ThreadedSink
 from tocsin.schemas.errors import TransportError
 from tocsin.schemas.metric_groups import split_frame
 from tocsin.schemas.records import Frame, JobKey, Record, Topology
@@ -26,7 +24,7 @@ _END_SECONDS: Final = 4.0
 _KNOWN_JOBS: Final = 256
 
 
-class KafkaSink:
+class KafkaSink(ThreadedSink):
     """Connects, sends, spools, connects again. See ``tocsin.collectors.transport.sink`` for the guarantees.
 
     Records of one topic and job stand in their partition in the order of ``put``; after a broker's
@@ -41,14 +39,11 @@ class KafkaSink:
         """
         config.check()
         self._config = config
-        self._box = Outbox(spool, clock, wake)
         self._memory = Memory()
         self._sizes: dict[JobKey, int] = {}
-        self._thread = threading.Thread(target=self._run, name="sink", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        away = ("broker away", "kafka", ",".join(config.settings.servers))
+        box = Outbox(spool, clock, wake)
+        super().__init__(box, log, backoff_seconds=BACKOFF_SECONDS, end_seconds=_END_SECONDS, away=away)
 
     def put(self, record: Record) -> None:
         """Take a record; never blocks. A very large job's frame is cut by metric groups."""
@@ -60,52 +55,16 @@ class KafkaSink:
                 del self._sizes[next(iter(self._sizes))]
         if limit and isinstance(record, Frame) and self._sizes.get(record.job, 0) > limit:
             for part in split_frame(record):
-                self._box.put(part)
+                super().put(part)
         else:
-            self._box.put(record)
+            super().put(record)
 
-    def poll(self) -> list[Refused | Probe]:
-        """Return what the broker said since the last call."""
-        return self._box.poll()
+    def _talk(self) -> tuple[bool, str]:
+        acked_count = self._box.acked_count
+        text = self._connect_and_send()
+        return self._box.acked_count > acked_count, text
 
-    def status(self) -> SinkStatus:
-        """Return how the way to the broker is."""
-        return self._box.status
-
-    def is_alive(self) -> bool:
-        """Return whether the thread runs."""
-        return self._thread.is_alive()
-
-    def clock_jumped(self) -> None:
-        """Forget the clocks' difference; the next exchange gives a new one."""
-        self._box.offsets.clear()
-
-    def close(self, seconds: float) -> None:
-        """Send what waits, for at most so long; the rest stays in the spool."""
-        self._box.closing_mono = self._box.mono() + seconds
-        self._box.nudge()
-        self._thread.join(seconds + _END_SECONDS)
-
-    def _run(self) -> None:
-        box, backoff, said = self._box, BACKOFF_SECONDS[0], ""
-        while True:
-            acked_count = box.acked_count
-            text = self._talk()
-            if box.acked_count > acked_count:
-                backoff, said = BACKOFF_SECONDS[0], ""
-            if text and text != said:
-                said = text
-                log.warning("broker away", extra={"kafka": ",".join(self._config.settings.servers), "error": text})
-            box.publish(connected=False)
-            if box.closing_mono is not None:
-                break
-            self._pause(backoff * random.uniform(0.8, 1.2))
-            backoff = min(BACKOFF_SECONDS[1], backoff * 2)
-        box.spool_all()
-        box.publish(connected=False)
-        box.spool.close()
-
-    def _talk(self) -> str:
+    def _connect_and_send(self) -> str:
         """Hold one connection; return why it ended, "" = the agent closes."""
         box = self._box
         connector = Connector(self._config, box.nudge)
@@ -129,12 +88,3 @@ class KafkaSink:
         finally:
             session.put_back()
         return ""
-
-    def _pause(self, seconds: float) -> None:
-        """Wait before the next attempt; what comes meanwhile goes to the spool."""
-        box = self._box
-        until = box.mono() + seconds
-        while box.closing_mono is None and box.mono() < until:
-            box.spool_all()
-            box.publish(connected=False)
-            box.wait(until - box.mono())

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import random
 import socket
-import threading
 from collections.abc import Callable
 from typing import Final
 
@@ -13,10 +11,9 @@ from tocsin.collectors.clock import SteadyClock
 from tocsin.collectors.transport.outbox import Outbox, SinkConfig
 from tocsin.collectors.transport.session import Session
 from tocsin.collectors.transport.sign_in import SignIn
-from tocsin.collectors.transport.sink import Probe, Refused, SinkStatus
 from tocsin.collectors.transport.spool import Spool
+from tocsin.collectors.transport.threaded_sink import ThreadedSink
 from tocsin.schemas.errors import ConfigError, CredentialError, IdentityError, TransportError
-from tocsin.schemas.records import Record
 from tocsin.schemas.tls import Stream
 
 log = logging.getLogger(__name__)
@@ -24,9 +21,11 @@ log = logging.getLogger(__name__)
 BACKOFF_SECONDS: Final = (0.25, 1.0)
 """First and longest pause between two attempts: an engine that starts waits 5 s for those it knew."""
 CONNECT_SECONDS: Final = 2.0
+_END_SECONDS: Final = 1.0
+"""What closing takes beyond the time for sending: writing the spool."""
 
 
-class SocketSink:
+class SocketSink(ThreadedSink):
     """Connects, sends, spools, connects again. See ``tocsin.collectors.transport.sink`` for the guarantees."""
 
     def __init__(self, config: SinkConfig, spool: Spool, clock: SteadyClock, wake: Callable[[], None]) -> None:
@@ -37,56 +36,9 @@ class SocketSink:
         """
         config.check()
         self._config = config
-        self._box = Outbox(spool, clock, wake)
-        self._thread = threading.Thread(target=self._run, name="sink", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def put(self, record: Record) -> None:
-        """Take a record; never blocks."""
-        self._box.put(record)
-
-    def poll(self) -> list[Refused | Probe]:
-        """Return what the engine said since the last call."""
-        return self._box.poll()
-
-    def status(self) -> SinkStatus:
-        """Return how the way to the engine is."""
-        return self._box.status
-
-    def is_alive(self) -> bool:
-        """Return whether the thread runs."""
-        return self._thread.is_alive()
-
-    def clock_jumped(self) -> None:
-        """Forget the clocks' difference; the next exchange gives a new one."""
-        self._box.offsets.clear()
-
-    def close(self, seconds: float) -> None:
-        """Send what waits, for at most so long; the rest stays in the spool."""
-        self._box.closing_mono = self._box.mono() + seconds
-        self._box.nudge()
-        self._thread.join(seconds + 1.0)
-
-    def _run(self) -> None:
-        box, backoff, said = self._box, BACKOFF_SECONDS[0], ""
-        while True:
-            welcome, text = self._talk()
-            if welcome:
-                backoff, said = BACKOFF_SECONDS[0], ""
-            if text and text != said:
-                said = text
-                log.warning("engine away", extra={"engine": self._config.engine, "error": text})
-            box.publish(connected=False)
-            if box.closing_mono is not None:
-                break
-            self._pause(backoff * random.uniform(0.8, 1.2))
-            backoff = min(BACKOFF_SECONDS[1], backoff * 2)
-        box.spool_all()
-        box.publish(connected=False)
-        box.spool.close()
+        away = ("engine away", "engine", config.engine)
+        box = Outbox(spool, clock, wake)
+        super().__init__(box, log, backoff_seconds=BACKOFF_SECONDS, end_seconds=_END_SECONDS, away=away)
 
     def _talk(self) -> tuple[bool, str]:
         """Hold one connection; return whether the engine answered, and why it ended."""
@@ -122,12 +74,3 @@ class SocketSink:
             raise
         self._box.connects += 1
         return stream
-
-    def _pause(self, seconds: float) -> None:
-        """Wait before the next attempt; what comes meanwhile goes to the spool."""
-        box = self._box
-        until = box.mono() + seconds
-        while box.closing_mono is None and box.mono() < until:
-            box.spool_all()
-            box.publish(connected=False)
-            box.wait(until - box.mono())

@@ -6,7 +6,7 @@ As JSON's own numbers or as base64 the arrays of 80,000 ranks take seconds to wr
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -43,6 +43,33 @@ def array_from(state: list[Any]) -> NDArray[Any]:
     found = np.zeros(shape, values.dtype)
     found.reshape(-1)[places[0]] = values
     return found
+
+
+def arrays_state(owner: object, names: Iterable[str], prefix: str = "") -> dict[str, list[Any]]:
+    """Return arrays that are attributes of an object, by name.
+
+    Args:
+        owner: whose attributes they are.
+        names: of the arrays.
+        prefix: what an attribute's name has before that, e.g. ``_``.
+    """
+    return {name: array_state(getattr(owner, prefix + name)) for name in names}
+
+
+def arrays_from(owner: object, state: Mapping[str, Any], names: Iterable[str], prefix: str = "") -> None:
+    """Set the arrays of an object to what ``arrays_state`` gave. Arguments as there."""
+    for name in names:
+        setattr(owner, prefix + name, array_from(state[name]))
+
+
+def named_arrays_state(values: Mapping[str, NDArray[Any]]) -> list[list[Any]]:
+    """Return a map of arrays as [[name, array], ...], its names ascending."""
+    return [[name, array_state(values[name])] for name in sorted(values)]
+
+
+def named_arrays_from(state: Iterable[Sequence[Any]]) -> dict[str, NDArray[Any]]:
+    """Take back what ``named_arrays_state`` gave."""
+    return {name: array_from(values) for name, values in state}
 
 
 def map_state(values: Mapping[int, float], dtype: str) -> list[NDArray[Any]]:

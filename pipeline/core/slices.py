@@ -279,7 +279,7 @@ class SliceBuffer:
         step = self._config.fast_slice_ns
         while buffer.next_end_ns <= watermark:
             end = buffer.next_end_ns
-            fast = Slice(job, end - step, end, _records(_canonical(self._release(buffer, buffer.fast.pop(end, {})))))
+            fast = Slice(job, end - step, end, _records(sort_records(self._release(buffer, buffer.fast.pop(end, {})))))
             ending = sorted(key for key in buffer.metrics if key[0] <= end)
             metrics = tuple(_metric_slice(job, key, self._release(buffer, buffer.metrics.pop(key))) for key in ending)
             turns.append(SliceBundle(job, end, fast, metrics))
@@ -328,7 +328,7 @@ def _bytes_of(record: Held) -> bytes:
 
 def _metric_slice(job: JobKey, key: tuple[int, int], held: Mapping[bytes, Held]) -> MetricSlice:
     end_ns, length_ns = key
-    ordered = _canonical(held)
+    ordered = sort_records(held)
     blocks = tuple(record for record in ordered if isinstance(record, FrameBlock))
     return MetricSlice(job, end_ns - length_ns, end_ns, _records(ordered), blocks)
 
@@ -356,7 +356,7 @@ def canonical_records(records: Iterable[JobRecord]) -> tuple[JobRecord, ...]:
     return tuple(found)
 
 
-def _canonical(held: Mapping[bytes, Held]) -> tuple[Held, ...]:
+def sort_records(held: Mapping[bytes, Held]) -> tuple[Held, ...]:
     """Order by (kind, ts_ns, host, rank, bytes): independent of arrival."""
     ordered = sorted(
         held.items(),

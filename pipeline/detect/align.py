@@ -12,6 +12,7 @@ import numpy as np
 
 from tocsin.models.metric_means import MetricMeans
 from tocsin.pipeline.core.operator import pack_state, unpack_state
+from tocsin.pipeline.core.state_maps import pairs_from, pairs_state
 from tocsin.schemas.records import Slice
 
 
@@ -65,9 +66,9 @@ class Align:
         return [seen[host] for host in sorted(seen)]
 
     def snapshot(self) -> dict[str, bytes]:
-        """Return the state as a single part named ``align``."""
-        return {"align": pack_state(sorted(self._expected_ticks.items()))}
+        """Return the state as a single part."""
+        return {"align": pack_state(pairs_state(self._expected_ticks))}
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
         """Restore the state from the parts that ``snapshot`` returned."""
-        self._expected_ticks = dict(map(tuple, unpack_state(parts, "align")))
+        self._expected_ticks = pairs_from(unpack_state(parts, "align"))

@@ -16,6 +16,7 @@ from tocsin.pipeline.core.arrays import (
     map_state,
 )
 from tocsin.pipeline.core.operator import shallow
+from tocsin.pipeline.core.state_maps import pairs_from, pairs_state
 from tocsin.schemas.job_key import is_lone, lone_host
 from tocsin.schemas.records import NS_PER_SECOND, RankPlace
 
@@ -191,7 +192,7 @@ class Holders:
             "ranks": array_state(np.array(ranks, "<i8")),
             "host_of": array_state(np.array([index[self.host_of[rank]] for rank in ranks], "<i4")),
             "placed_ns": array_state(np.array([self.placed_ns.get(rank, -1) for rank in ranks], "<i8")),
-            "sizes": sorted(self.sizes.items()),
+            "sizes": pairs_state(self.sizes),
             "world_size": self.world_size,
         }
 
@@ -200,7 +201,7 @@ class Holders:
         return {
             "ended_ns": map_state(self.ended_ns, "<i8"),
             "contested": map_state(self.contested, "<i8"),
-            "former": sorted(self.former.items()),
+            "former": pairs_state(self.former),
             "claims": [
                 [
                     shallow(claim.place),
@@ -212,8 +213,8 @@ class Holders:
                 ]
                 for _, claim in sorted(self.claims.items())
             ],
-            "anew_ns": sorted(self.anew_ns.items()),
-            "worked_ns": [[rank, sorted(hosts.items())] for rank, hosts in sorted(self.worked_ns.items())],
+            "anew_ns": pairs_state(self.anew_ns),
+            "worked_ns": [[rank, pairs_state(hosts)] for rank, hosts in sorted(self.worked_ns.items())],
         }
 
     def load_state(self, state: Mapping[str, Any], doubts: Mapping[str, Any]) -> None:
@@ -227,10 +228,10 @@ class Holders:
             self.ranks_of[hosts[number]].add(rank)
             if placed_ns >= 0:
                 self.placed_ns[rank] = placed_ns
-        self.sizes, self.world_size = dict(map(tuple, state["sizes"])), state["world_size"]
+        self.sizes, self.world_size = pairs_from(state["sizes"]), state["world_size"]
         self.ended_ns, self.contested = map_from(doubts["ended_ns"]), map_from(doubts["contested"])
-        self.former = dict(map(tuple, doubts["former"]))
+        self.former = pairs_from(doubts["former"])
         self.is_size_due = False
         self.claims = {claim[0]["rank"]: Claim(RankPlace(**claim[0]), *claim[1:]) for claim in doubts["claims"]}
-        self.anew_ns = dict(map(tuple, doubts["anew_ns"]))
-        self.worked_ns = {rank: dict(map(tuple, hosts)) for rank, hosts in doubts["worked_ns"]}
+        self.anew_ns = pairs_from(doubts["anew_ns"])
+        self.worked_ns = {rank: pairs_from(hosts) for rank, hosts in doubts["worked_ns"]}

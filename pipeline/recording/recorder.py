@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.recording.manifest import manifest_object
-from tocsin.pipeline.recording.tables import NULL_MASKS, Columns, Manifest, Text
+from tocsin.pipeline.recording.tables import NULL_MASKS, STEP_VALUES, Columns, Manifest, Text
 from tocsin.pipeline.recording.writer import arrow_table, claim_folder, write_dump, write_json
 from tocsin.schemas.errors import RecordingError, TocsinError
 from tocsin.schemas.metrics import BUILTIN_TABLE, BUILTIN_TABLE_ID, MetricTable
@@ -45,19 +45,7 @@ from tocsin.schemas.wire._bodies import write_status
 
 _LOG = logging.getLogger("tocsin.recorder")
 _FLUSH_ROWS = 20_000
-_STEP_COLUMNS = (
-    "ts_ns",
-    "rank",
-    "step",
-    "duration_seconds",
-    "data_seconds",
-    "forward_seconds",
-    "backward_seconds",
-    "optimizer_seconds",
-    "communication_seconds",
-    "loss",
-    "grad_norm",
-)
+_STEP_COLUMNS = ("ts_ns", "rank", "step", *STEP_VALUES)
 
 
 class _TableFile:

@@ -19,7 +19,7 @@ from tocsin.pipeline.recording.dumps import dump_answers
 from tocsin.pipeline.recording.frames import frames_of, metric_table_of
 from tocsin.pipeline.recording.places import Places
 from tocsin.pipeline.recording.reader import json_payload
-from tocsin.pipeline.recording.tables import NULL_MASKS, Columns, Recording, Text
+from tocsin.pipeline.recording.tables import NULL_MASKS, STEP_VALUES, Columns, Recording, Text
 from tocsin.schemas.errors import FieldError, RecordingError
 from tocsin.schemas.kinds import EventSource, Severity
 from tocsin.schemas.metrics import BUILTIN_TABLE_ID
@@ -42,16 +42,6 @@ from tocsin.schemas.wire.validate import MAX_ATTEMPT, ObjectReader, check_int
 
 _Word = TypeVar("_Word", EventSource, Severity)
 _MS = NS_PER_SECOND // 1000
-STEP_VALUES = (
-    "duration_seconds",
-    "data_seconds",
-    "forward_seconds",
-    "backward_seconds",
-    "optimizer_seconds",
-    "communication_seconds",
-    "loss",
-    "grad_norm",
-)
 _COLLECTIVE_DEFAULTS: dict[str, Any] = {
     "channel": -1,
     "total_chunks": -1,

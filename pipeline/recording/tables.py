@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,17 @@ from tocsin.schemas.metrics import GPU_METRICS, HOST_METRICS
 from tocsin.schemas.wire.validate import MAX_RANKS, MAX_SECONDS, MAX_STEP
 
 FORMAT_VERSION = 1
+STEP_VALUES: Final = (
+    "duration_seconds",
+    "data_seconds",
+    "forward_seconds",
+    "backward_seconds",
+    "optimizer_seconds",
+    "communication_seconds",
+    "loss",
+    "grad_norm",
+)
+"""What a step record tells of its step: the columns of ``steps`` behind its time, rank and number."""
 ColumnKind = Literal["int8", "int16", "int32", "int64", "float32", "float64", "text", "binary"]
 
 

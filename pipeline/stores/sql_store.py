@@ -124,13 +124,16 @@ class Backend(Protocol):
 class SqlStore:
     """A ``Store`` on a backend.
 
-    Args:
+    Attributes:
         backend: the way to the database; closed with the store.
+
+    Args:
+        backend: see above.
         known: the migrations that this program knows.
     """
 
     def __init__(self, backend: Backend, known: Sequence[Migration] | None = None) -> None:
-        self._backend = backend
+        self.backend = backend
         self._known = migrations() if known is None else tuple(known)
         self._opened: OrderedDict[str, int] = OrderedDict()
         self._lock = threading.Lock()  # opening times: read, then written with the rows
@@ -176,7 +179,7 @@ class SqlStore:
         if not verdict_ids:
             return []
         wanted = ", ".join(map(text_literal, verdict_ids))
-        return [rows.action_change(row) for row in self._backend.select(_ACTIONS.format(wanted=wanted))]
+        return [rows.action_change(row) for row in self.backend.select(_ACTIONS.format(wanted=wanted))]
 
     def write_host_health(self, minutes: Sequence[HostHealth]) -> None:
         """See ``Store.write_host_health``."""
@@ -189,24 +192,24 @@ class SqlStore:
             if not verdict_ids:
                 return ()
             those = f"AND verdict_id IN ({', '.join(map(text_literal, verdict_ids))})"
-        rows_found = self._backend.select(_OVERDUE.format(until=int(until_ns), those=those))
+        rows_found = self.backend.select(_OVERDUE.format(until=int(until_ns), those=those))
         found = tuple(str(row["verdict_id"]) for row in rows_found)
         if found:
             wanted = ", ".join(map(text_literal, found))
             # Actions first: were it the other way round, nobody would look for them after an end in between.
-            self._backend.execute(_EXPIRE_ACTIONS.format(wanted=wanted))
-            self._backend.execute(_EXPIRE.format(wanted=wanted))
+            self.backend.execute(_EXPIRE_ACTIONS.format(wanted=wanted))
+            self.backend.execute(_EXPIRE.format(wanted=wanted))
         return found
 
     def newest_updates(self, since_ns: int) -> dict[str, int]:
         """See ``Store.newest_updates``."""
-        found = self._backend.select(_NEWEST_UPDATES.format(since=int(since_ns)))
+        found = self.backend.select(_NEWEST_UPDATES.format(since=int(since_ns)))
         return {str(row["verdict_id"]): int(row["newest"]) for row in found}
 
     def query(self, sql: str, fmt: str) -> bytes:
         """See ``Store.query``."""
         try:
-            return self._backend.query(sql, fmt)
+            return self.backend.query(sql, fmt)
         except StoreError as error:
             if "UNKNOWN_TABLE" in str(error) and "tocsin." in str(error):
                 raise type(error)(f"{error}; 'tocsin migrate' makes what was dropped again") from error
@@ -214,7 +217,7 @@ class SqlStore:
 
     def close(self) -> None:
         """See ``Store.close``."""
-        self._backend.close()
+        self.backend.close()
 
     def _missing(self) -> list[Migration]:
         """What this program knows and the database has not.
@@ -242,16 +245,16 @@ class SqlStore:
 
     def _applied(self) -> dict[int, str]:
         """Number -> checksum of what was applied; {} for a new database."""
-        exists = self._backend.select("EXISTS TABLE tocsin.schema_migrations")
+        exists = self.backend.select("EXISTS TABLE tocsin.schema_migrations")
         if not int(exists[0]["result"]):
             return {}
-        found = self._backend.select("SELECT number, sha256 FROM tocsin.schema_migrations FINAL")
+        found = self.backend.select("SELECT number, sha256 FROM tocsin.schema_migrations FINAL")
         return {int(row["number"]): str(row["sha256"]) for row in found}
 
     def _apply(self, migration: Migration) -> None:
         for statement in migration.statements:
             try:
-                self._backend.execute(statement)
+                self.backend.execute(statement)
             except StoreError as error:  # its class says whether trying again helps: that must not be lost
                 hint = (
                     ": run tocsin migrate once as a user who may make tables"
@@ -267,7 +270,7 @@ class SqlStore:
 
         Whoever may not make tables may not see them all either: that is no reason to end.
         """
-        there = {str(row["name"]) for row in self._backend.select(_TABLES)}
+        there = {str(row["name"]) for row in self.backend.select(_TABLES)}
         dropped = [migration for migration in self._known if migration.makes - there]
         if not dropped:
             return
@@ -299,7 +302,7 @@ class SqlStore:
 
     def _stored_opening_times(self, verdict_ids: Sequence[str]) -> dict[str, int]:
         wanted = ", ".join(map(text_literal, verdict_ids))
-        found = self._backend.select(_OPENING_TIMES.format(wanted=wanted))
+        found = self.backend.select(_OPENING_TIMES.format(wanted=wanted))
         return {str(row["verdict_id"]): int(row["opened_ns"]) for row in found}
 
     def _insert_all(self, table: str, items: Sequence[T], to_row: Callable[[T], Row]) -> None:
@@ -307,7 +310,7 @@ class SqlStore:
 
     def _insert(self, table: str, batch: Sequence[Row]) -> None:
         for part in _parts(batch, BATCH_ROWS_COUNT):
-            self._backend.insert(f"tocsin.{table}", tuple(part[0]), part)
+            self.backend.insert(f"tocsin.{table}", tuple(part[0]), part)
 
 
 def text_literal(text: str) -> str:

@@ -243,7 +243,7 @@ def _constant(value: object) -> Callable[[_PickleReader], None]:
     return lambda reader: reader.stack.append(value)
 
 
-_KNOWN: Final[dict[bytes, Callable[[_PickleReader], Any]]] = {
+KNOWN_OPCODES: Final[dict[bytes, Callable[[_PickleReader], Any]]] = {
     b"\x80": lambda reader: reader.take(1),  # protocol
     b"\x95": lambda reader: reader.take(8),  # length of a frame
     b"N": _constant(None),
@@ -278,7 +278,8 @@ _KNOWN: Final[dict[bytes, Callable[[_PickleReader], Any]]] = {
     b"h": lambda reader: reader.recall(reader.byte()),
     b"j": lambda reader: reader.recall(reader.number(4)),
 }
-_OPCODES: Final = tuple(_KNOWN.get(bytes([code])) for code in range(256))
+"""What each opcode does that a pickle of plain values may hold."""
+_OPCODES: Final = tuple(KNOWN_OPCODES.get(bytes([code])) for code in range(256))
 
 
 def load_plain(data: bytes) -> object:

@@ -33,7 +33,7 @@ def words() -> Outcome:
         settings = settings_of(FlinkConfig(folder), 1, 2, folder)
         users = json.loads(make_users(folder).read_text())
         shown = address_of("clickhouse://127.0.0.1:9000", folder, READER)
-        table = command._table({"kafka": "k:1", "flink": "f", "clickhouse": shown}, 1.0, [])
+        table = command.address_lines({"kafka": "k:1", "flink": "f", "clickhouse": shown}, 1.0, [])
         checks = {
             "web submit": settings["web.submit.enable"] == "false",
             "addresses": all(
@@ -44,7 +44,7 @@ def words() -> Outcome:
             "passwords shown": not any(user["password"] in "\n".join(table) for user in users.values()),
             "passwords there": all(len(user["password"]) >= 32 for user in users.values()),
         }
-        opened = command._reach(Namespace(metrics_ports="9249", flink_setting=[]), folder)
+        opened = command.reach_lines(Namespace(metrics_ports="9249", flink_setting=[]), folder)
         checks["words"] = "ALL interfaces" in opened[0]
     wrong = [name for name, holds in checks.items() if not holds]
     return Outcome(len(checks), f"wrong: {wrong}", held=not wrong)

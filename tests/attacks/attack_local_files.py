@@ -34,10 +34,10 @@ from tocsin.schemas.records import StepBatch
 def others_files() -> Outcome:
     """Every way out of the folder of dumps, with ``openat2`` and with the walk for kernels that lack it."""
     read: list[str] = []
-    openat2 = beneath._openat2
+    openat2 = beneath.openat2
     for way in ("openat2", "walk"):
         if way == "walk":
-            beneath._openat2 = _absent
+            beneath.openat2 = _absent
         try:
             for make in HOSTILE:
                 with tempfile.TemporaryDirectory() as folder:
@@ -49,7 +49,7 @@ def others_files() -> Outcome:
                     if _reads(root, path):
                         read.append(f"{make.__name__} ({way})")
         finally:
-            beneath._openat2 = openat2
+            beneath.openat2 = openat2
     return Outcome(2 * len(HOSTILE), f"read: {read or 'none'}", not read)
 
 

@@ -82,7 +82,7 @@ def parts_raise() -> Outcome:
             if part == "tap":
                 service.engine.taps.append(_raise)
             else:
-                stack.enter_context(mock.patch.object(service._scribe, part, _raise))
+                stack.enter_context(mock.patch.object(service._scribe, part, _raise))  # noqa: SLF001  # each
             for second in range(25):
                 if second == 18:
                     job.kill(2)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tests.attacks.registry import Outcome, attack
+from tests.hostile_answers import job_answer
 from tocsin.cli import status
 from tocsin.cli.incident_text import render, render_one
 from tocsin.cli.terminal import GuardedStream
@@ -51,23 +52,6 @@ def lines() -> Outcome:
     rows = [{**plain_row, field: evil} for field in _FIELDS]
     shown = [render([row], now) + "\n" + render_one(row, now) for row in rows]
     shown.append(render_one({**plain_row, "evidence_list": [evil]}, now) + "\n" + render(rows, now, job_id=evil))
-    host = {"last_seen_seconds": 99.0, "late": 1, "clock_offset_seconds": 0.0, "clock_error_seconds": 0.0}
-    verdict = {"state": evil, "fault": evil, "suspects": [{"name": evil}], "cause": evil}
-    job = {
-        "job_id": evil,
-        "cluster": evil,
-        "attempt": 0,
-        "ended": False,
-        "world_size": 1,
-        "max_step": 1,
-        "groups": 1,
-        "hook_present": True,
-        "step_seconds": 0.1,
-        "abstained": {evil: 1},
-        "verdicts": [verdict],
-        "hosts": {evil: host},
-        "ranks": {"0": {"steps_per_second": 1.0}},
-    }
-    shown += [plain(line) for line in status.describe(job, [])]
+    shown += [plain(line) for line in status.describe(job_answer(evil), [])]
     wrong = [text[:80] for text in shown if not _is_clean(text)]
     return Outcome(len(shown), f"{len(wrong)} are not clean: {wrong[:2]}", held=not wrong)

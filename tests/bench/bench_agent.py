@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from tests.collectors.peer import EnginePeer, FakeHook, wait_until
 from tests.collectors.sources.nvml_stub import build
+from tests.serving import serving
 from tocsin.pipeline.identity.gate import Gate, GateConfig
 from tocsin.schemas.credential_store import CredentialStore, write_credentials
 from tocsin.schemas.credentials import Role, new_credential
@@ -120,13 +120,8 @@ def _exporter() -> Iterator[str]:
     ]
     lines += [f'node_of_no_interest_total{{device="d{n}"}} {n}' for n in range(2000)]
     _Handler.page = "\n".join([*lines, ""]).encode()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), _Handler)) as server:
         yield f"http://127.0.0.1:{server.server_port}/metrics"
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def _say_hello(hooks: list[FakeHook]) -> None:

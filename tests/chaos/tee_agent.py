@@ -51,6 +51,6 @@ def kept(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 if __name__ == "__main__":
-    file, real = sys.argv[1], agent_cli._sink
-    agent_cli._sink = lambda *given: Tee(real(*given), file)
+    file, real = sys.argv[1], agent_cli.make_sink
+    agent_cli.make_sink = lambda *given: Tee(real(*given), file)
     sys.exit(main(["agent", *sys.argv[2:]]))

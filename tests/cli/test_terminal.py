@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.hostile_answers import job_answer
 from tocsin.cli import incident_text, logs, main, models, paths, score
 from tocsin.cli.drill.judge import Heard
 from tocsin.cli.drill.lines import PlainLines
@@ -100,23 +101,6 @@ def test_incidents_show_any_field(field: str, text: str) -> None:
 
 
 def answer_of(evil: str) -> dict[str, Any]:
-    host = {"last_seen_seconds": 99.0, "late": 1, "clock_offset_seconds": 0.0, "clock_error_seconds": 0.0}
-    verdict = {"state": evil, "fault": evil, "suspects": [{"name": evil}], "cause": evil}
-    job = {
-        "job_id": evil,
-        "cluster": evil,
-        "attempt": 0,
-        "ended": False,
-        "world_size": 1,
-        "max_step": 1,
-        "hook_present": True,
-        "groups": 1,
-        "step_seconds": 0.1,
-        "abstained": {evil: 1},
-        "verdicts": [verdict],
-        "hosts": {evil: host},
-        "ranks": {"0": {"steps_per_second": 1.0}},
-    }
     letter = {"host": evil, "reason": evil, "message": evil}
     model = {"detector": evil, "version": evil, "state": evil}
     event = {"ts_ns": 0, "name": evil, "job": evil, "error": evil}
@@ -130,7 +114,13 @@ def answer_of(evil: str) -> dict[str, Any]:
         "now_ns": 1,
         "letters_dropped": 1,
     }
-    known = {"jobs": [job], "connected_hosts": [evil], "models": [model], "dead_letters": [letter], "server": {}}
+    known = {
+        "jobs": [job_answer(evil)],
+        "connected_hosts": [evil],
+        "models": [model],
+        "dead_letters": [letter],
+        "server": {},
+    }
     return {**known, **engine}
 
 
@@ -203,7 +193,7 @@ def test_a_refused_value_is_shown(arguments: list[str], capsys: pytest.CaptureFi
 def test_scores_and_models_show_any_name(text: str) -> None:
     total, _ = add_up([])
     assert not hidden_in(score.table_of(total, {text: total}, {text: total}))
-    assert_shown("\n".join(models._lines({text: text, "inner": {text: [text]}})))
+    assert_shown("\n".join(models.lines_of({text: text, "inner": {text: [text]}})))
 
 
 def test_a_drills_lines_show_any_field(capsys: pytest.CaptureFixture[str]) -> None:

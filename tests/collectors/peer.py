@@ -39,6 +39,7 @@ class EnginePeer:
         offset_ns: how far this engine's clock is behind the host's.
         refuse: gives the refusal of a record's bytes, None = taken.
         gate: asks for secrets, as the engine does; None: the agent is known by its user.
+        is_closed: whether it has ended.
     """
 
     def __init__(self, path: Path, gate: Gate | None = None) -> None:
@@ -55,7 +56,7 @@ class EnginePeer:
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
         self._listener.listen()
-        self._closing = False
+        self.is_closed = False
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -92,7 +93,7 @@ class EnginePeer:
 
     def close(self) -> None:
         """End for good."""
-        self._closing = True
+        self.is_closed = True
         self.hang_up()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -100,7 +101,7 @@ class EnginePeer:
         self.path.unlink()
 
     def _run(self) -> None:
-        while not self._closing:
+        while not self.is_closed:
             try:
                 self.connection, _ = self._listener.accept()
             except OSError:

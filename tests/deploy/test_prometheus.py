@@ -58,7 +58,7 @@ def test_the_operator_that_an_alert_names_is_the_job_s() -> None:
     named = {name for rule in RULES for name in re.findall(r'operator_name="(\w+)"', rule["expr"])}
 
     assert named == {"operators"}
-    assert '.name("operators")' in (files.ROOT / "pipeline" / "flink" / "job.py").read_text("utf-8")
+    assert '.name("operators")' in (files.ROOT / "pipeline" / "runtime" / "flink" / "job.py").read_text("utf-8")
 
 
 def test_each_alert_says_how_bad_it_is_and_what_to_look_at() -> None:

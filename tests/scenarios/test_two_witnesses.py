@@ -75,9 +75,9 @@ class TestStop:
 
         def forged() -> None:
             _gpu_lost(job, 3, job.kill, signal=0, code=1, stderr="RuntimeError: NVML: GPU is lost")
-            job._queue = [  # what the agent would have sent is changed on its way
+            job._queue = [  # noqa: SLF001  # what an agent sends is changed on its way
                 replace(one, source=source) if isinstance(one, Event) and one.name == events.GPU_LOST else one
-                for one in job._queue  # as above
+                for one in job._queue  # noqa: SLF001  # as above
             ]
 
         scenario.at(20).inject(forged)
@@ -148,7 +148,7 @@ class TestSlow:
     def test_a_host_that_says_so_of_itself_alone_is_not_drained(self) -> None:
         """Its rows tell of steps four times as long; everybody else's are as ever."""
         scenario, job = _scenario()
-        ship = job._ship  # what its agent sends is changed on its way
+        ship = job._ship  # noqa: SLF001  # what an agent sends is changed on its way
 
         def lies(rank: object, end_ns: int) -> None:
             if rank is job.ranks[3] and end_ns > JobShape().start_ns + 20_000_000_000:
@@ -158,7 +158,7 @@ class TestSlow:
                 ]
             ship(rank, end_ns)  # type: ignore[arg-type]  # the fake's own rank
 
-        job._ship = lies  # type: ignore[method-assign]  # as above
+        job._ship = lies  # type: ignore[method-assign]  # noqa: SLF001  # as above
         scenario.run(120)
         assert not HARD.intersection(_actions(scenario))
 

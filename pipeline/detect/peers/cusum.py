@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tocsin.pipeline.core.arrays import array_from, array_state
+from tocsin.pipeline.core.arrays import arrays_from, arrays_state
 from tocsin.schemas.metrics import Metric
 
 FloatArray = NDArray[np.float32]
@@ -213,22 +213,16 @@ class Cusum:
 
     def to_state(self) -> dict[str, Any]:
         """Return the state as JSON-serialisable values, for a snapshot."""
-        return {
-            "total": array_state(self._total),
-            "since_ns": array_state(self._since_ns),
-            "last_ns": array_state(self._last_ns),
-            "hit_ns": array_state(self._hit_ns),
-            "begun_ns": array_state(self._begun_ns),
-            "judged_ns": self._judged_ns,
-            "alarmed": array_state(self._alarmed),
-        }
+        return {**arrays_state(self, _ARRAYS, "_"), "judged_ns": self._judged_ns}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore the state from values that ``to_state`` returned."""
-        self._total, self._since_ns = array_from(state["total"]), array_from(state["since_ns"])
-        self._hit_ns, self._begun_ns = array_from(state["hit_ns"]), array_from(state["begun_ns"])
+        arrays_from(self, state, _ARRAYS, "_")
         self._judged_ns = state["judged_ns"]
-        self._last_ns, self._alarmed = array_from(state["last_ns"]), array_from(state["alarmed"])
+
+
+_ARRAYS: Final = ("total", "since_ns", "last_ns", "hit_ns", "begun_ns", "alarmed")
+"""The arrays of a ``Cusum``'s state."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.models.peers import PeerState
+from tocsin.pipeline.core.state_maps import rows_from, rows_state
 from tocsin.schemas.records import NS_PER_SECOND, Slice
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
@@ -106,11 +107,11 @@ class ExitTracker:
 
     def to_state(self) -> list[Any]:
         """Return the state as JSON-serialisable values, for a snapshot."""
-        return [[host, *freed] for host, freed in sorted(self._freed.items())]
+        return rows_state(self._freed)
 
     def load_state(self, state: Sequence[Sequence[Any]]) -> None:
         """Restore the state from values that ``to_state`` returned."""
-        self._freed = {host: [at_ns, is_all] for host, at_ns, is_all in state}
+        self._freed = rows_from(state)
 
 
 def memory_shares(values: FloatArray, state: PeerState, names: Sequence[str], warmup_count: int) -> FloatArray:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.models.peers import PeerConfig, PeerWindow
-from tocsin.pipeline.core.arrays import array_from, array_state
+from tocsin.pipeline.core.arrays import array_from, array_state, named_arrays_from, named_arrays_state
 from tocsin.pipeline.detect.peers.cusum import Cusum, SumConfig, shared_columns
 from tocsin.pipeline.detect.peers.rows import Block, directed
 from tocsin.schemas.metrics import MetricTable
@@ -196,8 +196,8 @@ class HalfMinuteMeans:
         return {
             "since_ns": self._since_ns,
             "count": self._count,
-            "totals": [[name, array_state(self._total[name])] for name in sorted(self._total)],
-            "known": [[name, array_state(self._known[name])] for name in sorted(self._known)],
+            "totals": named_arrays_state(self._total),
+            "known": named_arrays_state(self._known),
             "crowds": array_state(self._crowds),
             "sums": self.sums.to_state(),
             "host": self._blocks["host"].to_state(),
@@ -207,8 +207,8 @@ class HalfMinuteMeans:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore the state from values that ``to_state`` returned."""
         self._since_ns, self._count = state["since_ns"], state["count"]
-        self._total = {name: array_from(values) for name, values in state["totals"]}
-        self._known = {name: array_from(values) for name, values in state["known"]}
+        self._total = named_arrays_from(state["totals"])
+        self._known = named_arrays_from(state["known"])
         self._crowds = array_from(state["crowds"])
         self.sums.load_state(state["sums"])
         for name, block in self._blocks.items():

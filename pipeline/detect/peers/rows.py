@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from tocsin.models.frames import GpuRow
 from tocsin.models.metric_means import MetricMeans
 from tocsin.models.peer_scales import Scale, scale_of, transform
 from tocsin.models.peers import PeerConfig, PeerState, PeerWindow, compare
-from tocsin.pipeline.core.arrays import array_from, array_state
+from tocsin.pipeline.core.arrays import array_from, arrays_state
 from tocsin.schemas.metrics import Metric, MetricTable
 
 FloatArray = NDArray[np.float32]
@@ -99,18 +99,16 @@ class Block:
 
     def to_state(self) -> dict[str, Any]:
         """Return the state as JSON-serialisable values, for a snapshot."""
-        return {
-            "names": self.names,
-            "level": array_state(self.state.level),
-            "own_spread": array_state(self.state.own_spread),
-            "seen_count": array_state(self.state.seen_count),
-            "spread": array_state(self.state.spread),
-        }
+        return {"names": self.names, **arrays_state(self.state, _ARRAYS)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore the state from values that ``to_state`` returned."""
         self.names = [tuple(name) if isinstance(name, list) else name for name in state["names"]]
-        self.state = PeerState(*(array_from(state[key]) for key in ("level", "own_spread", "seen_count", "spread")))
+        self.state = PeerState(*(array_from(state[name]) for name in _ARRAYS))
+
+
+_ARRAYS: Final = ("level", "own_spread", "seen_count", "spread")
+"""The arrays of a ``PeerState``, in the order of its fields."""
 
 
 @dataclass(frozen=True, slots=True)

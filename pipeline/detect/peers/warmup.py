@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from tocsin.pipeline.core.state_maps import pairs_from, pairs_state
 from tocsin.pipeline.detect.peers.activity import WORK, work_row
 from tocsin.schemas.records import NS_PER_SECOND
 
@@ -81,10 +83,10 @@ class BeginTracker:
         """Stop following these metrics, as they are learned anew."""
         self._since_ns = {name: since_ns for name, since_ns in self._since_ns.items() if name not in names}
 
-    def to_state(self) -> list[list[str | int]]:
+    def to_state(self) -> list[tuple[str, int]]:
         """Return the state as JSON-serialisable values, for a snapshot."""
-        return [[name, since_ns] for name, since_ns in sorted(self._since_ns.items())]
+        return pairs_state(self._since_ns)
 
-    def load_state(self, state: list[list[str | int]]) -> None:
+    def load_state(self, state: Iterable[Iterable[Any]]) -> None:
         """Restore the state from values that ``to_state`` returned."""
-        self._since_ns = {str(name): int(since_ns) for name, since_ns in state}
+        self._since_ns = pairs_from(state)

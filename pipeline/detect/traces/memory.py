@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.models.rank_past import RankPast
-from tocsin.pipeline.core.arrays import array_from, array_state
+from tocsin.pipeline.core.arrays import array_from, array_state, arrays_from, arrays_state
 
 Singles = NDArray[np.float32]
 
@@ -69,13 +69,12 @@ class SequenceMemory:
 
 def past_state(past: RankPast) -> dict[str, Any]:
     """Return a rank past as JSON-serialisable values."""
-    return {name: array_state(getattr(past, name)) for name in _PAST}
+    return arrays_state(past, _PAST)
 
 
 def past_from(past: RankPast, state: Mapping[str, Any]) -> None:
     """Restore a rank past in place from values that ``past_state`` returned."""
-    for name in _PAST:
-        setattr(past, name, array_from(state[name]))
+    arrays_from(past, state, _PAST)
 
 
 _PAST = ("ranks", "counts", "means", "variances")

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tocsin.models.op_features import PHASES, OpRows, Vocabulary
 from tocsin.pipeline.core.arrays import array_from, array_state
+from tocsin.pipeline.core.state_maps import pairs_from, pairs_state
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, CollectiveBatch, CollectiveRecord, Slice, StepBatch, StepRecord
@@ -199,7 +200,7 @@ class TraceWindows:
     def to_state(self) -> dict[str, Any]:
         """Return the state as JSON-serialisable values, for a snapshot."""
         return {
-            "seen": sorted(self._seen.items()),
+            "seen": pairs_state(self._seen),
             "steps": [[rank, array_state(np.array(rows))] for rank, rows in sorted(self._steps.items())],
             "collectives": [[rank, [list(row) for row in rows]] for rank, rows in sorted(self._collectives.items())],
             "begin_ns": self._begin_ns,
@@ -209,7 +210,7 @@ class TraceWindows:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore the state from values that ``to_state`` returned."""
-        self._seen = dict(map(tuple, state["seen"]))
+        self._seen = pairs_from(state["seen"])
         self._steps = {rank: array_from(rows).tolist() for rank, rows in state["steps"]}
         self._collectives = {rank: [(name, seconds) for name, seconds in rows] for rank, rows in state["collectives"]}
         self._begin_ns = state["begin_ns"]

@@ -13,24 +13,14 @@ from tocsin.pipeline.lab.simulation.physics import SimulatedSteps
 from tocsin.pipeline.lab.simulation.plan import Happening
 from tocsin.pipeline.lab.simulation.shape import SimulatedShape
 from tocsin.pipeline.lab.simulation.telemetry import Matrices
-from tocsin.pipeline.recording.tables import Columns, Text
+from tocsin.pipeline.recording.tables import STEP_VALUES, Columns, Text
 from tocsin.schemas.metrics import GPU_METRICS
 from tocsin.schemas.records import NS_PER_SECOND
 
-STEP_COLUMNS = (
-    "duration_seconds",
-    "data_seconds",
-    "forward_seconds",
-    "backward_seconds",
-    "optimizer_seconds",
-    "communication_seconds",
-    "loss",
-    "grad_norm",
-)
 _WANTED = {
     "duration": ("duration_seconds", "loss", "grad_norm"),
     "waits": ("duration_seconds", "data_seconds", "communication_seconds", "loss", "grad_norm"),
-    "full": STEP_COLUMNS,
+    "full": STEP_VALUES,
 }
 
 
@@ -176,7 +166,7 @@ class StepTable:
             return np.asarray(row.loss[self._ranks])
         if name == "grad_norm":
             return np.asarray(row.grad_norm[self._ranks])
-        return np.asarray(row.phase_seconds[STEP_COLUMNS.index(name) - 1][self._ranks])
+        return np.asarray(row.phase_seconds[STEP_VALUES.index(name) - 1][self._ranks])
 
 
 class EventTable:

@@ -102,11 +102,11 @@ class MetricsJob(FakeJob):
         super().__init__(shape)
         self.machines = machines or MachineShape()
         table = self.machines.table
-        self._names = [metric.name for metric in (*table.host, *table.gpu)]
+        self.metric_names = [metric.name for metric in (*table.host, *table.gpu)]
         self._draw = np.random.default_rng(self.machines.seed)
-        size = (shape.rank_count, len(self._names), self.machines.gpu_count)
-        levels = np.array([LEVELS.get(name, 1.0) for name in self._names])
-        wide = np.array([0.0 if name in _STEADY else self.machines.own_ratio for name in self._names])
+        size = (shape.rank_count, len(self.metric_names), self.machines.gpu_count)
+        levels = np.array([LEVELS.get(name, 1.0) for name in self.metric_names])
+        wide = np.array([0.0 if name in _STEADY else self.machines.own_ratio for name in self.metric_names])
         self._levels: FloatArray = levels[:, None] * (1 + wide[:, None] * self._draw.standard_normal(size))
         self._factors = np.ones(size)
         self._added = np.zeros(size)
@@ -120,16 +120,16 @@ class MetricsJob(FakeJob):
 
     def shift(self, rank: int, metric: str, factor: float, gpu: int | None = None) -> None:
         """A metric of a rank's host (of one GPU) is ``factor`` times what it was (1: well again)."""
-        self._factors[rank, self._names.index(metric), slice(None) if gpu is None else gpu] = factor
+        self._factors[rank, self.metric_names.index(metric), slice(None) if gpu is None else gpu] = factor
 
     def work_otherwise(self, seconds: float, shares: Mapping[str, float]) -> None:
         """Steps stop for so long, unannounced, and the machines do something else (metrics not named: as ever)."""
-        self._other_work = np.array([shares.get(name, 1.0) for name in self._names])
+        self._other_work = np.array([shares.get(name, 1.0) for name in self.metric_names])
         self.pause(seconds, "")
 
-    def raise_by(self, rank: int, metric: str, amount: float) -> None:
-        """A metric of a rank's host is higher by so much (0: well again)."""
-        self._added[rank, self._names.index(metric)] = amount
+    def raise_by(self, rank: int, metric: str, amount: float, gpu: int | None = None) -> None:
+        """Raise a metric of a rank's host, or of one GPU of it, by an amount (0: well again)."""
+        self._added[rank, self.metric_names.index(metric), slice(None) if gpu is None else gpu] = amount
 
     def lose_gpu(self, rank: int, gpu: int = 0) -> None:
         """A GPU gives no samples any more."""
@@ -182,12 +182,12 @@ class MetricsJob(FakeJob):
         if paused and self._other_work.size:
             return self._other_work
         if paused or held:
-            return np.array([1.0 if name in _STEADY else _REST_SHARES.get(name, 0.0) for name in self._names])
+            return np.array([1.0 if name in _STEADY else _REST_SHARES.get(name, 0.0) for name in self.metric_names])
         if self.standing:
-            return np.array([1.0 if name in _STEADY else _SPIN_SHARES.get(name, 0.0) for name in self._names])
+            return np.array([1.0 if name in _STEADY else _SPIN_SHARES.get(name, 0.0) for name in self.metric_names])
         # Longer steps: less work per second; the rest of the time kernels spin.
         work = min(1.0, self._usual_seconds / self._lasted_seconds) if self._lasted_seconds else 1.0
-        spin = np.array([1.0 if name in _STEADY else _SPIN_SHARES.get(name, 0.0) for name in self._names])
+        spin = np.array([1.0 if name in _STEADY else _SPIN_SHARES.get(name, 0.0) for name in self.metric_names])
         found: FloatArray = spin + (1 - spin) * work
         return found
 
@@ -196,7 +196,7 @@ class MetricsJob(FakeJob):
         shares = np.stack([self._shares(rank.rank, paused=paused) for rank in self.ranks])[:, :, None]
         noise = self.machines.noise_ratio * self._draw.standard_normal(self._levels.shape)
         values = self._levels * shares * self._factors * (1 + noise) + self._added
-        ratio = np.array([name.endswith("_ratio") for name in self._names])[:, None]
+        ratio = np.array([name.endswith("_ratio") for name in self.metric_names])[:, None]
         found: FloatArray = np.where(ratio, np.minimum(values, 1.0), values)
         return found
 

@@ -109,7 +109,7 @@ def fit_bilstm(
     words = _vocabularies(list(for_each(mapper, words_at, data.folders, told, "operation names")))
     orders = [Cutting(folder, words, config.seed) for folder in data.folders]
     cuts: list[Cut] = list(for_each(mapper, cut_at, orders, told, "windows"))
-    networks, notes = _trained(cuts, words, config, told)
+    networks, notes = train_networks(cuts, words, config, told)
     candidates = [_with_line(networks, factor) for factor in LINE_FACTORS]
     models = [{BILSTM: encode_bilstm(one)} for one in candidates]
     scores = scores_of(data.labelled, BILSTM, models, mapper, told)
@@ -160,7 +160,7 @@ def _vocabularies(found: Sequence[Mapping[str, tuple[str, ...]]]) -> dict[str, t
     return {family: words[family] for family in FAMILIES if words[family]}
 
 
-def _trained(
+def train_networks(
     cuts: Sequence[Cut], words: Mapping[str, tuple[str, ...]], config: OcnnTraining, told: Progress | None
 ) -> tuple[Networks, tuple[str, ...]]:
     """A network for each family that there is enough of."""

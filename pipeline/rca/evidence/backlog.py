@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tocsin.models.flows import find_backlogged
+from tocsin.pipeline.core.state_maps import pairs_from, pairs_state, rows_from, rows_state
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.common import common_component, few_hosts
 from tocsin.pipeline.rca.finding import Finding
@@ -205,25 +206,20 @@ class BacklogTracker:
     def to_state(self) -> dict[str, Any]:
         """Return the state as JSON-serialisable values, for a snapshot."""
         return {
-            "bins": [[host, _cells_state(own)] for host, own in sorted(self._bins.items())],
-            "since": [[host, since_ns] for host, since_ns in sorted(self._since_ns.items())],
-            "told_ns": self._reported_ns,
-            "durations": _cells_state(self._durations),
+            "bins": [[host, rows_state(own)] for host, own in sorted(self._bins.items())],
+            "since": pairs_state(self._since_ns),
+            "told_ns": self._told_ns,
+            "durations": rows_state(self._durations),
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore the state from values that ``to_state`` returned."""
-        self._bins = {host: {number: list(cell) for number, *cell in own} for host, own in state["bins"]}
-        self._since_ns = dict(map(tuple, state["since"]))
-        self._reported_ns = state["told_ns"]
-        self._durations = {number: list(cell) for number, *cell in state["durations"]}
+        self._bins = {host: rows_from(own) for host, own in state["bins"]}
+        self._since_ns = pairs_from(state["since"])
+        self._told_ns = state["told_ns"]
+        self._durations = rows_from(state["durations"])
 
 
 def _drop_older(cells: dict[int, list[int]], oldest: int) -> dict[int, list[int]]:
     """Return the bins numbered ``oldest`` or higher; the same dictionary if none is older."""
     return cells if min(cells, default=oldest) >= oldest else {n: cell for n, cell in cells.items() if n >= oldest}
-
-
-def _cells_state(cells: Mapping[int, Sequence[int]]) -> list[list[int]]:
-    """Return bins as sorted rows [number, ...] for a snapshot."""
-    return [[number, *cell] for number, cell in sorted(cells.items())]

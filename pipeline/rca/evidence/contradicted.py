@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tocsin.pipeline.core.state_maps import rows_from, rows_state
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.schemas.records import NS_PER_SECOND
 
@@ -76,11 +77,11 @@ class Belied:
 
     def to_state(self) -> list[list[Any]]:
         """Return the state as JSON-serialisable values, for a snapshot."""
-        return [[rank, *numbers] for rank, numbers in sorted(self.counts.items())]
+        return rows_state(self.counts)
 
     def load_state(self, state: Sequence[Sequence[int]]) -> None:
         """Restore the state from values that ``to_state`` returned."""
-        self.counts = {rank: list(numbers) for rank, *numbers in state}
+        self.counts = rows_from(state)
 
 
 def came_late(graph: JobGraph, died_ns: int, stood_since_ns: int, median_step_ns: int) -> bool:

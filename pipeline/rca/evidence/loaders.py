@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tocsin.pipeline.core.state_maps import rows_from, rows_state
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.common import names_of
 from tocsin.pipeline.rca.finding import Finding
@@ -94,8 +95,8 @@ class LoaderTracker:
 
     def to_state(self) -> list[Any]:
         """Return the state as JSON-serialisable values, for a snapshot."""
-        return [[rank, *report] for rank, report in sorted(self.empty.items())]
+        return rows_state(self.empty)
 
     def load_state(self, state: Sequence[Sequence[Any]]) -> None:
         """Restore the state from values that ``to_state`` returned."""
-        self.empty = {rank: list(report) for rank, *report in state}
+        self.empty = rows_from(state)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tocsin.pipeline.core.state_maps import pairs_from, pairs_state
 from tocsin.pipeline.job.facts import RankFacts
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.common import names_of, suspects_of
@@ -292,7 +293,7 @@ class NanTracker:
     def to_state(self) -> dict[str, Any]:
         """Return the state as JSON-serialisable values, for a snapshot."""
         return {
-            "first": sorted(self.first.items()),
+            "first": pairs_state(self.first),
             "newest_ns": self.newest_ns,
             "past": [[one.step, list(one.hosts), one.ts_ns, one.is_replayed] for one in self.past],
             "began_step": self.began_step,
@@ -301,7 +302,7 @@ class NanTracker:
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore the state from values that ``to_state`` returned."""
-        self.first = dict(map(tuple, state["first"]))
+        self.first = pairs_from(state["first"])
         self.newest_ns = state["newest_ns"]
         self.past = [Episode(step, tuple(hosts), *rest) for step, hosts, *rest in state["past"]]
         self.began_step, self.since_ns = state["began_step"], state["since_ns"]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tocsin.models.transfers import GroupSpeed, SlowLink, find_slow_link
+from tocsin.pipeline.core.state_maps import pairs_from, pairs_state
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.common import names_of, suspects_of
 from tocsin.pipeline.rca.finding import Finding
@@ -168,20 +169,19 @@ class NetworkTracker:
         """Return the state as JSON-serialisable values, for a snapshot."""
         return {
             "open": [
-                [comm_id, [[seq, sorted(members.items())] for seq, members in sorted(operations.items())]]
+                [comm_id, [[seq, pairs_state(members)] for seq, members in sorted(operations.items())]]
                 for comm_id, operations in sorted(self._open.items())
             ],
-            "recent": sorted(self._recent.items()),
-            "past": sorted(self._past.items()),
+            "recent": pairs_state(self._recent),
+            "past": pairs_state(self._past),
             "slow": [self._rank, self._since_ns],
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore the state from values that ``to_state`` returned."""
         self._open = {
-            comm_id: {seq: dict(map(tuple, members)) for seq, members in operations}
-            for comm_id, operations in state["open"]
+            comm_id: {seq: pairs_from(members) for seq, members in operations} for comm_id, operations in state["open"]
         }
-        self._recent = dict(map(tuple, state["recent"]))
-        self._past = dict(map(tuple, state["past"]))
+        self._recent = pairs_from(state["recent"])
+        self._past = pairs_from(state["past"])
         self._rank, self._since_ns = state["slow"]

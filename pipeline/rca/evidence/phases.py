@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tocsin.pipeline.core.state_maps import pairs_state, rows_state
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas.reasons import Reason
@@ -183,11 +184,8 @@ class PhaseTracker:
     def to_state(self) -> dict[str, Any]:
         """Return the state as JSON-serialisable values, for a snapshot."""
         return {
-            "open": [
-                [phase.name, phase.begin_ns, [[rank, *end] for rank, end in sorted(phase.ends.items())]]
-                for phase in self.open
-            ],
-            "told": sorted(self.history.items()),
+            "open": [[phase.name, phase.begin_ns, rows_state(phase.ends)] for phase in self.open],
+            "told": pairs_state(self.history),
             "step_ends_ns": self.step_ends_ns,
         }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
+from tocsin.pipeline.core.state_maps import pairs_state
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas.reasons import Reason
@@ -73,7 +74,7 @@ class ReturnedHosts:
 
     def to_state(self) -> list[tuple[str, int]]:
         """Return the state as JSON-serialisable values, for a snapshot."""
-        return sorted(self.accused_ns.items())
+        return pairs_state(self.accused_ns)
 
     def load_state(self, state: Sequence[Sequence[object]]) -> None:
         """Restore the state from values that ``to_state`` returned."""

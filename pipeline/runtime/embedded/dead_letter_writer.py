@@ -84,6 +84,11 @@ class DeadLetterWriter:
         self.dropped: Counter[tuple[str, str]] = Counter()
         self.thread = SupervisedThread("letters", self._run)
 
+    @property
+    def source_count(self) -> int:
+        """How many kinds of letters and hosts have a limit of their own at present."""
+        return len(self._sources)
+
     def start(self) -> None:
         """Begin to write."""
         self.thread.start()

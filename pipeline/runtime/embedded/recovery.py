@@ -119,8 +119,8 @@ class Recovery:
         self._config = config
         self._engine = engine
         self._memory = memory
-        self._state = StateFolder(config.folder, config.journal)
-        self.ledger = Ledger(self._state, on_isolated)
+        self.state = StateFolder(config.folder, config.journal)
+        self.ledger = Ledger(self.state, on_isolated)
         engine.ledger = self.ledger
         self.counters: Counter[str] = Counter()
         self.pause_seconds = 0.0
@@ -129,6 +129,11 @@ class Recovery:
         self._is_writing = False
         self._beginnings_count = 0
         self.thread = SupervisedThread("state", self._write_forever)
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a snapshot is being written at present."""
+        return self._is_writing
 
     def take_up(self, now_ns: int, repeat: Repeat, floors: Callable[[], dict[str, int]] = dict) -> TakenUp:
         """Bring the engine to where it stood, and open the journal for what comes.
@@ -144,7 +149,7 @@ class Recovery:
         """
         losses: list[StateLoss] = []
         announced = self._engine.models.records()
-        found = self._state.load()
+        found = self.state.load()
         losses += [reason for reason, _ in found.aside]
         self.counters.update(f"aside_{reason.value}" for reason in losses)
         restored = False
@@ -171,7 +176,7 @@ class Recovery:
             self._memory.forget()
             self._memory.floors = floors()
         self._engine.models.join(announced)
-        self._state.begin()
+        self.state.begin()
         self.ledger.is_replaying = False
         self._cut_ns = self._engine.now_ns or 0
         self.thread.start()
@@ -181,7 +186,7 @@ class Recovery:
         return TakenUp(restored, replayed, tuple(losses))
 
     def _loss_of_age(self, generation: Generation | None, now_ns: int) -> tuple[StateLoss, str] | None:
-        newest_ns = self._state.newest_tick_ns(generation)
+        newest_ns = self.state.newest_tick_ns(generation)
         if newest_ns is None:
             return None
         away_seconds = (now_ns - newest_ns) / NS_PER_SECOND
@@ -193,18 +198,18 @@ class Recovery:
         return None
 
     def _set_aside(self, reason: StateLoss, detail: str, losses: list[StateLoss]) -> None:
-        self._state.set_aside(reason, detail)
+        self.state.set_aside(reason, detail)
         self.counters[f"aside_{reason.value}"] += 1
         losses.append(reason)
 
     def _replay(self, generation: Generation | None, repeat: Repeat) -> None:
         self._engine.is_catching_up = True
         try:
-            for entry in self._state.entries(generation):
+            for entry in self.state.entries(generation):
                 self._repeat(entry, repeat)
         finally:
             self._engine.is_catching_up = False
-        tally = self._state.tally
+        tally = self.state.tally
         self.counters["damaged_entries"] += tally.damaged_count
         self.counters["torn_bytes"] += tally.torn_bytes
 
@@ -234,7 +239,7 @@ class Recovery:
 
         What it holds is of this moment; encoding it pauses the ticks, writing it does not.
         """
-        journal = self._state.journal
+        journal = self.state.journal
         if journal is None:
             return
         if journal.is_whole and not self._is_due(tick_ns):
@@ -258,11 +263,11 @@ class Recovery:
         return over >= 0 and (is_quiet or over >= _SLICE_SECONDS)
 
     def _cut(self, tick_ns: int) -> _Cut | None:
-        journal = self._state.journal
+        journal = self.state.journal
         if journal is None:
             return None
         begin = time.perf_counter()
-        known = self._state.shelf.known
+        known = self.state.shelf.known
         beginnings = _beginnings(self._engine)
         # A job that began anew may give a name that is known to something else: all is written then.
         engine_known = known if beginnings == self._beginnings_count else frozenset()
@@ -284,36 +289,36 @@ class Recovery:
             self._is_writing = False
 
     def _write(self, cut: _Cut) -> None:
-        if self._state.write(cut.parts, cut.journal_index, cut.tick_ns):
+        if self.state.write(cut.parts, cut.journal_index, cut.tick_ns):
             self._beginnings_count = cut.beginnings_count
 
     def stop(self) -> None:
         """Write a last snapshot, and let the folder go; nothing may tick or be taken any more."""
-        if self._state.journal is not None:
+        if self.state.journal is not None:
             self._cuts.put(None)
             self.thread.join(30.0)
             cut = self._cut(self._engine.now_ns or 0) if self._engine.now_ns is not None else None
             if cut is not None:
                 self._write(cut)
-        self._state.close()
+        self.state.close()
 
     def abandon(self) -> None:
         """Let the files go as the end of the process would, without a last word (tests)."""
         self._cuts.put(None)
         self.thread.join(30.0)
-        self._state.close(is_abandoned=True)
+        self.state.close(is_abandoned=True)
 
     @property
     def trouble(self) -> str:
         """Why the journal cannot be written just now, "": it can."""
-        return "" if self._state.journal is None else self._state.journal.trouble
+        return "" if self.state.journal is None else self.state.journal.trouble
 
     @property
     def figures(self) -> dict[str, int]:
         """What was written, replayed and lost, by name."""
-        journal = self._state.journal
+        journal = self.state.journal
         written = {} if journal is None else {f"journal_{name}": count for name, count in journal.counters.items()}
-        return {**self.counters, **self._state.counters, **written}
+        return {**self.counters, **self.state.counters, **written}
 
 
 def _beginnings(engine: EmbeddedEngine) -> int:

@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
     watcher = ProcessWatcher(system, Roots(args.proc_root, args.sys_root))
     clock, wake = SteadyClock(system), Wakeup()
     core = CoreConfig(HostPlace(args.host, args.leaf, args.minipod), args.cluster, args.period_seconds)
-    sink = _sink(args, clock, wake)
+    sink = make_sink(args, clock, wake)
     config = AgentConfig(core, args.socket or _default_socket(), args.dump_dir, args.metrics_listen)
     collectors = (*metric_collectors(args), *hardware_collectors(args), watcher)
     agent = Agent(config, Parts(sink, watcher, collectors), clock, wake)
@@ -131,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _sink(args: argparse.Namespace, clock: SteadyClock, wake: Wakeup) -> Sink:
+def make_sink(args: argparse.Namespace, clock: SteadyClock, wake: Wakeup) -> Sink:
     """Return the way to the engine; the Kafka client costs memory, so only where it is used."""
     from tocsin.collectors.transport.spool import DiskSpool, MemorySpool, Spool
 

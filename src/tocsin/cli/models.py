@@ -162,7 +162,7 @@ def _show(args: argparse.Namespace) -> int:
     found: dict[str, Any] = {**asdict(card), "bytes": size, "refused": registry.refusal(args.detector, version)}
     if promotion is not None and promotion.version == version:
         found["promoted"] = asdict(promotion)
-    print(json_text(_with_readable_figures(found)) if args.json else "\n".join(_lines(found)))
+    print(json_text(_with_readable_figures(found)) if args.json else "\n".join(lines_of(found)))
     return 0
 
 
@@ -171,11 +171,12 @@ def _with_readable_figures(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "metrics": readable(row["metrics"]), "training": readable(row["training"])}
 
 
-def _lines(values: Mapping[str, Any], indent: str = "") -> list[str]:
+def lines_of(values: Mapping[str, Any], indent: str = "") -> list[str]:
+    """Return nested values as indented lines, without those that are empty."""
     lines = []
     for key, value in values.items():
         if isinstance(value, dict):
-            lines += [f"{indent}{plain(key)}:", *_lines(value, indent + "  ")] if value else []
+            lines += [f"{indent}{plain(key)}:", *lines_of(value, indent + "  ")] if value else []
         elif value is not None and value != "":
             lines.append(f"{indent}{plain(key)}: {plain(_shown(value))}")
     return lines

@@ -84,7 +84,7 @@ def test_flink_gets_the_changed_jar(original: Path, tmp_path: Path) -> None:
 def told(monkeypatch: pytest.MonkeyPatch, *, bound: bool, metrics: str = "", settings: list[str] | None = None) -> str:
     monkeypatch.setattr(command, "bound_opt_folder", lambda _: Path("/opt") if bound else None)
     args = Namespace(metrics_ports=metrics, flink_setting=settings or [])
-    return "\n".join(command._reach(args, Path("/home")))
+    return "\n".join(command.reach_lines(args, Path("/home")))
 
 
 def test_up_says_loopback_only_where_it_is_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,12 +113,12 @@ def test_an_unknown_flink_keeps_its_own_jar_and_is_told(
 def test_the_address_that_is_shown_holds_no_password(tmp_path: Path) -> None:
     users = json.loads(make_users(tmp_path).read_text())
     shown = address_of("clickhouse://127.0.0.1:9000", tmp_path, READER)
-    lines = command._table({"kafka": "k:1", "flink": "f", "clickhouse": shown}, 1.0, ["reach"])
+    lines = command.address_lines({"kafka": "k:1", "flink": "f", "clickhouse": shown}, 1.0, ["reach"])
     assert "reach" in lines
     for user in users.values():
         assert user["password"] not in "\n".join(lines)
     assert parse_address(shown).read_password() == users[READER]["password"]
-    assert command._PORT.search(shown)[1] == "9000"  # type: ignore[index]
+    assert command.PORT_OF_ADDRESS.search(shown)[1] == "9000"  # type: ignore[index]
 
 
 def test_flink_takes_no_jars_and_binds_to_loopback(tmp_path: Path) -> None:

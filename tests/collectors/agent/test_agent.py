@@ -407,7 +407,7 @@ def test_a_full_spool_is_announced_when_somebody_listens(tmp_path: Path) -> None
     found = []
     for is_connected, spooled_count in ((False, 9), (True, 9), (True, 0), (True, 0)):
         sink.state = replace(sink.state, dropped_count=3, is_connected=is_connected, spooled_count=spooled_count)
-        agent._ship()
+        agent.ship()
         found.append(
             [record.payload for record in sink.records if isinstance(record, Event) and record.name == "spool_overflow"]
         )

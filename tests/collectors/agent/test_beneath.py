@@ -23,7 +23,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
         def absent(root_fd: int, relative: str) -> int:
             raise OSError(errno.ENOSYS, "not there")
 
-        monkeypatch.setattr(beneath, "_openat2", absent)
+        monkeypatch.setattr(beneath, "openat2", absent)
     return str(request.param)
 
 
@@ -168,9 +168,9 @@ def test_the_kernel_of_this_machine_has_the_call(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"x")
     root = open_root(str(tmp_path))
     try:
-        os.close(beneath._openat2(root, "f"))
+        os.close(beneath.openat2(root, "f"))
     except OSError as error:
-        if error.errno not in beneath._WITHOUT:
+        if error.errno not in beneath.WITHOUT_CALL:
             raise
         pytest.skip("kernel without openat2")
     finally:

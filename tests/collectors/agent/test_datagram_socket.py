@@ -89,7 +89,7 @@ def test_a_probe_finds_the_steps_that_were_not_read_yet(tmp_path: Path) -> None:
         wait_until(lambda: agent.core.tally.datagrams["Hello"])
         now_ns = time.time_ns()
         rank.send("step", step=1, dur=0.1, coll=[["w", "all_reduce", 5, 8, now_ns, now_ns]])
-        wait_until(lambda: agent._unread._waiting or agent.core.tally.datagrams["StepDone"])
+        wait_until(lambda: len(agent.unread) or agent.core.tally.datagrams["StepDone"])
         sink.said.append(Probe("r", "ring", -1, None))
         wait_until(lambda: any(isinstance(record, ProbeAnswer) for record in sink.records))
     finally:

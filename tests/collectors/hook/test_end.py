@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def fill(agent: Agent) -> hook.Hook:
     """A hook whose agent's socket is full (the kernel takes a handful of datagrams)."""
     one = hook.init("job", 3, "east", agent_socket=agent.path)
-    one._reporter.stop()
+    one.reporter.stop()
     while one.recorder.send("groups", groups=[]):
         pass
     assert one.recorder.sender.connected
@@ -82,9 +82,9 @@ def test_a_patience_that_is_none_is_the_default(monkeypatch: pytest.MonkeyPatch,
 def test_an_operation_that_lasts_is_told_at_once_and_once(tmp_path: Path) -> None:
     agent = Agent(tmp_path / "agent.sock")
     one = hook.init("job", 3, "east", agent_socket=agent.path)
-    one._reporter.stop()
+    one.reporter.stop()
     young, old = (("w", "all_reduce", seq, 8, time.time_ns() - age_ns) for seq, age_ns in ((2, 0), (1, 600_000_000)))
 
-    assert [one._reporter._newly_overdue(rows) for rows in ([young], [young, old], [old])] == [False, True, False]
+    assert [one.reporter.newly_overdue(rows) for rows in ([young], [young, old], [old])] == [False, True, False]
     hook.close()
     agent.close()

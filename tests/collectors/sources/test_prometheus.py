@@ -1,7 +1,6 @@
 """Pages of exporters become columns: old and new names, blanks, counters, mapping files, and pages that break."""
 
 import csv
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.serving import serving
 from tocsin.collectors.agent.runner import checked
 from tocsin.collectors.api import CollectorError, Reading
 from tocsin.collectors.sources.prometheus import MAX_PAGE_BYTES, PrometheusCollector, PrometheusConfig
@@ -293,13 +293,8 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def exporter() -> Iterator[str]:
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(HTTPServer(("127.0.0.1", 0), Handler)) as server:
+        yield f"http://127.0.0.1:{server.server_port}"
 
 
 def test_a_real_http_page_is_scraped_and_a_missing_one_said(exporter: str, monkeypatch: pytest.MonkeyPatch) -> None:

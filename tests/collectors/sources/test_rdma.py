@@ -57,7 +57,7 @@ def test_the_real_tree_gives_its_bytes_and_no_event(shared_data: Path, tmp_path:
     assert second.host == {"rdma_bytes_per_second": 0.0}  # a picture: nothing moves in it
     assert second.events == ()
     assert not found.skipped
-    assert sorted(found._ports) == sorted(f"{path.name}/1" for path in real.iterdir())
+    assert sorted(found.port_names) == sorted(f"{path.name}/1" for path in real.iterdir())
 
 
 def test_counters_of_words_become_bytes_of_both_directions(tmp_path: Path) -> None:

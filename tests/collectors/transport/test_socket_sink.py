@@ -37,7 +37,7 @@ def engine(tmp_path: Path) -> Iterator[Callable[[], EnginePeer]]:
 
     yield start
     for peer in peers:
-        if not peer._closing:
+        if not peer.is_closed:
             peer.close()
 
 
@@ -210,7 +210,7 @@ def test_a_record_that_cannot_be_encoded_is_counted_and_the_rest_goes_on(
 
 def test_an_engine_that_takes_nothing_does_not_block_the_agent(engine: Callable[[], EnginePeer], sink: Start) -> None:
     peer, gate = engine(), threading.Event()
-    peer._take = lambda data: gate.wait()  # type: ignore[method-assign,assignment]
+    peer.refuse = lambda _: None if gate.wait() else {}
     one = sink()
     for number in range(3000):
         one.put(event(number))  # would wait for good

@@ -6,6 +6,7 @@ import json
 import socket
 from typing import Any
 
+from tests.framed_socket import FramedSocket
 from tests.pipeline.identity.kit import NOW
 from tocsin.collectors.transport.sign_in import SignIn
 from tocsin.pipeline.runtime.embedded.listener.listener import parse_address
@@ -14,7 +15,7 @@ from tocsin.schemas.sign_in import TAG_BYTES
 from tocsin.schemas.wire.codec import encode
 
 
-class Wire:
+class Wire(FramedSocket):
     """One connection.
 
     Attributes:
@@ -24,7 +25,7 @@ class Wire:
 
     def __init__(self, address: str, agent: SignIn | None = None, stream: socket.socket | None = None) -> None:
         _, where = parse_address(address)
-        self.socket = stream or socket.socket(socket.AF_INET6 if ":" in str(where[0]) else socket.AF_INET)
+        super().__init__(stream or socket.socket(socket.AF_INET6 if ":" in str(where[0]) else socket.AF_INET))
         self.socket.settimeout(10.0)
         if stream is None:
             self.socket.connect(where)
@@ -34,18 +35,10 @@ class Wire:
             self.send(json.dumps(agent.answer(self.challenge, NOW)).encode())
             self.welcome = self.hear()
 
-    def send(self, data: bytes) -> None:
-        """Send one frame as it is."""
-        self.socket.sendall(len(data).to_bytes(4, "little") + data)
-
     def seal(self, data: bytes) -> bytes:
         """Return a message with the seal that is due."""
         assert self.agent is not None
         return data + self.agent.tag(data)
-
-    def frame(self) -> bytes:
-        """The engine's next frame as it is; raises ``EOFError`` at the end."""
-        return self._exactly(int.from_bytes(self._exactly(4), "little"))
 
     def hear(self) -> dict[str, Any]:
         """The engine's next message, its seal checked."""
@@ -62,15 +55,6 @@ class Wire:
                 reason = message["reason"] if message["t"] == "refused" else reason
         except (EOFError, ConnectionError):
             return reason
-
-    def _exactly(self, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            part = self.socket.recv(count - len(data))
-            if not part:
-                raise EOFError
-            data += part
-        return data
 
 
 def event(host: str = "n0", ts_ns: int = NOW, name: str = "nan", rank: int = 0) -> bytes:

@@ -7,13 +7,11 @@ from hypothesis import strategies as st
 
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.job.layout import block_layout
+from tocsin.pipeline.lab.testing.builders import JOB, START_NS
 from tocsin.pipeline.rca.common import suspects_of
 from tocsin.schemas import events
 from tocsin.schemas.job_key import lone_host
-from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource, Frame, JobKey, Severity, StepBatch, StepRecord
-
-JOB = JobKey("c", "j")
-T0 = 1_800_000_000 * NS_PER_SECOND
+from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource, Frame, Severity, StepBatch, StepRecord
 
 
 @given(st.integers(2, 12), st.integers(2, 8), st.data())
@@ -39,11 +37,13 @@ def _graph(told: dict[int, str]) -> JobGraph:
     """Four hosts of four ranks, whose steps do not say where they run; events say it of some."""
     graph = JobGraph()
     for host in "abcd":
-        graph.take([Frame(JOB, host, T0, 1, T0, NS_PER_SECOND, 0, (), b"", b"")])
+        graph.take([Frame(JOB, host, START_NS, 1, START_NS, NS_PER_SECOND, 0, (), b"", b"")])
     for rank in range(16):
-        graph.take([StepBatch(JOB, lone_host(rank), T0, (StepRecord(T0, rank, 1, 1.0),))])
+        graph.take([StepBatch(JOB, lone_host(rank), START_NS, (StepRecord(START_NS, rank, 1, 1.0),))])
     for rank, host in told.items():
-        stage = Event(JOB, host, T0, rank, EventSource.STARTUP, events.STAGE, Severity.INFO, {"stage": "model_init"})
+        stage = Event(
+            JOB, host, START_NS, rank, EventSource.STARTUP, events.STAGE, Severity.INFO, {"stage": "model_init"}
+        )
         graph.take([stage])
     return graph
 
@@ -71,6 +71,6 @@ def test_the_other_ranks_of_its_host_are_known_where_most_hosts_show_blocks() ->
 def test_a_host_that_comes_later_changes_the_blocks() -> None:
     graph = _graph({0: "d", 4: "c", 8: "a"})
     assert graph.host_of(5) == "c"
-    graph.take([Frame(JOB, "e", T0, 1, T0, NS_PER_SECOND, 0, (), b"", b"")])
+    graph.take([Frame(JOB, "e", START_NS, 1, START_NS, NS_PER_SECOND, 0, (), b"", b"")])
 
     assert graph.host_of(5) == lone_host(5)

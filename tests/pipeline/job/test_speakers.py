@@ -8,10 +8,10 @@ import pytest
 
 from tocsin.pipeline.job.rank_holders import SpeakersConfig
 from tocsin.pipeline.job.speakers import RefusedSpeech, Speakers
+from tocsin.pipeline.lab.testing.builders import JOB, at_second
 from tocsin.schemas.job_key import lone_host
 from tocsin.schemas.reasons import SpeakerRefusal
 from tocsin.schemas.records import (
-    NS_PER_SECOND,
     CollectiveBatch,
     CollectiveRecord,
     CommGroup,
@@ -20,7 +20,6 @@ from tocsin.schemas.records import (
     GroupKind,
     Groups,
     HostStatus,
-    JobKey,
     JobRecord,
     ProbeAnswer,
     RankPlace,
@@ -30,48 +29,44 @@ from tocsin.schemas.records import (
     Topology,
 )
 
-JOB = JobKey("c", "j")
-T0 = 1_800_000_000 * NS_PER_SECOND
 HOSTS = ("a", "b", "c", "d")
 
 
-def at(second: float) -> int:
-    return T0 + int(second * NS_PER_SECOND)
-
-
 def topology(second: float, host: str, *ranks: int, size: int = 0) -> Topology:
-    return Topology(JOB, host, at(second), tuple(RankPlace(rank, host, world_size=size) for rank in ranks))
+    return Topology(JOB, host, at_second(second), tuple(RankPlace(rank, host, world_size=size) for rank in ranks))
 
 
 def event(second: float, host: str, rank: int, name: str = "nan", source: str = "process", **payload: object) -> Event:
-    return Event(JOB, host, at(second), rank, EventSource(source), name, Severity.ERROR, payload)
+    return Event(JOB, host, at_second(second), rank, EventSource(source), name, Severity.ERROR, payload)
 
 
 def steps(second: float, host: str, *ranks: int) -> StepBatch:
-    return StepBatch(JOB, host, at(second), tuple(StepRecord(at(second), rank, int(second), 0.5) for rank in ranks))
+    return StepBatch(
+        JOB, host, at_second(second), tuple(StepRecord(at_second(second), rank, int(second), 0.5) for rank in ranks)
+    )
 
 
 def groups(second: float, host: str, *ranks: int) -> Groups:
-    return Groups(JOB, host, at(second), (CommGroup("g", GroupKind.DP, ranks),))
+    return Groups(JOB, host, at_second(second), (CommGroup("g", GroupKind.DP, ranks),))
 
 
 def status(second: float, host: str, *ranks: int) -> HostStatus:
-    return HostStatus(JOB, host, at(second), 0, 0, ranks, hook_present=True, dropped_count=0, spooled_count=0)
+    return HostStatus(JOB, host, at_second(second), 0, 0, ranks, hook_present=True, dropped_count=0, spooled_count=0)
 
 
 def waits(second: float, host: str, *ranks: int) -> CollectiveBatch:
-    rows = tuple(CollectiveRecord(at(second), "state", rank, "g", "all_reduce", 1) for rank in ranks)
-    return CollectiveBatch(JOB, host, at(second), rows)
+    rows = tuple(CollectiveRecord(at_second(second), "state", rank, "g", "all_reduce", 1) for rank in ranks)
+    return CollectiveBatch(JOB, host, at_second(second), rows)
 
 
 def answer(second: float, host: str, rank: int) -> ProbeAnswer:
-    return ProbeAnswer(JOB, host, at(second), rank, "r", "flight_recorder", b"{}")
+    return ProbeAnswer(JOB, host, at_second(second), rank, "r", "flight_recorder", b"{}")
 
 
 def placed(config: SpeakersConfig | None = None) -> Speakers:
     """Ranks 0 to 3 on hosts a to d."""
     speakers = Speakers(config or SpeakersConfig(), lambda _rank: True)
-    speakers.admit([topology(0, host, rank, size=4) for rank, host in enumerate(HOSTS)], at(1))
+    speakers.admit([topology(0, host, rank, size=4) for rank, host in enumerate(HOSTS)], at_second(1))
     return speakers
 
 
@@ -90,14 +85,14 @@ class TestRows:
             steps(2, "d", 3),
             answer(2, "d", 3),
         ]
-        admitted, refused = placed().admit(records, at(3))
+        admitted, refused = placed().admit(records, at_second(3))
 
         assert admitted is records
         assert refused == ()
 
     @pytest.mark.parametrize("record", [event(2, "a", 1), answer(2, "a", 1)], ids=lambda record: type(record).__name__)
     def test_a_record_of_another_s_rank_is_refused_whole_with_its_bytes(self, record: JobRecord) -> None:
-        admitted, refused = placed().admit([record], at(3))
+        admitted, refused = placed().admit([record], at_second(3))
 
         assert list(admitted) == []
         assert reasons(refused) == [("a", 1, "rank_of_other_host")]
@@ -106,7 +101,7 @@ class TestRows:
 
     def test_of_a_batch_only_the_rows_of_others_are_refused_one_letter_a_rank(self) -> None:
         records: list[JobRecord] = [status(2, "a", 0, 1), waits(2, "a", 0, 1, 1), steps(2, "a", 0, 1, 2)]
-        admitted, refused = placed().admit(records, at(3))
+        admitted, refused = placed().admit(records, at_second(3))
 
         found_status, found_waits, found_steps = admitted
         assert isinstance(found_status, HostStatus)
@@ -124,32 +119,32 @@ class TestRows:
 
     def test_letters_of_a_turn_are_bounded_and_counted_by_host(self) -> None:
         speakers = placed(SpeakersConfig(most_letters_count=5))
-        _, refused = speakers.admit([event(2, "a", 1 + index % 3) for index in range(90)], at(3))
+        _, refused = speakers.admit([event(2, "a", 1 + index % 3) for index in range(90)], at_second(3))
 
         assert [letter.count for letter in refused] == [30, 30, 30]
-        _, refused = speakers.admit([event(3, f"x{index}", 1) for index in range(90)], at(4))
+        _, refused = speakers.admit([event(3, f"x{index}", 1) for index in range(90)], at_second(4))
         assert len(refused) == 5
         assert speakers.refused_by_host["a"] == 90
 
     def test_a_rank_that_nobody_placed_belongs_to_its_first_speaker_until_a_topology_says_otherwise(self) -> None:
         speakers = Speakers(SpeakersConfig())
-        assert reasons(speakers.admit([steps(1, "a", 0), steps(1, "b", 0)], at(2))[1]) == [
+        assert reasons(speakers.admit([steps(1, "a", 0), steps(1, "b", 0)], at_second(2))[1]) == [
             ("b", 0, "rank_of_other_host")
         ]
-        assert speakers.admit([topology(3, "b", 0), steps(3, "b", 0)], at(4))[1] == ()
-        assert reasons(speakers.admit([steps(5, "a", 0)], at(6))[1]) == [("a", 0, "rank_of_other_host")]
+        assert speakers.admit([topology(3, "b", 0), steps(3, "b", 0)], at_second(4))[1] == ()
+        assert reasons(speakers.admit([steps(5, "a", 0)], at_second(6))[1]) == [("a", 0, "rank_of_other_host")]
 
     def test_a_group_comes_from_a_host_that_has_a_member_in_it(self) -> None:
         speakers = placed()
-        assert speakers.admit([groups(2, "a", 3, 0), groups(2, "a", 0, 7)], at(3))[1] == ()
-        admitted, refused = speakers.admit([groups(3, "a", 1, 2), groups(3, "laptop", 1, 2)], at(4))
+        assert speakers.admit([groups(2, "a", 3, 0), groups(2, "a", 0, 7)], at_second(3))[1] == ()
+        admitted, refused = speakers.admit([groups(3, "a", 1, 2), groups(3, "laptop", 1, 2)], at_second(4))
 
         assert [record.groups for record in admitted if isinstance(record, Groups)] == [(), ()]
         assert reasons(refused) == [("a", -1, "group_of_others"), ("laptop", -1, "group_of_others")]
 
     def test_a_rank_that_most_hosts_say_does_not_exist(self) -> None:
         speakers = placed()
-        _, refused = speakers.admit([topology(2, "d", 3, 4, 900, size=1000), steps(2, "d", 5)], at(3))
+        _, refused = speakers.admit([topology(2, "d", 3, 4, 900, size=1000), steps(2, "d", 5)], at_second(3))
 
         assert reasons(refused) == [
             ("d", 4, "rank_beyond_world"),
@@ -159,70 +154,70 @@ class TestRows:
 
     def test_ranks_that_were_made_up_before_the_others_told_the_size_are_forgotten(self) -> None:
         speakers = Speakers(SpeakersConfig())
-        speakers.admit([topology(0, "d", 3, 99, size=4000)], at(1))
-        speakers.admit([topology(1, host, rank, size=4) for rank, host in enumerate("abc")], at(2))
+        speakers.admit([topology(0, "d", 3, 99, size=4000)], at_second(1))
+        speakers.admit([topology(1, host, rank, size=4) for rank, host in enumerate("abc")], at_second(2))
 
-        assert reasons(speakers.admit([steps(3, "d", 3, 99)], at(4))[1]) == [("d", 99, "rank_beyond_world")]
+        assert reasons(speakers.admit([steps(3, "d", 3, 99)], at_second(4))[1]) == [("d", 99, "rank_beyond_world")]
 
     def test_hosts_that_announce_their_own_ranks_as_the_job_s_size_are_heard(self) -> None:
         """An exporter that confuses the two: no rank may be lost for that."""
         speakers = Speakers(SpeakersConfig())
         told = [topology(0, host, 2 * index, 2 * index + 1, size=2) for index, host in enumerate(HOSTS)]
-        speakers.admit(told, at(1))
+        speakers.admit(told, at_second(1))
 
-        assert speakers.admit([steps(2, "d", 6, 7)], at(3))[1] == ()
+        assert speakers.admit([steps(2, "d", 6, 7)], at_second(3))[1] == ()
 
 
 class TestRoles:
     def test_a_scheduler_speaks_of_any_rank_where_the_engine_was_told_so(self) -> None:
         record = event(2, "slurm", 1, "exit", "scheduler", code=1)
-        assert placed(SpeakersConfig(schedulers=("slurm",))).admit([record], at(3))[1] == ()
-        assert reasons(placed().admit([record], at(3))[1]) == [("slurm", 1, "rank_of_other_host")]
+        assert placed(SpeakersConfig(schedulers=("slurm",))).admit([record], at_second(3))[1] == ()
+        assert reasons(placed().admit([record], at_second(3))[1]) == [("slurm", 1, "rank_of_other_host")]
         other = event(2, "slurm", 1, "exit", "process", code=1)
-        assert placed(SpeakersConfig(schedulers=("slurm",))).admit([other], at(3))[1]
+        assert placed(SpeakersConfig(schedulers=("slurm",))).admit([other], at_second(3))[1]
 
     def test_a_player_moves_ranks_at_once_and_is_heard_as_a_scheduler(self) -> None:
         speakers = placed(SpeakersConfig(is_played=True))
         records: list[JobRecord] = [topology(2, "x", 1), steps(2, "x", 1), event(2, "slurm", 2, "exit", "scheduler")]
-        assert speakers.admit(records, at(3)) == (records, ())
+        assert speakers.admit(records, at_second(3)) == (records, ())
         assert speakers.host_of(1) == "x"
 
     def test_a_phase_of_the_job_is_that_of_its_host_s_ranks_but_for_a_player(self) -> None:
         record = event(2, "a", -1, "phase", "job", phase="checkpoint", edge="begin")
-        admitted, _ = placed().admit([record], at(3))
+        admitted, _ = placed().admit([record], at_second(3))
         assert [entry.rank for entry in admitted if isinstance(entry, Event)] == [0]
 
-        assert placed(SpeakersConfig(is_played=True)).admit([record], at(3)) == ([record], ())
+        assert placed(SpeakersConfig(is_played=True)).admit([record], at_second(3)) == ([record], ())
         foreign = event(2, "laptop", -1, "phase", "job", phase="checkpoint", edge="begin")
-        assert reasons(placed().admit([foreign], at(3))[1]) == [("laptop", -1, "phase_of_nobody")]
+        assert reasons(placed().admit([foreign], at_second(3))[1]) == [("laptop", -1, "phase_of_nobody")]
 
     def test_a_host_s_own_events_need_no_rank(self) -> None:
         record = event(2, "laptop", -1, "gpu_lost", "kernel")
-        assert placed().admit([record], at(3)) == ([record], ())
+        assert placed().admit([record], at_second(3)) == ([record], ())
 
 
 class TestNames:
     def test_short_and_full_names_are_one_host(self) -> None:
         speakers = placed()
-        assert speakers.admit([event(2, "a.rack.example", 0)], at(3))[1] == ()
-        assert reasons(speakers.admit([event(2, "a2", 0)], at(3))[1]) == [("a2", 0, "rank_of_other_host")]
+        assert speakers.admit([event(2, "a.rack.example", 0)], at_second(3))[1] == ()
+        assert reasons(speakers.admit([event(2, "a2", 0)], at_second(3))[1]) == [("a2", 0, "rank_of_other_host")]
 
     def test_a_name_that_stands_for_a_rank_s_host_speaks_of_that_rank_until_it_is_placed(self) -> None:
         """Recordings without topology: steps do not say where they ran, events do."""
         speakers = Speakers(SpeakersConfig())
         records: list[JobRecord] = [event(1, "b", 1), steps(1, lone_host(1), 1), groups(1, lone_host(0), 0, 1)]
-        assert speakers.admit(records, at(2)) == (records, ())
-        assert reasons(speakers.admit([steps(2, lone_host(2), 1)], at(3))[1]) == [
+        assert speakers.admit(records, at_second(2)) == (records, ())
+        assert reasons(speakers.admit([steps(2, lone_host(2), 1)], at_second(3))[1]) == [
             (lone_host(2), 1, "rank_of_other_host")
         ]
-        speakers.admit([topology(3, "b", 1)], at(4))
-        assert speakers.admit([steps(5, lone_host(1), 1)], at(6))[1]
+        speakers.admit([topology(3, "b", 1)], at_second(4))
+        assert speakers.admit([steps(5, lone_host(1), 1)], at_second(6))[1]
 
 
 class TestClaims:
     def test_a_topology_speaks_of_its_own_host(self) -> None:
-        record = Topology(JOB, "a", at(2), (RankPlace(0, "a"), RankPlace(1, "laptop"), RankPlace(2, "b")))
-        admitted, refused = placed().admit([record], at(3))
+        record = Topology(JOB, "a", at_second(2), (RankPlace(0, "a"), RankPlace(1, "laptop"), RankPlace(2, "b")))
+        admitted, refused = placed().admit([record], at_second(3))
 
         assert [place.rank for entry in admitted if isinstance(entry, Topology) for place in entry.places] == [0]
         assert reasons(refused) == [("a", 1, "place_of_other_host"), ("a", 2, "place_of_other_host")]
@@ -232,7 +227,9 @@ class TestClaims:
         for second in range(2, 120):
             records: list[JobRecord] = [topology(second, "laptop", 1), steps(second, "laptop", 1)]
             records += [steps(second, host, rank) for rank, host in enumerate(HOSTS)]
-            admitted, refused = speakers.admit(sorted(records, key=lambda r: isinstance(r, StepBatch)), at(second + 1))
+            admitted, refused = speakers.admit(
+                sorted(records, key=lambda r: isinstance(r, StepBatch)), at_second(second + 1)
+            )
             assert {letter.reason for letter in refused} == {
                 SpeakerRefusal.RANK_HELD,
                 SpeakerRefusal.RANK_OF_OTHER_HOST,
@@ -243,50 +240,50 @@ class TestClaims:
 
     def test_two_that_claim_a_rank_at_the_start_are_not_heard_of_it(self) -> None:
         speakers = Speakers(SpeakersConfig())
-        speakers.admit([topology(0, "a", 0), topology(0, "b", 1)], at(1))
-        _, refused = speakers.admit([topology(2, "laptop", 1)], at(3))
+        speakers.admit([topology(0, "a", 0), topology(0, "b", 1)], at_second(1))
+        _, refused = speakers.admit([topology(2, "laptop", 1)], at_second(3))
         assert reasons(refused) == [("laptop", 1, "rank_held")]
         assert speakers.contested == {1}
 
-        admitted, refused = speakers.admit([steps(3, "a", 0), steps(3, "b", 1), steps(3, "laptop", 1)], at(4))
+        admitted, refused = speakers.admit([steps(3, "a", 0), steps(3, "b", 1), steps(3, "laptop", 1)], at_second(4))
         assert [row.rank for r in admitted if isinstance(r, StepBatch) for row in r.rows] == [0]
         assert reasons(refused) == [("b", 1, "rank_contested"), ("laptop", 1, "rank_of_other_host")]
 
-        speakers.admit([steps(80, "a", 0)], at(81))  # it was not claimed again
+        speakers.admit([steps(80, "a", 0)], at_second(81))  # it was not claimed again
         assert speakers.contested == frozenset()
-        assert speakers.admit([steps(81, "b", 1)], at(82))[1] == ()
+        assert speakers.admit([steps(81, "b", 1)], at_second(82))[1] == ()
 
     @pytest.mark.parametrize("way", ["exit", "silent", "elsewhere"])
     def test_a_rank_moves_as_the_job_is_started_again(self, way: str) -> None:
         """Its host said that it ended, or fell silent, or speaks no more of it; and the others make steps again."""
         speakers = placed()
         if way == "exit":
-            speakers.admit([event(10, "b", 1, "exit", code=1)], at(11))
-        speakers.admit([topology(12, "x", 1)], at(13))
+            speakers.admit([event(10, "b", 1, "exit", code=1)], at_second(11))
+        speakers.admit([topology(12, "x", 1)], at_second(13))
         moved_at = 0
         for second in range(13, 60):
             records: list[JobRecord] = [steps(second, host, rank) for rank, host in ((0, "a"), (2, "c"), (3, "d"))]
             records.append(steps(second, "x", 1))
             if way != "silent":
                 records.append(status(second, "b"))
-            admitted, _ = speakers.admit(records, at(second + 1))
+            admitted, _ = speakers.admit(records, at_second(second + 1))
             if speakers.host_of(1) == "x":
                 moved_at = second
                 told = [entry for entry in admitted if isinstance(entry, Topology)]
-                assert [(entry.host, entry.ts_ns) for entry in told] == [("x", at(12))]
+                assert [(entry.host, entry.ts_ns) for entry in told] == [("x", at_second(12))]
                 break
         assert moved_at == {"exit": 22, "silent": 22, "elsewhere": 46}[way]
-        assert speakers.admit([steps(61, "x", 1)], at(62))[1] == ()
+        assert speakers.admit([steps(61, "x", 1)], at_second(62))[1] == ()
 
     @pytest.mark.parametrize("said", ["exit", "nothing"])
     def test_a_death_gives_the_rank_to_nobody_while_the_job_stands(self, said: str) -> None:
         """Whoever takes a dead rank would take the blame with it."""
         speakers = placed()
         if said == "exit":
-            speakers.admit([event(10, "b", 1, "exit", signal=9)], at(11))
+            speakers.admit([event(10, "b", 1, "exit", signal=9)], at_second(11))
         for second in range(11, 120):
             others = [status(second, host, rank) for rank, host in ((0, "a"), (2, "c"), (3, "d"))]
-            speakers.admit([topology(second, "laptop", 1), *others, steps(second, "laptop", 1)], at(second + 1))
+            speakers.admit([topology(second, "laptop", 1), *others, steps(second, "laptop", 1)], at_second(second + 1))
         assert speakers.host_of(1) == "b"
 
     def test_a_frozen_rank_stays_where_its_agent_says_it_is(self) -> None:
@@ -299,7 +296,7 @@ class TestClaims:
                 status(second, "b"),
                 *(steps(second, host, rank) for rank, host in ((0, "a"), (2, "c"), (3, "d"))),
             ]
-            speakers.admit(records, at(second + 1))
+            speakers.admit(records, at_second(second + 1))
             assert speakers.host_of(1) == "b"
 
     def test_a_host_that_was_only_silent_takes_its_ranks_back_by_a_step(self) -> None:
@@ -307,24 +304,24 @@ class TestClaims:
         others = ((0, "a"), (2, "c"), (3, "d"))
         for second in range(10, 40):
             records: list[JobRecord] = [topology(second, "x", 1), *(steps(second, host, rank) for rank, host in others)]
-            speakers.admit(records, at(second + 1))
+            speakers.admit(records, at_second(second + 1))
         assert speakers.host_of(1) == "x"
 
-        assert speakers.admit([steps(41, "b", 1)], at(42))[1] == ()
-        assert reasons(speakers.admit([steps(42, "x", 1)], at(43))[1]) == [("x", 1, "rank_of_other_host")]
-        assert speakers.admit([topology(43, "b", 1)], at(44))[1] == ()
+        assert speakers.admit([steps(41, "b", 1)], at_second(42))[1] == ()
+        assert reasons(speakers.admit([steps(42, "x", 1)], at_second(43))[1]) == [("x", 1, "rank_of_other_host")]
+        assert speakers.admit([topology(43, "b", 1)], at_second(44))[1] == ()
 
     def test_state_there_and_back(self) -> None:
         speakers, other = placed(), Speakers(SpeakersConfig(), lambda _rank: True)
-        speakers.admit([event(10, "b", 1, "exit", code=1), event(10, "c", 2, "bye")], at(11))
-        speakers.admit([topology(12, "x", 1), topology(12, "d", 3, size=9)], at(13))
-        speakers.admit([steps(13, "a", 0)], at(14))
+        speakers.admit([event(10, "b", 1, "exit", code=1), event(10, "c", 2, "bye")], at_second(11))
+        speakers.admit([topology(12, "x", 1), topology(12, "d", 3, size=9)], at_second(13))
+        speakers.admit([steps(13, "a", 0)], at_second(14))
         other.restore(speakers.snapshot())
         assert other.snapshot() == speakers.snapshot()
 
         for second in range(14, 40):
             records = [steps(second, host, rank) for rank, host in ((0, "a"), (1, "x"), (2, "c"), (3, "d"))]
-            assert other.admit(records, at(second + 1)) == speakers.admit(records, at(second + 1))
+            assert other.admit(records, at_second(second + 1)) == speakers.admit(records, at_second(second + 1))
         assert speakers.host_of(1) == other.host_of(1) == "x"
         assert other.snapshot() == speakers.snapshot()
 
@@ -333,15 +330,15 @@ def test_who_trains_a_rank_has_it_whoever_claimed_it_first() -> None:
     """A host that holds nothing reserves the rank, and says again and again that it runs there."""
     trained: set[int] = set()
     speakers = Speakers(SpeakersConfig(), trained.__contains__)
-    speakers.admit([topology(0, "x", 3)], at(1))
-    speakers.admit([topology(40, "a", 3), topology(40, "x", 3)], at(41))
+    speakers.admit([topology(0, "x", 3)], at_second(1))
+    speakers.admit([topology(40, "a", 3), topology(40, "x", 3)], at_second(41))
     assert speakers.host_of(3) == "x"
-    kept, refused = speakers.admit([steps(45, "a", 3)], at(46))
+    kept, refused = speakers.admit([steps(45, "a", 3)], at_second(46))
     assert speakers.host_of(3) == "a"
     assert steps(45, "a", 3) in kept
     assert not refused
     trained.add(3)
-    speakers.admit([topology(50, "x", 3)], at(51))
+    speakers.admit([topology(50, "x", 3)], at_second(51))
     assert speakers.host_of(3) == "a"
     assert not speakers.contested
 
@@ -349,18 +346,18 @@ def test_who_trains_a_rank_has_it_whoever_claimed_it_first() -> None:
 def test_a_contest_ends_with_the_first_step_of_one_of_both() -> None:
     trained: set[int] = set()
     speakers = Speakers(SpeakersConfig(), trained.__contains__)
-    speakers.admit([topology(0, "a", 3), topology(0, "x", 3)], at(1))
+    speakers.admit([topology(0, "a", 3), topology(0, "x", 3)], at_second(1))
     assert speakers.contested == {3}
-    speakers.admit([steps(5, "a", 3)], at(6))
+    speakers.admit([steps(5, "a", 3)], at_second(6))
     assert not speakers.contested
     trained.add(3)
-    speakers.admit([topology(10, "x", 3)], at(11))
+    speakers.admit([topology(10, "x", 3)], at_second(11))
     assert not speakers.contested
 
 
 def test_the_long_name_of_a_host_announces_a_phase_of_its_ranks() -> None:
     speakers = placed()
     phase = event(5, "a.rack2.example", -1, "phase", "job", phase="checkpoint", edge="begin")
-    kept, refused = speakers.admit([phase], at(6))
+    kept, refused = speakers.admit([phase], at_second(6))
     assert [one.rank for one in kept if isinstance(one, Event)] == [0]
     assert not refused

@@ -6,30 +6,35 @@ from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.flink_fixtures import case_of
 from tests.model_announcements import announced, with_payload
-from tocsin.models.documents import Model, accept
-from tocsin.models.peer_scales import Scale
+from tests.step_times import slices_of, worker_name
+from tocsin.models.documents import accept
 from tocsin.pipeline.core.slices import Taken
 from tocsin.pipeline.detect.peers.config import PeersConfig
 from tocsin.pipeline.detect.peers.detector import PeerDetector
 from tocsin.pipeline.detect.steps.config import StepsConfig
 from tocsin.pipeline.detect.steps.detector import StepDetector
 from tocsin.pipeline.job.graph import JobGraph
+from tocsin.pipeline.lab.testing import JobShape, MachineShape, MetricsJob
 from tocsin.pipeline.recording.replay import ReplayConfig, drive, replay, seconds_with_models
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.runtime.model_schedule import KEEP_NS, ModelSchedule
 from tocsin.schemas.errors import ClockAheadError, ModelRefusedError
 from tocsin.schemas.model_announcement import ModelAnnouncement, withdrawal
-from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.records import NS_PER_SECOND, JobRecord, Slice
 from tocsin.schemas.verdicts import Verdict
 from tocsin.schemas.wire.codec import encode
 
 RECORDING = case_of(11)
 """Four machines; the peers detector opens verdicts by the slices that end at 110 and at 125 s."""
 START_NS = RECORDING.manifest.start_ns
+POWER = "gpu_power_watts"
+STILL = MachineShape(noise_ratio=0.002, own_ratio=0.01, has_hook=False)
+"""Machines whose metrics vary less than the scales' floors."""
 
 
 def told(*announcements: ModelAnnouncement, **config: Any) -> list[tuple[float, str]]:
@@ -176,24 +181,47 @@ def test_a_model_of_the_state_that_this_program_refuses_costs_nothing_else(caplo
     assert "cannot be used any more" in caplog.text
 
 
-def test_a_detector_takes_the_numbers_and_keeps_what_it_learned() -> None:
-    numbers = {"comparison": {"idle_ratio": 0.2}, "lines": {"lone_gpu_ratio": 0.5}, "floors": {"gpu_power_watts": 7.0}}
-    detector = PeerDetector(PeersConfig(), JobGraph())
-    before = detector.snapshot()
-    detector.on_model(accept(announced(0, 0, 10, numbers)))
-    other = PeerDetector(PeersConfig(), JobGraph())
+@pytest.mark.parametrize(("floor_watts", "deviating"), [(2.0, {("n03", POWER)}), (8.0, set())])
+def test_the_peers_detector_takes_the_numbers_and_keeps_what_it_learned(
+    floor_watts: float, deviating: set[tuple[str, str]]
+) -> None:
+    job, graph = MetricsJob(JobShape(), STILL), JobGraph()
+    detector = PeerDetector(PeersConfig(), graph)
+    assert _deviating(detector, graph, job, 120) == set()
+    learned = detector.snapshot()
+    detector.on_model(accept(announced(0, 0, 10, {"floors": {POWER: floor_watts}})))
+    assert detector.snapshot() == learned
 
-    assert detector.snapshot() == before
-    assert {floor.floor for floor in _scales(detector, "gpu_power_watts")} == {7.0}
-    detector.on_model(Model("", None))
-    assert {floor.floor for floor in _scales(detector, "gpu_power_watts")} == {4.0}
-    assert detector._config == other._config
-    steps = StepDetector(StepsConfig(), JobGraph())
-    steps.on_model(accept(announced(0, 0, 10, {"slow": {"spread_factor": 9.0}, "lines": {}}, name="steps")))
-    assert steps._config.slow.spread_factor == 9.0
+    job.shift(3, POWER, 0.93)  # by 31 W: by a scale of 8 W that is little
+    assert _deviating(detector, graph, job, 60) == deviating
 
 
-def _scales(detector: PeerDetector, name: str) -> list[Scale]:
-    blocks = detector._comparison.blocks.values()
-    pairs = [pair for block in blocks for pair in zip(block.metrics, block.scales, strict=True)]
-    return [scale for metric, scale in pairs if metric.name == name]
+def _deviating(detector: PeerDetector, graph: JobGraph, job: MetricsJob, seconds: int) -> set[tuple[str, str]]:
+    """Hosts and metrics of the anomalies of the next seconds of a job."""
+    found: set[tuple[str, str]] = set()
+    held: list[JobRecord] = []
+    for _ in range(seconds):
+        held += job.second()
+        if job.now_ns % job.slice_ns == 0:
+            data = Slice(job.job, job.now_ns - job.slice_ns, job.now_ns, tuple(held))
+            graph.take(data.records)
+            found |= {(told.component.name, told.metric) for told in detector.on_slice(data)}
+            held = []
+    return found
+
+
+@pytest.mark.parametrize(("spread_factor", "named"), [(5.0, {worker_name(3)}), (9.0, set())])
+def test_the_steps_detector_takes_the_numbers(spread_factor: float, named: set[str]) -> None:
+    graph = JobGraph()
+    detector = StepDetector(StepsConfig(), graph)
+    detector.on_model(
+        accept(announced(0, 0, 10, {"slow": {"spread_factor": spread_factor}, "lines": {}}, name="steps"))
+    )
+    seconds = 1 + 0.02 * np.random.default_rng(1).standard_normal((100, 8))
+    seconds[40:, 3] *= 1.1
+    found: set[str] = set()
+    for data in slices_of(seconds):
+        graph.take(data.records)
+        found |= {anomaly.component.name for anomaly in detector.on_slice(data)}
+
+    assert found == named

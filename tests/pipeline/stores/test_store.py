@@ -1,6 +1,5 @@
 """What every store promises: rows, order of updates, queries. The same tests for chDB and for a server."""
 
-import contextlib
 import json
 import math
 import threading
@@ -10,13 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.clickhouse_fixtures import opened_store
 from tests.pipeline.stores.samples import JOB, ONSET, SECOND, WAITING, verdict
-from tocsin.cli.cluster.clickhouse import ClickHouseEndpoint, EndpointConfig
 from tocsin.pipeline.incidents.proposals import changes_of
 from tocsin.pipeline.stores.base import ActionChange, ActionState, EvidencePoint, HostHealth
-from tocsin.pipeline.stores.chdb_store import ChdbStore
-from tocsin.pipeline.stores.clickhouse_address import parse_address
-from tocsin.pipeline.stores.clickhouse_store import ClickHouseStore
 from tocsin.pipeline.stores.sql_store import SqlStore, text_literal
 from tocsin.schemas.errors import ConfigError, StoreError
 from tocsin.schemas.migrations import migrations
@@ -26,17 +22,7 @@ from tocsin.schemas.verdicts import Action, ActionKind, Component, ComponentKind
 
 @pytest.fixture(scope="module", params=["chdb", "server"])
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlStore]:
-    folder = tmp_path_factory.mktemp(request.param)
-    with contextlib.ExitStack() as closing:
-        if request.param == "chdb":
-            opened: SqlStore = ChdbStore(folder / "db")
-        else:
-            endpoint = ClickHouseEndpoint(EndpointConfig(folder))
-            closing.callback(endpoint.stop)
-            endpoint.start()
-            opened = ClickHouseStore(parse_address(endpoint.url))
-        closing.callback(opened.close)
-        opened.migrate()
+    with opened_store(request.param, tmp_path_factory.mktemp(request.param)) as opened:
         yield opened
 
 
@@ -98,8 +84,7 @@ def test_the_latest_update_wins_in_whatever_order_and_however_often(store: SqlSt
 
 def test_updates_over_a_months_end_stay_one_row_of_one_partition(store: SqlStore) -> None:
     store.write_verdicts([verdict("month")])
-    store._opened.clear()  # as after a restart
-    store.write_verdicts([verdict("month", 1)])
+    SqlStore(store.backend).write_verdicts([verdict("month", 1)])  # as after a restart
     parts = ask(store, "SELECT DISTINCT toYYYYMM(opened) AS month FROM tocsin.incidents WHERE verdict_id = 'month'")
     assert parts == [{"month": 202510}]
 
@@ -294,7 +279,7 @@ def test_migrating_again_does_nothing(store: SqlStore) -> None:
 def test_what_was_dropped_is_made_again_and_the_rest_stays(store: SqlStore, caplog: pytest.LogCaptureFixture) -> None:
     store.write_verdicts([verdict("kept")])
     for name in ("VIEW tocsin.incidents_all", "TABLE tocsin.actions", "TABLE tocsin.host_health"):
-        store._backend.execute(f"DROP {name}")
+        store.backend.execute(f"DROP {name}")
 
     with pytest.raises(StoreError, match="'tocsin migrate' makes what was dropped again"):
         store.query("SELECT * FROM tocsin.incidents_all", "CSV")

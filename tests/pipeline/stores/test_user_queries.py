@@ -11,13 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.clickhouse_fixtures import opened_store
 from tests.pipeline.stores.hostile import hostile
 from tests.pipeline.stores.samples import verdict
-from tocsin.cli.cluster.clickhouse import ClickHouseEndpoint, EndpointConfig
 from tocsin.pipeline.stores import user_queries
-from tocsin.pipeline.stores.chdb_store import ChdbBackend, ChdbStore
-from tocsin.pipeline.stores.clickhouse_address import parse_address
-from tocsin.pipeline.stores.clickhouse_store import ClickHouseStore
+from tocsin.pipeline.stores.chdb_store import ChdbBackend
 from tocsin.pipeline.stores.native_blocks import encode_native
 from tocsin.pipeline.stores.shown import encoded, encoded_columns
 from tocsin.pipeline.stores.sql_store import SqlStore
@@ -36,17 +34,7 @@ ENDLESS = "SELECT count() FROM numbers(1000000000000000000) WHERE sipHash64(numb
 
 @pytest.fixture(scope="module", params=["chdb", "server"])
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlStore]:
-    folder = tmp_path_factory.mktemp(request.param)
-    with contextlib.ExitStack() as closing:
-        if request.param == "chdb":
-            opened: SqlStore = ChdbStore(folder / "db")
-        else:
-            endpoint = ClickHouseEndpoint(EndpointConfig(folder))
-            closing.callback(endpoint.stop)
-            endpoint.start()
-            opened = ClickHouseStore(parse_address(endpoint.url))
-        closing.callback(opened.close)
-        opened.migrate()
+    with opened_store(request.param, tmp_path_factory.mktemp(request.param)) as opened:
         opened.write_verdicts([verdict("mine")])
         yield opened
 
@@ -89,16 +77,16 @@ def test_a_query_that_fails_on_its_way_leaves_nothing_behind(store: SqlStore, sq
 
 def test_the_engines_own_queries_begin_anew_after_one_that_failed(store: SqlStore) -> None:
     with pytest.raises(StoreError):
-        store._backend.select("SELECT number AS x, throwIf(number = 90000) FROM numbers(100000)")
-    assert store._backend.select("SELECT 42 AS x") == [{"x": 42}]
+        store.backend.select("SELECT number AS x, throwIf(number = 90000) FROM numbers(100000)")
+    assert store.backend.select("SELECT 42 AS x") == [{"x": 42}]
     with pytest.raises(StoreError):
-        store._backend.execute("SELECT number, throwIf(number = 90000) FROM numbers(100000)")
+        store.backend.execute("SELECT number, throwIf(number = 90000) FROM numbers(100000)")
     store.write_verdicts([verdict("after")])
-    assert store._backend.select("SELECT count() AS n FROM tocsin.incidents WHERE verdict_id = 'after'") in (
+    assert store.backend.select("SELECT count() AS n FROM tocsin.incidents WHERE verdict_id = 'after'") in (
         [{"n": 1}],
         [{"n": "1"}],
     )
-    store._backend.execute("ALTER TABLE tocsin.incidents DELETE WHERE verdict_id = 'after' SETTINGS mutations_sync = 1")
+    store.backend.execute("ALTER TABLE tocsin.incidents DELETE WHERE verdict_id = 'after' SETTINGS mutations_sync = 1")
 
 
 def test_a_query_is_stopped_by_its_time_limit(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +115,7 @@ def test_slow_queries_hold_up_neither_verdicts_nor_incidents(store: SqlStore) ->
     assert [row["update_number"] for row in incidents(store)] in ([1], ["1"])
     assert all(thread.is_alive() for thread in slow)
     while any(thread.is_alive() for thread in slow):
-        store._backend.execute("KILL QUERY WHERE query LIKE '%marker%' AND query NOT LIKE 'KILL%' ASYNC")
+        store.backend.execute("KILL QUERY WHERE query LIKE '%marker%' AND query NOT LIKE 'KILL%' ASYNC")
         for thread in slow:
             thread.join(0.1)
     assert len(errors) == len(slow)
@@ -240,7 +228,7 @@ def test_closing_stops_what_users_ask(tmp_path: Path) -> None:
             except StoreError as error: print(error)
         slow = threading.Thread(target=ask); slow.start()
         running = "SELECT query FROM system.processes WHERE query NOT LIKE '%processes%'"
-        while "marker" not in str(store._backend.select(running)):
+        while "marker" not in str(store.backend.select(running)):
             pass
         store.close(); slow.join()
         try: store.query("SELECT 1", "CSV")
@@ -252,7 +240,7 @@ def test_closing_stops_what_users_ask(tmp_path: Path) -> None:
 
 
 def test_a_type_that_cannot_be_cleaned_is_refused_where_it_would_be_shown(store: SqlStore) -> None:
-    if isinstance(store._backend, ChdbBackend):
+    if isinstance(store.backend, ChdbBackend):
         with pytest.raises(StoreError, match="a column's type cannot be shown as Pretty"):
             store.query("SELECT 'a\\nb'::Variant(String, Int8)", "Pretty")
         assert store.query("SELECT 'a\\nb'::Variant(String, Int8) AS x", "JSONEachRow") == b'{"x":"a\\nb"}\n'

@@ -64,7 +64,7 @@ def test_damage_raises_nothing_else(value: object, place: int, byte: int) -> Non
         return
 
 
-@pytest.mark.parametrize("code", sorted(set(range(256)) - {key[0] for key in plain_pickle._KNOWN} - {ord(".")}))
+@pytest.mark.parametrize("code", sorted(set(range(256)) - {key[0] for key in plain_pickle.KNOWN_OPCODES} - {ord(".")}))
 def test_each_other_opcode_is_refused_by_its_name(code: int) -> None:
     with pytest.raises(DecodeError, match="a dump holds plain values only"):
         load_plain(b"]]" + bytes([code]) + b"os\nsystem\n.")

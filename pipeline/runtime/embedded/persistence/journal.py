@@ -178,7 +178,7 @@ class Journal:
         """Take an entry; ``flush`` writes it."""
         with self._lock:
             if self.loss is None and self._kept_bytes + len(payload) > self._config.most_bytes:
-                self._lose(StateLoss.JOURNAL_FULL, f"{self._kept_bytes} bytes since the last snapshot")
+                self.lose(StateLoss.JOURNAL_FULL, f"{self._kept_bytes} bytes since the last snapshot")
             if self.loss is not None:
                 self.counters["lost_entries"] += 1
                 return
@@ -206,14 +206,15 @@ class Journal:
         except OSError as error:
             self._say(f"{error.strerror or error}")
             if len(self._waiting) > self._config.most_waiting_bytes:
-                self._lose(StateLoss.JOURNAL_UNWRITABLE, str(error))
+                self.lose(StateLoss.JOURNAL_UNWRITABLE, str(error))
                 self._waiting.clear()
                 return True
             return False
         self._said = ""
         return True
 
-    def _lose(self, loss: StateLoss, detail: str) -> None:
+    def lose(self, loss: StateLoss, detail: str) -> None:
+        """Give the journal up, for a named reason, until the next snapshot is written."""
         self._on_loss()
         self.loss = loss
         _LOG.error("journal given up until the next snapshot", extra={"reason": loss.value, "detail": detail})

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Final
 
 from tocsin.cli.cluster.jars import fetch_jars, java
+from tocsin.cli.cluster.kept_server import KeptServer
 from tocsin.cli.cluster.process import Child, Program, free_port
 from tocsin.schemas.errors import EngineError
 
 READY_SECONDS: Final = 60.0
 _FORMAT_SECONDS: Final = 60.0
-_TRIES: Final = 3
 _LOG4J: Final = """\
 status = error
 appender.out.type = Console
@@ -49,15 +49,15 @@ class BrokerConfig:
     format_arguments: Sequence[str] = ()
 
 
-class Broker:
-    """Keeps its ports and its data over ``stop``, ``crash`` and ``start``."""
+class Broker(KeptServer):
+    """Keeps its ports and its data over ``stop``, ``crash`` and ``start``; it needs Java and Kafka's jars."""
 
     def __init__(self, config: BrokerConfig) -> None:
         """Start nothing yet."""
+        super().__init__("the broker")
         self._config = config
         self._ports: dict[str, int] = {}
-        self._class_path = ""
-        self._child: Child | None = None
+        self._program = self._class_path = ""
 
     @property
     def address(self) -> str:
@@ -68,57 +68,25 @@ class Broker:
         """Return ``HOST:PORT`` of one listener."""
         return f"127.0.0.1:{self._ports[protocol]}"
 
-    @property
-    def child(self) -> Child:
-        """Return its process.
-
-        Raises:
-            EngineError: it was never started.
-        """
-        if self._child is None:
-            raise EngineError("the broker was never started")
-        return self._child
-
     def start(self) -> None:
         """Start it and wait until it takes records; the data of an earlier run is there again.
 
         Raises:
             EngineError: Java or the jars are missing, or the broker does not come up.
         """
-        program = java()
+        self._program = java()
         self._class_path = fetch_jars().kafka_class_path
-        if self._ports:
-            self._run(program)
-            return
-        for last in (*[False] * (_TRIES - 1), True):
-            self._choose_ports()
-            try:
-                self._run(program)
-            except EngineError:
-                # somebody else took a port since it was found free
-                if last or self._config.port or not self.child.said("Address already in use"):
-                    raise
-            else:
-                return
+        super().start()
 
-    def stop(self) -> None:
-        """End it in order."""
-        if self._child is not None:
-            self._child.stop()
+    def _has_ports(self) -> bool:
+        return bool(self._ports)
 
-    def crash(self) -> None:
-        """Kill it with -9."""
-        self.child.crash()
-
-    def is_running(self) -> bool:
-        """Return whether its process runs."""
-        return self._child is not None and self._child.is_running()
-
-    def _choose_ports(self) -> None:
+    def _choose_ports(self) -> bool:
         names = ("CONTROLLER", *self._config.secure)
         self._ports = {"PLAINTEXT": self._config.port or free_port(), **{name: free_port() for name in names}}
+        return not self._config.port
 
-    def _run(self, program: str) -> None:
+    def _run(self) -> None:
         config = self._config
         config.folder.mkdir(parents=True, exist_ok=True)
         properties = config.folder / "server.properties"
@@ -126,16 +94,14 @@ class Broker:
         properties.chmod(0o600)  # it may hold passwords
         log4j = config.folder / "log4j2.properties"
         log4j.write_text(_LOG4J, "utf-8")
-        base = [program, "-cp", self._class_path, f"-Dlog4j2.configurationFile={log4j}"]
+        base = [self._program, "-cp", self._class_path, f"-Dlog4j2.configurationFile={log4j}"]
         if not (config.folder / "data" / "meta.properties").exists():
             self._format([*base, "kafka.tools.StorageTool"], properties)
         heap = [f"-Xmx{config.heap_bytes}", "-XX:+ExitOnOutOfMemoryError"]
         command = [*base[:1], *heap, *base[1:], "kafka.Kafka", str(properties)]
-        if self._child is not None:
-            self._child.kill()  # the dead one's watchdog
-        self._child = Child(Program("the Kafka broker", command, config.folder / "broker.log"))
-        self._child.start()
-        self._child.wait_ready(lambda: self.child.said("Kafka Server started"), READY_SECONDS)
+        child = self._replace_child(Child(Program("the Kafka broker", command, config.folder / "broker.log")))
+        child.start()
+        child.wait_ready(lambda: child.said("Kafka Server started"), READY_SECONDS)
 
     def _format(self, tool: list[str], properties: Path) -> None:
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tocsin.cli.cluster.kept_server import KeptServer
 from tocsin.cli.cluster.process import Child, Program, free_port
-from tocsin.schemas.errors import EngineError
 
 READY_SECONDS: Final = 30.0
-_TRIES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +34,14 @@ class EndpointConfig:
     tls_client_ca_file: Path | None = None
 
 
-class ClickHouseEndpoint:
+class ClickHouseEndpoint(KeptServer):
     """Keeps its port and its data over ``stop``, ``crash`` and ``start``."""
 
     def __init__(self, config: EndpointConfig) -> None:
         """Start nothing yet."""
+        super().__init__("the ClickHouse endpoint")
         self._config = config
         self._port = config.port
-        self._child: Child | None = None
 
     @property
     def url(self) -> str:
@@ -50,49 +49,12 @@ class ClickHouseEndpoint:
         scheme = "clickhouse" if self._config.tls_cert_file is None else "clickhouses"
         return f"{scheme}://127.0.0.1:{self._port}"
 
-    @property
-    def child(self) -> Child:
-        """Its process.
+    def _has_ports(self) -> bool:
+        return bool(self._port)
 
-        Raises:
-            EngineError: it was never started.
-        """
-        if self._child is None:
-            raise EngineError("the ClickHouse endpoint was never started")
-        return self._child
-
-    def start(self) -> None:
-        """Start it and wait until it answers; the data of an earlier run is there again.
-
-        Raises:
-            EngineError: it does not come up.
-        """
-        if self._port:
-            self._run()
-            return
-        for last in (*[False] * (_TRIES - 1), True):
-            self._port = free_port()
-            try:
-                self._run()
-            except EngineError:
-                # somebody else took the port since it was found free
-                if last or not self.child.said("Address already in use"):
-                    raise
-            else:
-                return
-
-    def stop(self) -> None:
-        """End it in order."""
-        if self._child is not None:
-            self._child.stop()
-
-    def crash(self) -> None:
-        """Kill it with -9."""
-        self.child.crash()
-
-    def is_running(self) -> bool:
-        """Whether its process runs."""
-        return self._child is not None and self._child.is_running()
+    def _choose_ports(self) -> bool:
+        self._port = free_port()
+        return True
 
     def _run(self) -> None:
         config = self._config
@@ -108,8 +70,7 @@ class ClickHouseEndpoint:
                 command += [flag, str(file)]
         if config.users_file is None:
             command.append("--no-password")
-        if self._child is not None:
-            self._child.kill()
-        child = self._child = Child(Program("the ClickHouse endpoint", command, config.folder / "clickhouse.log"))
+        program = Program("the ClickHouse endpoint", command, config.folder / "clickhouse.log")
+        child = self._replace_child(Child(program))
         child.start()
         child.wait_ready(lambda: child.said("listening on"), READY_SECONDS)

@@ -46,7 +46,8 @@ WARNING: this runs as root. Flink runs the programs of whoever reaches its ports
 WARNING: them: each of them is root then. Run 'tocsin cluster up' as a user of its own (docs/cluster.md)."""
 _LOOK_SECONDS: Final = 0.1
 _MIBI: Final = 1 << 20
-_PORT: Final = re.compile(r":(\d+)(?:\?|$)")
+PORT_OF_ADDRESS: Final = re.compile(r":(\d+)(?:\?|$)")
+"""The port at the end of an address, or before its query."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -123,7 +124,7 @@ def _up(folder: Path, args: argparse.Namespace) -> int:
             print(f"jars fetched in {time.monotonic() - begun:.0f} s", file=sys.stderr)
             begun = time.monotonic()
         _log_to(folder)
-        return _run_until_told(folder, args, begun, _reach(args, home))
+        return _run_until_told(folder, args, begun, reach_lines(args, home))
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -166,7 +167,7 @@ def _log_to(folder: Path) -> None:
     logging.getLogger("tocsin").addHandler(handler)
 
 
-def _reach(args: argparse.Namespace, home: Path) -> list[str]:
+def reach_lines(args: argparse.Namespace, home: Path) -> list[str]:
     """Say who reaches the cluster's ports: what is on loopback, and what is not."""
     found = ["all on this machine's loopback; who may log in here reaches Kafka and Flink without a password."]
     opened = []
@@ -203,7 +204,7 @@ def _run_until_told(folder: Path, args: argparse.Namespace, begun: float, reach:
     try:
         _steps(cluster, on_done, is_ticking=not args.no_ticker).run()
         tell("running")
-        for line in _table(addresses, time.monotonic() - begun, reach):
+        for line in address_lines(addresses, time.monotonic() - begun, reach):
             print(line, flush=True)
         cluster.supervise(threading.Event(), lambda: tell("running"))
     except KeyboardInterrupt:
@@ -268,13 +269,14 @@ def _ports(folder: Path, args: argparse.Namespace) -> dict[str, int]:
     state, found = last_state(folder), {}
     for name in ("kafka", "flink", "clickhouse"):
         asked = getattr(args, f"{name}_port")
-        port = _PORT.search(state.addresses.get(name, "")) if state else None
+        port = PORT_OF_ADDRESS.search(state.addresses.get(name, "")) if state else None
         last = int(port[1]) if port else 0
         found[name] = asked or (last if last and is_free(last) else 0)
     return found
 
 
-def _table(addresses: dict[str, str], seconds: float, reach: list[str]) -> list[str]:
+def address_lines(addresses: dict[str, str], seconds: float, reach: list[str]) -> list[str]:
+    """Return the lines that say where the cluster's parts are, and who reaches them."""
     kafka, clickhouse = addresses["kafka"], addresses["clickhouse"]
     return [
         f"ready after {seconds:.0f} s",

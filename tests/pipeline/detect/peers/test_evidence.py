@@ -62,7 +62,7 @@ class TestStanding:
                 for metric in WAITING:
                     job.raise_by(rank, metric, 1e6)
             for metric in WAITING:
-                job._added[3, job._names.index(metric), 5] = 0.0
+                job.raise_by(3, metric, 0.0, 5)
             job.shift(3, "gpu_power_watts", 0.4, 5)
 
         scenario.at(150).inject(waits)

@@ -313,7 +313,7 @@ class TestWithoutPeers:
     def test_only_metrics_and_nothing_of_work_must_last_longer(self) -> None:
         """No step and no metric of work: only time tells a fault from a spell."""
         known, blind = _scenario(NO_HOOK), _scenario(NO_HOOK)
-        works = [name for name in blind[1]._names if name.endswith(("_bytes_per_second", "_active_ratio"))]
+        works = [name for name in blind[1].metric_names if name.endswith(("_bytes_per_second", "_active_ratio"))]
         for rank in range(8):
             for metric in (*works, POWER, CPU, "gpu_util_ratio"):
                 blind[1].raise_by(rank, metric, float("nan"))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 from xml.sax.saxutils import escape
+
+from tests.serving import serving
 
 _DATE = "Sat, 21 Nov 2026 10:00:00 GMT"
 
@@ -116,12 +117,5 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def s3_server(store: Store) -> Iterator[str]:
     """Run it; gives HOST:PORT."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"store": store}))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"store": store}))) as server:
         yield f"127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

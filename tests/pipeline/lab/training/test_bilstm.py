@@ -148,7 +148,7 @@ def test_the_same_seed_gives_the_same_file_and_another_one_another(base: Path) -
     files = []
     for seed in (1, 1, 2):
         config = replace(SMALL, seed=seed)
-        networks, _ = bilstm._trained(cuts, {"phases": PHASES}, config, None)  # type: ignore[arg-type]  # all were read
+        networks, _ = bilstm.train_networks(cuts, {"phases": PHASES}, config, None)  # type: ignore[arg-type]  # all were read
         files.append(encode_bilstm(networks))
 
     assert files[0] == files[1] != files[2]

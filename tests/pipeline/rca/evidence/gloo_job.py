@@ -21,12 +21,12 @@ SETTLE_SECONDS = 0.5
 
 
 def write_dump(folder: Path, rank: int, kind: str) -> None:
-    flight = torch._C._distributed_c10d
+    flight = torch._C._distributed_c10d  # noqa: SLF001  # torch has no public call
     if kind == "json":
-        text = flight._dump_fr_trace_json(True, False)  # type: ignore[attr-defined]
+        text = flight._dump_fr_trace_json(True, False)  # type: ignore[attr-defined]  # noqa: SLF001  # as above
         data = text.encode() if isinstance(text, str) else bytes(text)
     else:
-        data = bytes(flight._dump_fr_trace(True, False, False))  # type: ignore[attr-defined]
+        data = bytes(flight._dump_fr_trace(True, False, False))  # type: ignore[attr-defined]  # noqa: SLF001
     (folder / f"gloo_trace_rank_{rank}").write_bytes(data)
 
 

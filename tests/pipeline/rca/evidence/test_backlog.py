@@ -6,33 +6,24 @@ from collections.abc import Collection
 
 import pytest
 
-from tests.pipeline.rca.rules.test_standing import Pace
 from tests.pipeline.states import through_bytes
 from tocsin.models.flows import find_backlogged
 from tocsin.models.pace import Slowdown
-from tocsin.pipeline.job.graph import JobGraph
+from tocsin.pipeline.lab.testing.builders import START_NS, at_second, build_graph
+from tocsin.pipeline.lab.testing.progress import AS_EVER, SLOWER, FakeProgress
 from tocsin.pipeline.rca.evidence.backlog import BacklogRules, BacklogTracker
 from tocsin.pipeline.rca.finding import Finding
-from tocsin.schemas.records import NS_PER_SECOND, CollectiveRecord, JobKey, RankPlace, Topology
+from tocsin.schemas.records import NS_PER_SECOND, CollectiveRecord, RankPlace
 
-JOB = JobKey("c", "j")
-T0 = 1_800_000_000 * NS_PER_SECOND
 HOSTS = 16
-SLOWER = Slowdown(0.3, is_certain=True, is_gone=False, step_seconds=1.3, before_seconds=1.0)
-AS_EVER = Slowdown(0.0, is_certain=False, is_gone=True, step_seconds=1.0, before_seconds=1.0)
-
-
-def _ns(second: float) -> int:
-    return T0 + int(second * NS_PER_SECOND)
 
 
 class Job:
     """Sixteen hosts, four behind each leaf switch; one state of each open flow every two seconds."""
 
     def __init__(self, host_count: int = HOSTS) -> None:
-        self.graph = JobGraph()
         places = [RankPlace(r, f"n{r:02d}", leaf=f"leaf{r // 4}") for r in range(host_count)]
-        self.graph.take([Topology(JOB, place.host, T0, (place,)) for place in places])
+        self.graph = build_graph(places)
         self.hosts = [place.host for place in places]
         self.tracker = BacklogTracker(BacklogRules(), self.graph)
 
@@ -44,9 +35,9 @@ class Job:
                 done = 40 + (rank + second) % 9
                 posted = done + (second // 2 + rank) % 2 + 7 * (rank in late)
                 state = CollectiveRecord(
-                    _ns(second + 0.1), "state", rank, "dp", "AllReduce", second, 1 << 20, _ns(second)
+                    at_second(second + 0.1), "state", rank, "dp", "AllReduce", second, 1 << 20, at_second(second)
                 )
-                ended = state._replace(record="completion", end_ns=_ns(second + seconds))
+                ended = state._replace(record="completion", end_ns=at_second(second + seconds))
                 rows += [
                     state._replace(total_chunks=64, gpu_ready=posted + 1, rdma_transmitted=posted, rdma_done=done),
                     ended,
@@ -58,7 +49,7 @@ class Job:
         other = BacklogTracker(BacklogRules(), self.graph)
         other.load_state(through_bytes(self.tracker.to_state()))
         self.tracker = other
-        return other.find(_ns(second), Pace(slowdown, T0))
+        return other.find(at_second(second), FakeProgress(slowdown, START_NS))
 
     def named(self, second: float, slowdown: Slowdown | None = SLOWER) -> list[str]:
         found = self.find(second, slowdown)
@@ -75,7 +66,7 @@ def test_a_machine_at_whose_senders_the_chunks_lie_is_named_in_a_slower_job() ->
     assert found is not None
     assert (found.fault.value, found.cause, found.reason.value) == ("fail_slow", "network_slow", "chunks_pile_up")
     assert [suspect.component.name for suspect in found.suspects] == ["n03"]
-    assert abs(found.onset_ns - _ns(100)) <= 20 * NS_PER_SECOND
+    assert abs(found.onset_ns - at_second(100)) <= 20 * NS_PER_SECOND
     assert "n03: 7.5 chunks" in found.evidence[0].text
 
 
@@ -147,9 +138,11 @@ def test_what_is_kept_does_not_grow_though_nobody_asks_or_counts_chunks() -> Non
     """A job that stands for days is not asked, and a job without chunk counters is never late."""
     job = Job(host_count=4)
     for second in range(0, 20_000, 10):
-        state = CollectiveRecord(_ns(second), "state", 0, "dp", "AllReduce", second, 1 << 20, _ns(second - 1))
+        state = CollectiveRecord(
+            at_second(second), "state", 0, "dp", "AllReduce", second, 1 << 20, at_second(second - 1)
+        )
         counted = state._replace(total_chunks=64, gpu_ready=9, rdma_transmitted=9, rdma_done=8)
-        absurd_end = state._replace(record="completion", end_ns=_ns(second + 10**9))
+        absurd_end = state._replace(record="completion", end_ns=at_second(second + 10**9))
         job.tracker.take([counted, absurd_end] if second < 10_000 else [absurd_end])
         assert _cell_count(job) <= 100
 
@@ -158,7 +151,7 @@ def test_what_is_kept_does_not_grow_though_nobody_asks_or_counts_chunks() -> Non
 
 def test_chunks_that_nobody_counts_tell_nothing() -> None:
     job = Job()
-    row = CollectiveRecord(_ns(1), "state", 0, "dp", "AllReduce", 1, 1 << 20, _ns(0))
+    row = CollectiveRecord(at_second(1), "state", 0, "dp", "AllReduce", 1, 1 << 20, at_second(0))
     job.tracker.take([row] * 50)
 
     assert job.find(5) is None

@@ -9,12 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.models import hang_cases as cases
-from tocsin.pipeline.lab.testing import (
-    FakeJob,
-    JobShape,
-    Scenario,
-    between,
-)
+from tocsin.pipeline.lab.testing import FakeJob, JobShape, Scenario, between
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.schemas import events
 from tocsin.schemas.kinds import LEFT_DUMP, STUCK_DUMP

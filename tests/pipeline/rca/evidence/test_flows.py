@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import pytest
 
 from tests.pipeline.states import through_bytes
 from tocsin.pipeline.job.graph import JobGraph
+from tocsin.pipeline.lab.testing.builders import JOB, START_NS, announce_places, at_second, build_graph, rank_places
+from tocsin.pipeline.lab.testing.progress import FakeProgress
 from tocsin.pipeline.rca import Diagnose, DiagnoseConfig
 from tocsin.pipeline.rca.evidence.flows import FlowRules, FlowTracker
 from tocsin.pipeline.rca.rules.standstill import elsewhere
 from tocsin.schemas import events
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import (
-    NS_PER_SECOND,
     CollectiveBatch,
     CollectiveRecord,
     CommGroup,
@@ -22,31 +21,21 @@ from tocsin.schemas.records import (
     EventSource,
     GroupKind,
     Groups,
-    JobKey,
     JobRecord,
-    RankPlace,
     Severity,
     Slice,
     StepRecord,
-    Topology,
 )
-from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind, WitnessKind
+from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
-JOB = JobKey("c", "j")
-T0 = 1_800_000_000 * NS_PER_SECOND
 HOSTS = 6
-
-
-def _ns(second: float) -> int:
-    return T0 + int(second * NS_PER_SECOND)
 
 
 class Job:
     """One rank a host, one collective that all have entered; rank 3 posts chunks that nobody acknowledges."""
 
     def __init__(self) -> None:
-        self.graph = JobGraph()
-        self.graph.take([Topology(JOB, f"n{r}", T0, (RankPlace(r, f"n{r}"),)) for r in range(HOSTS)])
+        self.graph = build_graph(rank_places(HOSTS))
         self.tracker = FlowTracker(FlowRules(), self.graph)
 
     def say(self, second: float, *, moved: int = 0, seq: int = 9, known: bool = True) -> None:
@@ -60,7 +49,9 @@ class Job:
             done = 102 + moved + (rank != 3)
             ready, posted = (done + 4, done + 2) if rank == 3 else (done, done)
             counters = (ready, posted, done) if known else (-1, -1, -1)
-            state = CollectiveRecord(_ns(second), "state", rank, "dp_0", "AllReduce", seq, 1 << 20, _ns(1), 0, 0, 999)
+            state = CollectiveRecord(
+                at_second(second), "state", rank, "dp_0", "AllReduce", seq, 1 << 20, at_second(1), 0, 0, 999
+            )
             rows.append(state._replace(gpu_ready=counters[0], rdma_transmitted=counters[1], rdma_done=counters[2]))
         return rows
 
@@ -68,8 +59,8 @@ class Job:
         """Who is named, through a snapshot."""
         other = FlowTracker(FlowRules(), self.graph)
         other.load_state(through_bytes(self.tracker.to_state()))
-        finding = other.find(_ns(second))
-        assert finding == self.tracker.find(_ns(second))
+        finding = other.find(at_second(second))
+        assert finding == self.tracker.find(at_second(second))
         return [] if finding is None else [suspect.component.name for suspect in finding.suspects]
 
 
@@ -81,7 +72,7 @@ def test_a_transfer_that_stands_for_fifteen_seconds_names_its_machine() -> None:
         found[second] = job.named(second)
 
     assert found == {second: ["n3"] if second >= 20 else [] for second in range(5, 40, 5)}
-    assert job.tracker.find(_ns(35)).cause == "nic_dropout"  # type: ignore[union-attr]  # it was found
+    assert job.tracker.find(at_second(35)).cause == "nic_dropout"  # type: ignore[union-attr]  # it was found
     assert job.named(100) == []  # nobody has told of it for a minute
 
 
@@ -101,10 +92,12 @@ def test_what_finished_stands_not(over: str) -> None:
     assert job.named(25) == ["n3"]
 
     if over == "completion":
-        done = CollectiveRecord(_ns(26), "completion", 3, "dp_0", "AllReduce", 9, 1 << 20, _ns(1), _ns(26))
+        done = CollectiveRecord(
+            at_second(26), "completion", 3, "dp_0", "AllReduce", 9, 1 << 20, at_second(1), at_second(26)
+        )
         job.tracker.take_collectives([done._replace(rank=rank) for rank in range(HOSTS)])
     elif over == "step":
-        job.tracker.take_steps([StepRecord(_ns(26), rank, 7, 1.0) for rank in range(HOSTS)])
+        job.tracker.take_steps([StepRecord(at_second(26), rank, 7, 1.0) for rank in range(HOSTS)])
     else:
         job.say(26, seq=10)
 
@@ -115,7 +108,7 @@ def test_what_finished_stands_not(over: str) -> None:
 def test_a_collective_that_not_all_have_entered_waits_for_who_is_missing(told: bool, named: list[str]) -> None:
     """Whoever sends to him has chunks that are not posted. Of whom no operation was ever heard tells nothing."""
     job = Job()
-    job.graph.take([Groups(JOB, "n0", T0, (CommGroup("dp_0", GroupKind.DP, (*range(HOSTS), 99)),))])
+    job.graph.take([Groups(JOB, "n0", START_NS, (CommGroup("dp_0", GroupKind.DP, (*range(HOSTS), 99)),))])
     if told:
         job.tracker.take_collectives([job.states(1)[0]._replace(rank=99, record="completion", comm_id="pp_0")])
     for second in range(5, 40, 5):
@@ -127,7 +120,18 @@ def test_a_collective_that_not_all_have_entered_waits_for_who_is_missing(told: b
 def _stands_out(host: str, metric: str = "gpu_util_ratio", sigmas: float = 48.0, **detail: bool) -> Anomaly:
     told = {"metric": metric, "direction": "high", "score": 0.6, "sigmas": sigmas}
     component = Component(ComponentKind.HOST, host)
-    return Anomaly(JOB, _ns(20), component, metric, _ns(5), _ns(20), 0.6, "peers", "", {"metrics": [told], **detail})
+    return Anomaly(
+        JOB,
+        at_second(20),
+        component,
+        metric,
+        at_second(5),
+        at_second(20),
+        0.6,
+        "peers",
+        "",
+        {"metrics": [told], **detail},
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,8 +155,8 @@ def test_nobody_is_named_where_chunks_and_gpus_tell_of_different_machines() -> N
     for second in (5, 15, 25):
         job.say(second)
 
-    assert job.tracker.find(_ns(25), {"n5"}) is None
-    assert job.tracker.find(_ns(25), {"n3"}) == job.tracker.find(_ns(25))
+    assert job.tracker.find(at_second(25), {"n5"}) is None
+    assert job.tracker.find(at_second(25), {"n3"}) == job.tracker.find(at_second(25))
 
 
 def test_an_announced_pause_is_none_of_the_network() -> None:
@@ -160,7 +164,7 @@ def test_an_announced_pause_is_none_of_the_network() -> None:
     for second in (5, 15, 25):
         job.say(second)
     begins = {"phase": "checkpoint", "edge": "begin"}
-    job.graph.take([Event(JOB, "n0", _ns(4), 0, EventSource.JOB, events.PHASE, Severity.INFO, begins)])
+    job.graph.take([Event(JOB, "n0", at_second(4), 0, EventSource.JOB, events.PHASE, Severity.INFO, begins)])
 
     assert job.named(25) == []
 
@@ -174,45 +178,6 @@ def test_without_counters_nothing_is_said() -> None:
     assert job.tracker.to_state() == [[rank] for rank in range(HOSTS)]
 
 
-class _StepsOfOneSecond:
-    """A job whose steps ended until it came to stand."""
-
-    median_step_ns = NS_PER_SECOND
-    work_is_known = work_goes_on = False
-    stalled_since_ns = stalled_known_ns = longest_stall_ns = longest_pause_ns = other_work_since_ns = (
-        processes_wait_since_ns
-    ) = 0
-    ended_at_once: ClassVar[dict[str, int]] = {}
-
-    def slowdown_since(self, onset_ns: int, now_ns: int) -> None:
-        """Nobody can say."""
-
-    @property
-    def own_time_holds_waits(self) -> bool:
-        return False
-
-    def harmed_since(self, onset_ns: int, now_ns: int) -> dict[str, WitnessKind]:
-        return {}
-
-    def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
-        return None
-
-    def more_work(self, host: str) -> None:
-        """Nobody has more to do."""
-
-    def wastes_power(self, host: str) -> bool:
-        return False
-
-    def moves_no_more(self, host: str) -> bool:
-        return False
-
-    def grown_excess_seconds(self, host: str, onset_ns: int) -> float:
-        return 0.0
-
-    def own_excess_seconds(self, host: str) -> None:
-        """Not measured."""
-
-
 @pytest.mark.parametrize("known", [True, False])
 def test_the_whole_diagnosis_names_it_where_the_waiting_names_nobody(known: bool) -> None:
     """All are in the collective: who waits for whom tells nothing."""
@@ -224,13 +189,15 @@ def test_the_whole_diagnosis_names_it_where_the_waiting_names_nobody(known: bool
     for second in range(1, 41):
         records: list[JobRecord] = []
         if second == 1:
-            records += [Topology(JOB, f"n{r}", _ns(0.5), (RankPlace(r, f"n{r}"),)) for r in range(HOSTS)]
-            records += [Groups(JOB, "n0", _ns(0.5), (CommGroup("dp_0", GroupKind.DP, tuple(range(HOSTS))),))]
+            records += announce_places(rank_places(HOSTS), 0.5)
+            records += [Groups(JOB, "n0", at_second(0.5), (CommGroup("dp_0", GroupKind.DP, tuple(range(HOSTS))),))]
         if second > 5 and second % 5 == 0:
-            records += [CollectiveBatch(JOB, "n0", _ns(second - 0.5), tuple(job.states(second - 0.5, known=known)))]
-        data = Slice(JOB, _ns(second - 1), _ns(second), tuple(records))
+            records += [
+                CollectiveBatch(JOB, "n0", at_second(second - 0.5), tuple(job.states(second - 0.5, known=known)))
+            ]
+        data = Slice(JOB, at_second(second - 1), at_second(second), tuple(records))
         graph.take(data.records)
-        for finding in diagnose.on_slice(data, [], _StepsOfOneSecond()).findings:
+        for finding in diagnose.on_slice(data, [], FakeProgress(work_is_known=False)).findings:
             named |= {suspect.component.name for suspect in finding.suspects}
             reasons |= {finding.reason} if finding.suspects else set()
 

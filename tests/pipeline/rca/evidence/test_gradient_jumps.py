@@ -12,23 +12,22 @@ from hypothesis import strategies as st
 
 from tests.pipeline.states import through_bytes
 from tocsin.pipeline.job.graph import JobGraph
+from tocsin.pipeline.lab.testing.builders import START_NS, at_second, build_graph
 from tocsin.pipeline.rca.evidence.loss_spikes import LossConfig, LossSpikes
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import NS_PER_SECOND, JobKey, RankPlace, StepRecord, Topology
+from tocsin.schemas.records import NS_PER_SECOND, RankPlace, StepRecord
 
-T0 = 1_800_000_000 * NS_PER_SECOND
 Norms = npt.NDArray[np.float64]
 """A row a step, a column a rank."""
 JUMPS = (60, 62, 63, 67, 70, 71, 75, 76, 80, 84, 85, 89)
 
 
 def _graph(rank_count: int, stage_count: int = 1, rank_of_host_count: int = 2) -> JobGraph:
-    graph = JobGraph()
-    for rank in range(rank_count):
-        host, stage = f"n{rank // rank_of_host_count:02d}", rank * stage_count // rank_count
-        graph.take([Topology(JobKey("c", "j"), host, T0, (RankPlace(rank, host, pp=stage, tp=0),))])
-    return graph
+    return build_graph(
+        RankPlace(rank, f"n{rank // rank_of_host_count:02d}", pp=rank * stage_count // rank_count, tp=0)
+        for rank in range(rank_count)
+    )
 
 
 def _scattered(step_count: int, rank_count: int, sigma: float = 0.15, seed: int = 3) -> Norms:
@@ -50,7 +49,7 @@ def _told(
     graph = graph or _graph(norms.shape[1])
     tracker, found = LossSpikes(LossConfig(), graph), []
     for step, row in enumerate(norms.tolist()):
-        ts_ns = T0 + step * NS_PER_SECOND
+        ts_ns = at_second(step)
         rows = [StepRecord(ts_ns, r, first_step + step, 1.0, loss=loss, grad_norm=norm) for r, norm in enumerate(row)]
         tracker.take_steps(rows)
         finding = tracker.find(ts_ns + NS_PER_SECOND)
@@ -84,7 +83,7 @@ def test_the_fewer_peers_the_more_jumps_are_needed(rank_count: int, jump_count: 
     [suspect] = finding.suspects
     assert (suspect.component.name, suspect.ranks) == (f"n{rank_count // 4:02d}", (rank_count // 2,))
     assert (finding.reason, finding.cause, finding.is_soft) == (Reason.GRADIENT_JUMPS_ALONE, "unknown", True)
-    assert finding.onset_ns == T0 + JUMPS[0] * NS_PER_SECOND
+    assert finding.onset_ns == START_NS + JUMPS[0] * NS_PER_SECOND
     assert "gradient norm jumped in" in finding.evidence[0].text
     assert "nobody else's" in finding.evidence[0].text
 
@@ -262,14 +261,14 @@ def test_what_it_remembers_is_bounded() -> None:
     norms[50::2, 6] *= 10.0
     tracker = LossSpikes(LossConfig(), _graph(8))
     for step, row in enumerate(norms.tolist()):
-        tracker.take_steps([StepRecord(T0, r, step, 1.0, grad_norm=norm) for r, norm in enumerate(row)])
-        tracker.find(T0 + 10 * NS_PER_SECOND)
+        tracker.take_steps([StepRecord(START_NS, r, step, 1.0, grad_norm=norm) for r, norm in enumerate(row)])
+        tracker.find(at_second(10))
 
     assert len(tracker.norms.past) == LossConfig().norms.kept_count
     norms[:, ::2] *= 10.0  # of several hosts
     for step, row in enumerate(norms.tolist(), 700):
-        tracker.take_steps([StepRecord(T0, r, step, 1.0, grad_norm=norm) for r, norm in enumerate(row)])
-        tracker.find(T0 + 10 * NS_PER_SECOND)
+        tracker.take_steps([StepRecord(START_NS, r, step, 1.0, grad_norm=norm) for r, norm in enumerate(row)])
+        tracker.find(at_second(10))
     assert sum(len(jump.ranks) for jump in tracker.norms.past) <= LossConfig().norms.kept_count
     assert tracker.own.past.ranks.size == 8
     assert len(tracker.usual) == LossConfig().usual_count

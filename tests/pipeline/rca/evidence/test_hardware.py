@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import pytest
 
 from tocsin.models.pace import Slowdown
-from tocsin.pipeline.job.graph import JobGraph
-from tocsin.pipeline.lab.testing import (
-    FakeJob,
-    JobShape,
-    Scenario,
-    between,
-)
+from tocsin.pipeline.lab.testing import FakeJob, JobShape, Scenario, between
+from tocsin.pipeline.lab.testing.builders import JOB, START_NS, at_second, build_graph
+from tocsin.pipeline.lab.testing.progress import FakeProgress
 from tocsin.pipeline.rca.evidence.hardware import BrokenHosts
 from tocsin.pipeline.rca.evidence.hardware_causes import HardwareCauses
 from tocsin.pipeline.rca.evidence.hardware_log import HardwareLog, HardwareRules
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas import events
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource, JobKey, RankPlace, Severity, Topology
-from tocsin.schemas.verdicts import Component, ComponentKind, FaultKind, Suspect, WitnessKind
+from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource, Severity
+from tocsin.schemas.verdicts import Component, ComponentKind, FaultKind, Suspect
 
-JOB = JobKey("c", "j")
-T0 = 1_800_000_000 * NS_PER_SECOND
 NARROW = {"gen": 3, "width": 16, "max_gen": 5, "max_width": 16}
 WIDE = {**NARROW, "gen": 5}
 
@@ -130,7 +124,7 @@ class TestPatterns:
             FaultKind.FAIL_SLOW,
             "power_cap",
             (Suspect(Component(ComponentKind.HOST, "n3")),),
-            T0 + 100 * NS_PER_SECOND,
+            at_second(100),
             0.8,
             Reason.METRICS_DIFFER_STEPS_SLOWER,
             (),
@@ -183,53 +177,7 @@ class TestExits:
 
 
 @dataclass
-class StubPace:
-    """A pace as told."""
-
-    slowdown: Slowdown | None = None
-    median_step_ns: int = NS_PER_SECOND
-    work_is_known: bool = False
-    work_goes_on: bool = False
-    stalled_since_ns: int = 0
-    stalled_known_ns: int = 0
-    longest_stall_ns: int = 0
-    processes_wait_since_ns: int = 0
-    other_work_since_ns: int = 0
-    longest_pause_ns: int = 0
-    ended_at_once: dict[str, int] = field(default_factory=dict)
-    growth_seconds: float | None = None
-
-    def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
-        return self.slowdown
-
-    @property
-    def own_time_holds_waits(self) -> bool:
-        return False
-
-    def harmed_since(self, onset_ns: int, now_ns: int) -> dict[str, WitnessKind]:
-        return {}
-
-    def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
-        return self.growth_seconds
-
-    def more_work(self, host: str) -> None:
-        """Nobody has more to do."""
-
-    def wastes_power(self, host: str) -> bool:
-        return False
-
-    def moves_no_more(self, host: str) -> bool:
-        return False
-
-    def grown_excess_seconds(self, host: str, onset_ns: int) -> float:
-        return 0.0
-
-    def own_excess_seconds(self, host: str) -> float | None:
-        return None
-
-
-@dataclass
-class AfterOutages(StubPace):
+class AfterOutages(FakeProgress):
     """A pace that is as ever since a port is up, and as told before."""
 
     up_ns: int = 0
@@ -247,21 +195,20 @@ class Machines:
     """Eight hosts and what they report."""
 
     def __init__(self) -> None:
-        self.graph = JobGraph()
-        self.graph.take([Topology(JOB, f"n{r}", T0, (RankPlace(r, f"n{r}"),)) for r in range(8)])
+        self.graph = build_graph()
         self.log = HardwareLog(HardwareRules())
         self.broken = BrokenHosts(HardwareRules(), self.log)
         self.causes = HardwareCauses(HardwareRules(), self.log)
 
     def say(self, second: float, host: str, name: str, **payload: object) -> None:
-        ts_ns = T0 + int(second * NS_PER_SECOND)
+        ts_ns = at_second(second)
         self.log.take(Event(JOB, host, ts_ns, -1, EventSource.KERNEL, name, Severity.ERROR, payload))
 
-    def find(self, second: float, pace: StubPace) -> tuple[list[Finding], list[Reason]]:
-        return self.broken.find(self.graph, T0 + int(second * NS_PER_SECOND), pace)
+    def find(self, second: float, pace: FakeProgress) -> tuple[list[Finding], list[Reason]]:
+        return self.broken.find(self.graph, at_second(second), pace)
 
     def reports(self, second: float) -> frozenset[str]:
-        return self.log.hosts_with_reports(T0 + int(second * NS_PER_SECOND))
+        return self.log.hosts_with_reports(at_second(second))
 
 
 class TestTracker:
@@ -269,13 +216,13 @@ class TestTracker:
         machines = Machines()
         machines.say(1, "n3", events.XID, code=79)
 
-        [early], _ = machines.find(1.5, StubPace())
-        [suffers], _ = machines.find(20, StubPace(STANDS))
-        [works], reasons = machines.find(20, StubPace(AS_EVER))
+        [early], _ = machines.find(1.5, FakeProgress())
+        [suffers], _ = machines.find(20, FakeProgress(STANDS))
+        [works], reasons = machines.find(20, FakeProgress(AS_EVER))
         assert (early.fault.value, early.tentative) == ("fail_stop", True)
         assert (suffers.fault.value, suffers.tentative) == ("fail_stop", False)
         assert (works.fault.value, reasons) == ("degraded", [Reason.NO_IMPACT])
-        assert machines.find(90, StubPace(AS_EVER)) == ([], [Reason.NO_IMPACT])
+        assert machines.find(90, FakeProgress(AS_EVER)) == ([], [Reason.NO_IMPACT])
 
     def test_a_memory_that_ails_again_and_again_is_a_report_of_a_broken_part(self) -> None:
         machines = Machines()
@@ -287,22 +234,22 @@ class TestTracker:
 
         assert machines.reports(25) == {"n1"}
         assert machines.reports(625) == frozenset()
-        assert machines.find(25, StubPace(AS_EVER)) == ([], [])
+        assert machines.find(25, FakeProgress(AS_EVER)) == ([], [])
 
     def test_what_is_old_opens_nothing(self) -> None:
         machines = Machines()
         machines.say(1, "n3", events.XID, code=79)
 
-        assert machines.find(1 + 3600, StubPace(STANDS)) == ([], [])
+        assert machines.find(1 + 3600, FakeProgress(STANDS)) == ([], [])
 
     def test_the_first_is_named(self) -> None:
         machines = Machines()
         machines.say(9, "n1", events.XID, code=79)
         machines.say(1, "n3", events.XID, code=94)
 
-        [finding], _ = machines.find(10, StubPace(STANDS))
+        [finding], _ = machines.find(10, FakeProgress(STANDS))
         assert [suspect.component.name for suspect in finding.suspects] == ["n3"]
-        assert finding.onset_ns == T0 + NS_PER_SECOND
+        assert finding.onset_ns == START_NS + NS_PER_SECOND
 
     @pytest.mark.parametrize("hosts", [2, 8])
     def test_hosts_that_say_the_same_together_are_nobodys_fault(self, hosts: int) -> None:
@@ -310,7 +257,7 @@ class TestTracker:
         for number in range(hosts):
             machines.say(1 + number / 10, f"n{number}", events.IB_PORT, port="mlx5_0/1", state="down")
 
-        assert machines.find(3, StubPace(STANDS)) == ([], [Reason.AMBIGUOUS])
+        assert machines.find(3, FakeProgress(STANDS)) == ([], [Reason.AMBIGUOUS])
 
     def test_a_state_that_is_well_again_takes_back_only_its_own(self) -> None:
         machines = Machines()
@@ -326,11 +273,11 @@ class TestTracker:
     def test_a_port_that_is_up_again_is_not_down(self, more: dict[str, object]) -> None:
         machines = Machines()
         machines.say(1.0, "n3", events.IB_PORT, port="mlx5_2/1", state="down", **more)
-        assert machines.find(2, StubPace(median_step_ns=0))[0][0].tentative
+        assert machines.find(2, FakeProgress(median_step_ns=0))[0][0].tentative
         machines.say(2.4, "n3", events.IB_PORT, port="mlx5_2/1", state="active", **more)
 
-        assert machines.find(3, StubPace(STANDS))[0] == []
-        assert machines.find(3, StubPace(median_step_ns=0))[0] == []
+        assert machines.find(3, FakeProgress(STANDS))[0] == []
+        assert machines.find(3, FakeProgress(median_step_ns=0))[0] == []
 
     def test_a_port_that_is_up_again_says_nothing_of_another_one(self) -> None:
         machines = Machines()
@@ -338,22 +285,22 @@ class TestTracker:
         machines.say(1, "n3", events.IB_PORT, port="mlx5_1/1", state="down", link_downed=1)
         machines.say(2, "n3", events.IB_PORT, port="mlx5_1/1", state="active", link_downed=1)
 
-        [finding], _ = machines.find(20, StubPace(STANDS))
+        [finding], _ = machines.find(20, FakeProgress(STANDS))
         assert finding.evidence[0].text == "n3: mlx5_0/1 is down"
         machines.say(25, "n3", events.IB_PORT, port="mlx5_0/1", state="active")
-        assert machines.find(26, StubPace(STANDS))[0] == []
+        assert machines.find(26, FakeProgress(STANDS))[0] == []
 
     def test_a_port_that_comes_back_at_half_its_rate_has_a_bad_cable_until_it_is_as_before(self) -> None:
         machines = Machines()
         machines.say(1, "n3", events.IB_PORT, port="mlx5_0/1", state="down", rate_gbps=400, link_downed=1)
         machines.say(3, "n3", events.IB_PORT, port="mlx5_0/1", state="active", rate_gbps=200, link_downed=1)
 
-        [finding], _ = machines.find(20, StubPace(STANDS))
+        [finding], _ = machines.find(20, FakeProgress(STANDS))
         assert (finding.fault.value, finding.cause) == ("fail_slow", "aoc_error")
         assert finding.evidence[0].text == "n3: mlx5_0/1 runs at 200 Gb/s, it had 400"
         machines.say(60, "n3", events.IB_PORT, port="mlx5_0/1", state="down", rate_gbps=200, link_downed=2)
         machines.say(62, "n3", events.IB_PORT, port="mlx5_0/1", state="active", rate_gbps=400, link_downed=2)
-        assert machines.find(63, StubPace(STANDS))[0] == []
+        assert machines.find(63, FakeProgress(STANDS))[0] == []
 
     @pytest.mark.parametrize(
         ("down_seconds", "slowdown", "growth_seconds", "fault"),
@@ -375,7 +322,7 @@ class TestTracker:
         for count in range(4):
             second = 40 * (count + 1)
             machines.say(second, "n3", events.IB_PORT, port="mlx5_0/1", state="down", link_downed=count + 1)
-            pace.up_ns = T0 + round((second + down_seconds) * NS_PER_SECOND)
+            pace.up_ns = START_NS + round((second + down_seconds) * NS_PER_SECOND)
             up = {"state": "active", "rate_gbps": 400}
             machines.say(second + down_seconds, "n3", events.IB_PORT, port="mlx5_0/1", **up, link_downed=count + 1)
 
@@ -386,8 +333,8 @@ class TestTracker:
     def test_what_breaks_long_after_the_job_came_to_stand_is_not_why_it_stands(self) -> None:
         machines = Machines()
         machines.say(200, "n3", events.XID, code=79)
-        stood = StubPace(STANDS, stalled_since_ns=T0 + 100 * NS_PER_SECOND)
-        just = StubPace(STANDS, stalled_since_ns=T0 + 180 * NS_PER_SECOND)
+        stood = FakeProgress(STANDS, stalled_since_ns=at_second(100))
+        just = FakeProgress(STANDS, stalled_since_ns=at_second(180))
 
         assert machines.find(205, stood) == ([], [Reason.NO_IMPACT])
         assert machines.find(205, just)[0][0].fault is FaultKind.FAIL_STOP
@@ -396,11 +343,11 @@ class TestTracker:
     def test_a_port_that_comes_back_again_and_again_has_a_bad_cable(self, pace: Slowdown, fault: str) -> None:
         machines = Machines()
         for second in (0, 40, 80):
-            assert machines.find(second, StubPace(pace)) == ([], [])
+            assert machines.find(second, FakeProgress(pace)) == ([], [])
             machines.say(second + 1, "n3", events.IB_PORT, port="mlx5_0/1", state="down")
             machines.say(second + 2, "n3", events.IB_PORT, port="mlx5_0/1", state="active", link_downed=9)
 
-        [finding], _ = machines.find(83, StubPace(pace))
+        [finding], _ = machines.find(83, FakeProgress(pace))
         assert (finding.fault.value, finding.cause) == (fault, "aoc_error")
 
     def test_a_machine_that_never_stops_talking_is_kept_small(self) -> None:
@@ -417,7 +364,7 @@ class TestTracker:
         other.log.load_state(machines.log.to_state())
 
         assert other.log.facts == machines.log.facts
-        assert other.find(3, StubPace(STANDS)) == machines.find(3, StubPace(STANDS))
+        assert other.find(3, FakeProgress(STANDS)) == machines.find(3, FakeProgress(STANDS))
 
 
 @pytest.mark.parametrize(("earlier", "suspects"), [((), ["n3"]), ((20, 140), [])])
@@ -428,7 +375,7 @@ def test_a_corrected_error_as_the_job_comes_to_stand_accuses_only_whom_it_is_new
     machines = Machines()
     for second in (*earlier, 260):
         machines.say(second, "n3", events.ECC, kind="corrected", count=30)
-    onset_ns = T0 + 262 * NS_PER_SECOND
+    onset_ns = at_second(262)
     stands = Finding(FaultKind.HANG, "unknown", (), onset_ns, 0.5, Reason.JOB_STALLED_UNEXPLAINED, ())
 
     [found] = machines.causes.accuse_who_told(machines.graph, [stands], onset_ns + 40 * NS_PER_SECOND)
@@ -449,7 +396,7 @@ class TestTwins:
         machines = Machines()
         _said(machines, (1, "n3"), (second, "n5"))
 
-        [finding], _ = machines.find(second + 1, StubPace(SLOWER))
+        [finding], _ = machines.find(second + 1, FakeProgress(SLOWER))
 
         assert [suspect.component.name for suspect in finding.suspects] == ["n3", "n5"]
 
@@ -462,7 +409,7 @@ class TestTwins:
         machines = Machines()
         _said(machines, *words)
 
-        found, _ = machines.find(words[-1][0] + 1, StubPace(SLOWER))
+        found, _ = machines.find(words[-1][0] + 1, FakeProgress(SLOWER))
 
         assert {len(finding.suspects) for finding in found} <= {1}
 
@@ -482,9 +429,9 @@ class TestTwins:
     ) -> None:
         machines = Machines()
         _said(machines, *words)
-        slow = Finding(FaultKind.FAIL_SLOW, "unknown", (), T0 + 100 * NS_PER_SECOND, 0.5, Reason.JOB_WIDE_SLOWDOWN, ())
+        slow = Finding(FaultKind.FAIL_SLOW, "unknown", (), at_second(100), 0.5, Reason.JOB_WIDE_SLOWDOWN, ())
 
-        [found] = machines.causes.accuse_who_told(machines.graph, [slow], T0 + 200 * NS_PER_SECOND)
+        [found] = machines.causes.accuse_who_told(machines.graph, [slow], at_second(200))
 
         assert [suspect.component.name for suspect in found.suspects] == suspects
         assert found.cause == ("nvlink_error" if suspects else "unknown")
@@ -492,11 +439,9 @@ class TestTwins:
     def test_a_job_that_has_more_to_compute_is_nobodys_fault(self) -> None:
         machines = Machines()
         _said(machines, (130, "n3"))
-        more = Finding(
-            FaultKind.FAIL_SLOW, "workload_change", (), T0 + 100 * NS_PER_SECOND, 0.5, Reason.JOB_WIDE_SLOWDOWN, ()
-        )
+        more = Finding(FaultKind.FAIL_SLOW, "workload_change", (), at_second(100), 0.5, Reason.JOB_WIDE_SLOWDOWN, ())
 
-        assert machines.causes.accuse_who_told(machines.graph, [more], T0 + 200 * NS_PER_SECOND) == [more]
+        assert machines.causes.accuse_who_told(machines.graph, [more], at_second(200)) == [more]
 
 
 class TestReports:

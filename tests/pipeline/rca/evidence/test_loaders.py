@@ -7,39 +7,36 @@ from dataclasses import replace
 import pytest
 
 from tests.pipeline.states import through_bytes
-from tocsin.pipeline.job.graph import JobGraph
+from tocsin.pipeline.lab.testing.builders import JOB, at_second, build_graph
 from tocsin.pipeline.rca.evidence.loaders import LoaderConfig, LoaderTracker
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas import events
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource, JobKey, RankPlace, Severity, Topology
+from tocsin.schemas.records import Event, EventSource, RankPlace, Severity
 from tocsin.schemas.verdicts import Component, ComponentKind, FaultKind, Suspect
 
-JOB, T0 = JobKey("c", "j"), 1_800_000_000 * NS_PER_SECOND
 ONSET, NOW = 100, 130
 
 
 def _tracker() -> LoaderTracker:
-    graph = JobGraph()
-    places = [(rank, f"n{rank // 2}") for rank in range(16)]
-    graph.take([Topology(JOB, host, T0, (RankPlace(rank, host),)) for rank, host in places])
+    graph = build_graph(RankPlace(rank, f"n{rank // 2}") for rank in range(16))
     return LoaderTracker(LoaderConfig(), graph)
 
 
 def _says(tracker: LoaderTracker, second: float, rank: int, seconds: float, *, depth: int = 0, rows: int = 0) -> None:
     payload = {"source": "shard-17", "queue_depth": depth, "fetch_seconds": seconds, "rows": rows}
-    ts_ns = T0 + int(second * NS_PER_SECOND)
+    ts_ns = at_second(second)
     tracker.take(Event(JOB, f"n{rank // 2}", ts_ns, rank, EventSource.LOADER, events.LOADER, Severity.INFO, payload))
 
 
 def _hang(host: str = "n3", ranks: tuple[int, ...] = ()) -> Finding:
     suspect = Suspect(Component(ComponentKind.HOST, host), ranks)
-    onset_ns = T0 + ONSET * NS_PER_SECOND
+    onset_ns = at_second(ONSET)
     return Finding(FaultKind.HANG, "unknown", (suspect,), onset_ns, 0.8, Reason.NEVER_ARRIVED, ())
 
 
 def _cause(tracker: LoaderTracker, finding: Finding, now: int = NOW) -> str:
-    [told] = tracker.explain([finding], T0 + now * NS_PER_SECOND)
+    [told] = tracker.explain([finding], at_second(now))
     return told.cause
 
 
@@ -49,7 +46,7 @@ def test_a_loader_that_fetches_for_long_is_why_its_rank_never_arrives() -> None:
     _says(tracker, 105, 6, 5.0)
     other = _tracker()
     other.load_state(through_bytes(tracker.to_state()))
-    [told] = other.explain([_hang()], T0 + NOW * NS_PER_SECOND)
+    [told] = other.explain([_hang()], at_second(NOW))
 
     assert (told.cause, told.suspects[0].ranks) == ("loader_stall", (6,))
     assert told.evidence[0].text == "rank 6 on n3: its loader's queue is empty, and it fetches for 5 s from shard-17"
@@ -90,7 +87,7 @@ def test_other_findings_stay_as_they_are() -> None:
     _says(tracker, 105, 6, 9.0)
     others = [replace(_hang(), cause="process_frozen"), replace(_hang(), fault=FaultKind.FAIL_SLOW), _hang("n2")]
 
-    assert tracker.explain(others, T0 + NOW * NS_PER_SECOND) == others
+    assert tracker.explain(others, at_second(NOW)) == others
     assert _cause(tracker, _hang(), now=170) == "unknown"  # it said so long ago
 
 
@@ -102,10 +99,10 @@ def test_a_process_that_had_to_be_killed_waited_for_its_loader() -> None:
     ends = [(rank, 110, 6) for rank in range(16) if rank != 6] + [(6, 120, 9)]
     for rank, second, signal in ends:
         payload = {"code": -signal, "signal": signal, "stderr_tail": ""}
-        at_ns = T0 + second * NS_PER_SECOND
+        at_ns = at_second(second)
         exit_ = Event(JOB, f"n{rank // 2}", at_ns, rank, EventSource.PROCESS, events.EXIT, Severity.ERROR, payload)
         tracker.graph.take([exit_])
 
-    [told] = tracker.explain([frozen], T0 + NOW * NS_PER_SECOND)
+    [told] = tracker.explain([frozen], at_second(NOW))
 
     assert told.cause == "loader_stall"

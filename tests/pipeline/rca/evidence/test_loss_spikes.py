@@ -9,19 +9,16 @@ import pytest
 
 from tests.pipeline.states import through_bytes
 from tocsin.pipeline.job.graph import JobGraph
+from tocsin.pipeline.lab.testing.builders import START_NS, at_second, build_graph
 from tocsin.pipeline.rca.evidence.loss_spikes import LossConfig, LossSpikes
 from tocsin.pipeline.rca.finding import Finding
-from tocsin.schemas.records import NS_PER_SECOND, JobKey, RankPlace, StepRecord, Topology
+from tocsin.schemas.records import NS_PER_SECOND, RankPlace, StepRecord
 
-T0 = 1_800_000_000 * NS_PER_SECOND
 JUMPS = (60, 64, 71, 80, 83, 90)
 
 
 def _graph(host_count: int) -> JobGraph:
-    graph = JobGraph()
-    places = [(rank, f"n{rank // 2:02d}") for rank in range(2 * host_count)]
-    graph.take([Topology(JobKey("c", "j"), host, T0, (RankPlace(rank, host),)) for rank, host in places])
-    return graph
+    return build_graph(RankPlace(rank, f"n{rank // 2:02d}") for rank in range(2 * host_count))
 
 
 def _told(  # what to vary
@@ -41,12 +38,12 @@ def _told(  # what to vary
         losses[list(high)] *= 7.0
         norm = float(draw.uniform(0.8, 1.4)) * (norm_factor if high else 1.0)
         rows = [
-            StepRecord(T0 + step * NS_PER_SECOND, r, step, 1.0, loss=loss, grad_norm=norm if has_norms else None)
+            StepRecord(at_second(step), r, step, 1.0, loss=loss, grad_norm=norm if has_norms else None)
             for r, loss in enumerate(losses.tolist())
         ]
         draw.shuffle(rows)  # type: ignore[arg-type]  # numpy shuffles lists of anything
         tracker.take_steps(rows)
-        finding = tracker.find(T0 + (step + 1) * NS_PER_SECOND)
+        finding = tracker.find(START_NS + (step + 1) * NS_PER_SECOND)
         if finding is not None:
             found.append((step, finding))
         other = LossSpikes(LossConfig(), graph)
@@ -62,7 +59,7 @@ def test_the_fewer_hosts_the_more_jumps_are_needed(host_count: int, jump_count: 
     assert second == JUMPS[jump_count - 1] + 2  # a step is judged when it is three seconds old
     [suspect] = finding.suspects
     assert (suspect.component.name, suspect.ranks) == ("n03", (6,))
-    assert finding.onset_ns == T0 + JUMPS[0] * NS_PER_SECOND
+    assert finding.onset_ns == START_NS + JUMPS[0] * NS_PER_SECOND
     assert finding.is_soft
     assert "5 steps" in _told(dict.fromkeys(JUMPS[:5], (6,)))[-1][1].evidence[0].text
 
@@ -107,14 +104,14 @@ def test_it_ends_ten_minutes_after_the_last_jump_and_remembers_no_more_than_it_m
     assert told[-1][0] == JUMPS[-1] + 600 - 1
     tracker = LossSpikes(LossConfig(), _graph(16))
     for step in range(100):  # steps that nobody asks about
-        tracker.take_steps([StepRecord(T0, 0, step, 1.0, loss=2.0, grad_norm=1.0)])
+        tracker.take_steps([StepRecord(START_NS, 0, step, 1.0, loss=2.0, grad_norm=1.0)])
     assert len(tracker.open) == LossConfig().open_keep_count
 
 
 def test_a_job_that_was_rolled_back_is_judged_again() -> None:
     tracker = LossSpikes(LossConfig(), _graph(16))
     for step in (*range(400, 500), *range(100, 110)):
-        tracker.take_steps([StepRecord(T0, 0, step, 1.0, loss=2.0, grad_norm=1.0)])
-        tracker.find(T0 + 10 * NS_PER_SECOND)
+        tracker.take_steps([StepRecord(START_NS, 0, step, 1.0, loss=2.0, grad_norm=1.0)])
+        tracker.find(at_second(10))
 
     assert tracker.judged_step == 109

@@ -9,25 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.pipeline.job.graph import JobGraph
+from tocsin.pipeline.lab.testing.builders import JOB, START_NS, at_second, build_graph
 from tocsin.pipeline.rca.evidence.nan import NanConfig, NanTracker
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas import events
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import (
-    NS_PER_SECOND,
-    Event,
-    EventSource,
-    JobKey,
-    RankPlace,
-    Severity,
-    StepBatch,
-    StepRecord,
-    Topology,
-)
+from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource, RankPlace, Severity, StepBatch, StepRecord
 
-JOB = JobKey("c", "j")
-T0 = 1_800_000_000 * NS_PER_SECOND
 NAN, INF = float("nan"), float("inf")
 
 
@@ -35,14 +23,13 @@ class Ranks:
     """Four ranks on four hosts, one step a second."""
 
     def __init__(self, *hosts: str) -> None:
-        self.graph = JobGraph()
         self.hosts = hosts or ("n0", "n1", "n2", "n3")
-        self.graph.take([Topology(JOB, host, T0, (RankPlace(r, host),)) for r, host in enumerate(self.hosts)])
+        self.graph = build_graph(RankPlace(r, host) for r, host in enumerate(self.hosts))
         self.tracker = NanTracker(NanConfig(), self.graph)
         self.now_ns = 0
 
     def step(self, step: int, losses: list[float | None], norms: list[float | None] | None = None) -> None:
-        ts_ns = self.now_ns = max(self.now_ns + NS_PER_SECOND, T0 + step * NS_PER_SECOND)
+        ts_ns = self.now_ns = max(self.now_ns + NS_PER_SECOND, at_second(step))
         for rank, loss in enumerate(losses):
             norm = norms[rank] if norms else None
             batch = StepBatch(
@@ -52,7 +39,7 @@ class Ranks:
             self.tracker.take_steps(batch.rows)
 
     def find(self, second: float) -> Finding | None:
-        return self.tracker.find(T0 + int(second * NS_PER_SECOND))
+        return self.tracker.find(at_second(second))
 
 
 @pytest.mark.parametrize("number", [NAN, INF, -INF])
@@ -65,7 +52,7 @@ def test_the_first_rank_is_named_by_its_step(number: float) -> None:
 
     assert finding is not None
     assert [suspect.component.name for suspect in finding.suspects] == ["n2"]
-    assert (finding.cause, finding.onset_ns) == ("nan_gradient", T0 + 2 * NS_PER_SECOND)
+    assert (finding.cause, finding.onset_ns) == ("nan_gradient", at_second(2))
     assert str(number) in finding.evidence[0].text
 
 
@@ -143,7 +130,7 @@ def test_an_event_and_a_record_of_the_same_are_one_report() -> None:
     for each in (ranks, other):
         each.step(1, [2.0] * 4)
         each.step(2, [2.0, 2.0, 2.0, NAN])
-    ts_ns = T0 + 2 * NS_PER_SECOND
+    ts_ns = at_second(2)
     payload = {"step": 2, "what": "loss", "value": "nan"}
     ranks.tracker.take(Event(JOB, "n3", ts_ns, 3, EventSource.PROCESS, events.NAN, Severity.ERROR, payload))
 
@@ -166,7 +153,7 @@ def test_a_number_of_the_rank_s_own_is_its_own_where_nobody_else_tells_any(
 ) -> None:
     ranks = Ranks()
     ranks.step(1, [None] * 4)
-    at_ns = T0 + 2 * NS_PER_SECOND
+    at_ns = at_second(2)
     ranks.tracker.take(Event(JOB, "n2", at_ns, 2, EventSource.PROCESS, events.NAN, Severity.ERROR, payload))
     finding = ranks.find(4)
 
@@ -192,9 +179,9 @@ def test_state_there_and_back() -> None:
 
     assert [one.step for one in other.past] == [9]
     assert other == ranks.tracker
-    second = (ranks.now_ns - T0) / NS_PER_SECOND + 11
+    second = (ranks.now_ns - START_NS) / NS_PER_SECOND + 11
     assert ranks.find(second) is not None
-    assert other.find(T0 + int(second * NS_PER_SECOND)) == ranks.find(second)
+    assert other.find(at_second(second)) == ranks.find(second)
 
 
 def _after(older: Ranks, began_step: int, *hosts: str) -> Ranks:
@@ -211,7 +198,7 @@ def _lost(ranks: Ranks, step: int, rank: int) -> Finding:
     ranks.step(step - 1, [2.0] * 4)
     ranks.step(step, [NAN if each == rank else 2.0 for each in range(4)])
     ranks.step(step + 1, [NAN] * 4)
-    finding = ranks.find((ranks.now_ns - T0) / NS_PER_SECOND + 1)
+    finding = ranks.find((ranks.now_ns - START_NS) / NS_PER_SECOND + 1)
     assert finding is not None
     return finding
 
@@ -270,7 +257,7 @@ def test_rolled_back_without_a_new_attempt() -> None:
     ranks = Ranks()
     assert _names(_lost(ranks, 900, 1)) == ["n1"]
     ranks.step(850, [2.0] * 4)
-    assert ranks.find((ranks.now_ns - T0) / NS_PER_SECOND + 1) is None
+    assert ranks.find((ranks.now_ns - START_NS) / NS_PER_SECOND + 1) is None
     finding = _lost(ranks, 900, 1)
 
     assert (_names(finding), finding.reason) == ([], SAME)
@@ -301,7 +288,7 @@ def test_all_in_the_same_step_stay_everywhere_the_second_time() -> None:
     older.step(900, [NAN] * 4)
     ranks = _after(older, 800)
     ranks.step(900, [NAN] * 4)
-    finding = ranks.find((ranks.now_ns - T0) / NS_PER_SECOND + 1)
+    finding = ranks.find((ranks.now_ns - START_NS) / NS_PER_SECOND + 1)
 
     assert finding is not None
     assert (_names(finding), finding.reason) == ([], Reason.NAN_EVERYWHERE)
@@ -316,7 +303,7 @@ def test_no_more_is_kept_than_configured() -> None:
 
 
 def _loses(ranks: Ranks, rank: int, step: int, second: float) -> None:
-    ts_ns = T0 + int(second * NS_PER_SECOND)
+    ts_ns = at_second(second)
     payload = {"step": step, "what": "loss", "value": "nan"}
     event = Event(JOB, ranks.hosts[rank], ts_ns, rank, EventSource.PROCESS, events.NAN, Severity.ERROR, payload)
     ranks.graph.take([event])

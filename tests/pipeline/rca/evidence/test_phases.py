@@ -8,37 +8,24 @@ import pytest
 
 from tests.pipeline.states import through_bytes
 from tocsin.pipeline.job.graph import JobGraph
+from tocsin.pipeline.lab.testing.builders import JOB, at_second, build_graph
 from tocsin.pipeline.rca.evidence.phases import PhaseConfig, PhaseTracker
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas import events
-from tocsin.schemas.records import (
-    NS_PER_SECOND,
-    Event,
-    EventSource,
-    JobKey,
-    RankPlace,
-    Severity,
-    StepRecord,
-    Topology,
-)
+from tocsin.schemas.records import Event, EventSource, RankPlace, Severity, StepRecord
 
-JOB, T0 = JobKey("c", "j"), 1_800_000_000 * NS_PER_SECOND
 USUAL_SECONDS = 8.0
 
 
-def _ns(second: float) -> int:
-    return T0 + round(second * NS_PER_SECOND)
-
-
 def _graph(host_count: int) -> JobGraph:
-    graph = JobGraph()
-    graph.take([Topology(JOB, f"n{r:02d}", T0, (RankPlace(r, f"n{r:02d}"),)) for r in range(host_count)])
-    return graph
+    return build_graph(RankPlace(rank, f"n{rank:02d}") for rank in range(host_count))
 
 
 def _edge(rank: int, second: float, edge: str, name: str = "checkpoint") -> Event:
     payload = {"phase": name, "edge": edge}
-    return Event(JOB, f"n{rank:02d}", _ns(second), rank, EventSource.PROCESS, events.PHASE, Severity.INFO, payload)
+    return Event(
+        JOB, f"n{rank:02d}", at_second(second), rank, EventSource.PROCESS, events.PHASE, Severity.INFO, payload
+    )
 
 
 def _told(  # what to vary
@@ -75,8 +62,8 @@ def _told(  # what to vary
                 tracker.take(event)
         rests = any(begin - 1 <= second < begin + lasts + 1 for begin, lasts in pauses)
         if has_steps and second % 2 == 0 and (is_async or not rests):
-            tracker.take_steps([StepRecord(_ns(second), rank, second, 2.0) for rank in range(host_count)])
-        finding = tracker.find(_ns(second + 1))
+            tracker.take_steps([StepRecord(at_second(second), rank, second, 2.0) for rank in range(host_count)])
+        finding = tracker.find(at_second(second + 1))
         if finding is not None:
             found.append((second, finding))
         other = PhaseTracker(PhaseConfig(), tracker.graph)
@@ -95,7 +82,7 @@ def test_the_fewer_hosts_the_more_often_it_must_be_the_same(host_count: int, nee
 
     assert second == 100 * (1 + needed) + 45
     assert [suspect.component.name for suspect in finding.suspects] == ["n03"]
-    assert finding.onset_ns == _ns(200)
+    assert finding.onset_ns == at_second(200)
     assert finding.is_soft
     assert "took 45 s, that of all other" in finding.evidence[0].text
 
@@ -141,6 +128,6 @@ def test_phases_that_never_end_are_not_kept_for_ever() -> None:
     tracker = PhaseTracker(PhaseConfig(), _graph(4))
     for number in range(100):
         tracker.take(_edge(0, 100.0 * number, "begin"))
-        assert tracker.find(_ns(100.0 * number + 50)) is None
+        assert tracker.find(at_second(100.0 * number + 50)) is None
 
     assert len(tracker.open) == PhaseConfig().kept_count

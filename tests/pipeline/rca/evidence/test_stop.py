@@ -7,39 +7,28 @@ from collections.abc import Sequence
 import pytest
 
 from tocsin.pipeline.job.graph import JobGraph
-from tocsin.pipeline.rca.evidence.stop import StopConfig, find_gone_first, find_stop
+from tocsin.pipeline.lab.testing.builders import JOB, at_second, build_graph
+from tocsin.pipeline.rca.evidence.stop import StopConfig, find_gone_first, find_stop, stalled_before_deaths_ns
 from tocsin.schemas import events
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import (
-    NS_PER_SECOND,
-    Event,
-    EventSource,
-    HostStatus,
-    JobKey,
-    RankPlace,
-    Severity,
-    Topology,
-)
+from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource, HostStatus, Severity
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
-JOB = JobKey("c", "j")
-T0 = 1_800_000_000 * NS_PER_SECOND
 TIMEOUT = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE) ran for 600000 ms"
 LOST = "NCCL communicator was aborted: connection reset by peer"
 
 
 def _root(*deaths: tuple[float, int, int, str], now: float = 30.0) -> list[str] | Reason | None:
     """Who is named after deaths at (second, rank, signal, last words) of eight ranks on eight hosts."""
-    finding, reason = find_stop(_after(deaths), T0 + int(now * NS_PER_SECOND), StopConfig())
+    finding, reason = find_stop(_after(deaths), at_second(now), StopConfig())
     return reason if finding is None else [suspect.component.name for suspect in finding.suspects]
 
 
 def _after(deaths: Sequence[tuple[float, int, int, str]]) -> JobGraph:
-    graph = JobGraph()
-    graph.take([Topology(JOB, f"n{rank}", T0, (RankPlace(rank, f"n{rank}"),)) for rank in range(8)])
+    graph = build_graph()
     for second, rank, signal, words in deaths:
         payload = {"code": 0 if signal else 1, "signal": signal, "stderr_tail": words}
-        ts_ns = T0 + int(second * NS_PER_SECOND)
+        ts_ns = at_second(second)
         graph.take([Event(JOB, f"n{rank}", ts_ns, rank, EventSource.PROCESS, events.EXIT, Severity.ERROR, payload)])
     return graph
 
@@ -67,7 +56,7 @@ def test_who_says_why_is_the_root_whatever_the_others_tell() -> None:
 def test_whom_a_launcher_ended_because_another_one_died_is_a_victim(asked_second: float) -> None:
     """torchrun sends SIGTERM to the other workers when one was killed."""
     deaths = [(10.0, 3, 9, ""), *((asked_second, rank, 15, "") for rank in (0, 1, 2, 4, 5, 6)), (10.1, 7, 0, LOST)]
-    finding, _ = find_stop(_after(deaths), T0 + 30 * NS_PER_SECOND, StopConfig())
+    finding, _ = find_stop(_after(deaths), at_second(30), StopConfig())
 
     assert finding is not None
     assert [suspect.component.name for suspect in finding.suspects] == ["n3"]
@@ -79,19 +68,19 @@ def test_who_stumbles_as_all_clean_up_stopped_nobody(done_count: int, expected: 
     graph = _after([(10.0, 3, 0, "BrokenPipe in an atexit handler")])
     for rank in range(4, 4 + done_count):
         payload = {"code": 0, "signal": 0, "stderr_tail": ""}
-        ts_ns = T0 + 10 * NS_PER_SECOND
+        ts_ns = at_second(10)
         graph.take([Event(JOB, f"n{rank}", ts_ns, rank, EventSource.PROCESS, events.EXIT, Severity.INFO, payload)])
-    finding, reason = find_stop(graph, T0 + 12 * NS_PER_SECOND, StopConfig())
+    finding, reason = find_stop(graph, at_second(12), StopConfig())
 
     assert (reason if finding is None else [suspect.component.name for suspect in finding.suspects]) == expected
 
 
 def _gone(second: float, *deaths: tuple[float, int, int, str], stood_since: float = 0.0) -> bool:
     """Whether n3, whose GPU memory was free at this second, is named for these deaths."""
-    at_ns = T0 + int(second * NS_PER_SECOND)
+    at_ns = at_second(second)
     host = Component(ComponentKind.HOST, "n3")
     anomaly = Anomaly(JOB, at_ns, host, "gpu_memory_used_bytes", at_ns, at_ns + NS_PER_SECOND, 1.0, "exits")
-    stood_since_ns = T0 + int(stood_since * NS_PER_SECOND) if stood_since else 0
+    stood_since_ns = at_second(stood_since) if stood_since else 0
     finding = find_gone_first(_after(deaths), anomaly, StopConfig(), stood_since_ns)
     return finding is not None and [suspect.component.name for suspect in finding.suspects] == ["n3"]
 
@@ -117,11 +106,9 @@ class TestUntoldDeath:
         graph = _after([(10.0 + rank / 100, rank, 0, LOST) for rank in others])
         for rank in range(8):
             if not (silent and rank == 3):
-                ts_ns = T0 + 29 * NS_PER_SECOND
+                ts_ns = at_second(29)
                 graph.take([HostStatus(JOB, f"n{rank}", ts_ns, 0, 0, (rank,), True, 0, 0)])
-        finding, reason = find_stop(
-            graph, T0 + 30 * NS_PER_SECOND, StopConfig(), told_ns=lambda _: T0 + int(told_second * NS_PER_SECOND)
-        )
+        finding, reason = find_stop(graph, at_second(30), StopConfig(), told_ns=lambda _: at_second(told_second))
         return reason if finding is None else [suspect.component.name for suspect in finding.suspects]
 
     def test_it_is_named(self) -> None:
@@ -140,9 +127,21 @@ class TestUntoldDeath:
 @pytest.mark.parametrize("place", [0, 150, 230, 700])
 def test_what_says_why_is_shown_wherever_it_stands_in_a_long_line(place: int) -> None:
     words = f"RuntimeError: {'x' * place} distributed collective mismatch {'y' * (800 - place)}"
-    finding, _ = find_stop(_after([(10.0, 3, 0, words)]), T0 + 30 * NS_PER_SECOND, StopConfig())
+    finding, _ = find_stop(_after([(10.0, 3, 0, words)]), at_second(30), StopConfig())
     assert finding is not None
     text = finding.evidence[0].text
     assert "distributed collective mismatch" in text
     assert "RuntimeError: " in text
     assert len(text) < 300
+
+
+def test_a_job_had_stood_before_its_first_death_or_it_had_not() -> None:
+    graph, config = build_graph(), StopConfig()
+    assert stalled_before_deaths_ns(graph, at_second(0), config) == 0
+    payload = {"code": 0, "signal": 6, "stderr_tail": "Watchdog caught collective operation timeout"}
+    exits = Event(JOB, "n2", at_second(30), 2, EventSource.PROCESS, events.EXIT, Severity.ERROR, payload)
+    graph.take([exits])
+
+    assert stalled_before_deaths_ns(graph, at_second(0), config) == at_second(30)
+    assert stalled_before_deaths_ns(graph, at_second(25), config) == 0
+    assert stalled_before_deaths_ns(graph, 0, config) == 0

@@ -6,43 +6,27 @@ import pytest
 
 from tests.pipeline.states import through_bytes
 from tocsin.pipeline.core.operator import pack_state
-from tocsin.pipeline.job.graph import JobGraph
+from tocsin.pipeline.lab.testing.builders import JOB, START_NS, at_second, build_graph, rank_places
 from tocsin.pipeline.rca.evidence.waits import WaitConfig, WaitTracker
-from tocsin.schemas.records import (
-    NS_PER_SECOND,
-    CollectiveRecord,
-    CommGroup,
-    GroupKind,
-    Groups,
-    JobKey,
-    RankPlace,
-    StepRecord,
-    Topology,
-)
+from tocsin.schemas.records import NS_PER_SECOND, CollectiveRecord, CommGroup, GroupKind, Groups, RankPlace, StepRecord
 
-JOB = JobKey("c", "j")
-T0 = 1_800_000_000 * NS_PER_SECOND
 RANKS = (0, 1, 2, 3)
 LATE_SECONDS = WaitConfig().late_ns // NS_PER_SECOND
 
 
-def at(second: float) -> int:
-    return T0 + int(second * NS_PER_SECOND)
-
-
 def done(rank: int, seq: int, second: float) -> CollectiveRecord:
-    return CollectiveRecord(at(second), "completion", rank, "w", "all_reduce", seq, 4, at(second - 0.1), at(second))
+    return CollectiveRecord(
+        at_second(second), "completion", rank, "w", "all_reduce", seq, 4, at_second(second - 0.1), at_second(second)
+    )
 
 
 def stands(rank: int, seq: int, since: float, now: float) -> CollectiveRecord:
-    return CollectiveRecord(at(now), "state", rank, "w", "all_reduce", seq, 4, at(since))
+    return CollectiveRecord(at_second(now), "state", rank, "w", "all_reduce", seq, 4, at_second(since))
 
 
 def tracker() -> WaitTracker:
-    graph = JobGraph()
-    graph.take([Groups(JOB, "a", T0, (CommGroup("w", GroupKind.WORLD, RANKS),))])
-    for rank in RANKS:
-        graph._rank(rank, f"n{rank}", T0)
+    graph = build_graph(rank_places(len(RANKS)))
+    graph.take([Groups(JOB, "a", START_NS, (CommGroup("w", GroupKind.WORLD, RANKS),))])
     return WaitTracker(WaitConfig(), graph)
 
 
@@ -50,7 +34,7 @@ def named(waits: WaitTracker, from_second: int, to_second: int) -> dict[int, set
     """Second -> who is named."""
     found = {}
     for second in range(from_second, to_second):
-        findings, _ = waits.find(at(second), 0, ())
+        findings, _ = waits.find(at_second(second), 0, ())
         if findings:
             found[second] = {suspect.component.name for finding in findings for suspect in finding.suspects}
     return found
@@ -97,29 +81,33 @@ def test_a_smaller_number_of_late_is_an_echo_and_not_a_new_count() -> None:
 def test_state_there_and_back() -> None:
     waits, other = tracker(), tracker()
     waits.take_collectives([done(0, 5, 3), stands(1, 6, 4, 6)])
-    waits.take_steps([StepRecord(at(5), 2, 1, 0.5)])
+    waits.take_steps([StepRecord(at_second(5), 2, 1, 0.5)])
     other.load_state(through_bytes(waits.to_state()))
 
     assert pack_state(other.to_state()) == pack_state(waits.to_state())
-    assert other.find(at(30), 0, ()) == waits.find(at(30), 0, ())
+    assert other.find(at_second(30), 0, ()) == waits.find(at_second(30), 0, ())
 
 
 @pytest.mark.parametrize(("late", "suspects"), [((0, 2), set()), ((0,), {"n0"})])
 def test_of_a_whole_pipeline_that_did_not_arrive_nobody_is_named(late: tuple[int, ...], suspects: set[str]) -> None:
     """A stage that stands holds up the other one by sends that nobody records: each is missed in its own group."""
-    graph = JobGraph()
+    graph = build_graph(RankPlace(rank, f"n{rank}", dp=rank % 2, pp=rank // 2, tp=0) for rank in RANKS)
     groups = (CommGroup("dp_0", GroupKind.DP, (0, 1)), CommGroup("dp_1", GroupKind.DP, (2, 3)))
-    graph.take([Groups(JOB, "a", T0, groups)])
-    for rank in RANKS:
-        place = RankPlace(rank, f"n{rank}", dp=rank % 2, pp=rank // 2, tp=0)
-        graph.take([Topology(JOB, f"n{rank}", T0, (place,))])
-        graph._rank(rank, f"n{rank}", T0)
+    graph.take([Groups(JOB, "a", START_NS, groups)])
     waits = WaitTracker(WaitConfig(), graph)
     for second in range(0, 240, 10):
         waits.take_collectives(
             [
                 CollectiveRecord(
-                    at(second), "completion", r, f"dp_{r // 2}", "all_reduce", second, 4, at(second - 1), at(second)
+                    at_second(second),
+                    "completion",
+                    r,
+                    f"dp_{r // 2}",
+                    "all_reduce",
+                    second,
+                    4,
+                    at_second(second - 1),
+                    at_second(second),
                 )
                 for r in RANKS
             ]
@@ -128,11 +116,11 @@ def test_of_a_whole_pipeline_that_did_not_arrive_nobody_is_named(late: tuple[int
     for second in range(240, 330):
         waits.take_collectives(
             [
-                CollectiveRecord(at(second), "state", r, f"dp_{r // 2}", "all_reduce", 240, 4, at(240))
+                CollectiveRecord(at_second(second), "state", r, f"dp_{r // 2}", "all_reduce", 240, 4, at_second(240))
                 for r in RANKS
                 if r not in late
             ]
         )
-        for finding in waits.find(at(second), 0, ())[0]:
+        for finding in waits.find(at_second(second), 0, ())[0]:
             found |= {suspect.component.name for suspect in finding.suspects}
     assert found == suspects

@@ -2,52 +2,47 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 
-from tests.pipeline.rca.rules.test_deviations import T0
-from tests.pipeline.rca.rules.test_standing import Pace
 from tocsin.models.pace import Slowdown
 from tocsin.pipeline.job.graph import JobGraph
-from tocsin.pipeline.lab.testing import (
-    JobShape,
-    MachineShape,
-    MetricsJob,
-    MetricsScenario,
-    between,
-)
+from tocsin.pipeline.lab.testing import JobShape, MachineShape, MetricsJob, MetricsScenario, between
+from tocsin.pipeline.lab.testing.builders import JOB, at_second, build_graph
+from tocsin.pipeline.lab.testing.progress import FakeProgress
 from tocsin.pipeline.rca.rules.concurrent_failures import find_twins
 from tocsin.pipeline.rca.rules.deviations import MachineRules
-from tocsin.schemas.records import NS_PER_SECOND, JobKey, RankPlace, Topology
+from tocsin.schemas.records import RankPlace
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
-JOB = JobKey("c", "j")
+SLOW_STEPS = Slowdown(0.5, is_certain=True, is_gone=False, step_seconds=3.0, before_seconds=2.0)
 CLOCK, JAM, BUS = "gpu_sm_clock_hertz", "pfc_tx_packets_per_second", "pcie_usage_ratio"
 POWER, ACTIVE = "gpu_power_watts", "gpu_tensor_active_ratio"
 
 
 def _graph(hosts: int = 8, *, minipods: int = 8) -> JobGraph:
     """One rank a host; so many minipods, a leaf switch each host."""
-    graph = JobGraph()
-    for rank in range(hosts):
-        place = RankPlace(rank, f"n{rank}", dp=rank, leaf=f"leaf{rank}", minipod=f"pod{rank % minipods}")
-        graph.take([Topology(JOB, place.host, T0, (place,))])
-    return graph
+    return build_graph(
+        RankPlace(rank, f"n{rank}", dp=rank, leaf=f"leaf{rank}", minipod=f"pod{rank % minipods}")
+        for rank in range(hosts)
+    )
 
 
 def _shows(host: str, *metrics: tuple[str, str], second: int = 10, sigmas: float = 9.0) -> Anomaly:
-    since_ns = T0 + second * NS_PER_SECOND
+    since_ns = at_second(second)
     shown = [
         {"metric": name, "direction": way, "score": 1.4, "since_ns": since_ns, "present_ratio": 1.0, "sigmas": sigmas}
         for name, way in metrics
     ]
-    component, end_ns = Component(ComponentKind.HOST, host), T0 + 60 * NS_PER_SECOND
+    component, end_ns = Component(ComponentKind.HOST, host), at_second(60)
     return Anomaly(JOB, end_ns, component, metrics[0][0], since_ns, end_ns, 1.4, "peers", "", {"metrics": shown})
 
 
-def _named(graph: JobGraph, *anomalies: Anomaly, pace: Pace | None = None, seen: tuple[Anomaly, ...] = ()) -> list[str]:
-    found = find_twins(graph, T0 + 90 * NS_PER_SECOND, anomalies, [*anomalies, *seen], pace or Pace(), MachineRules())
+def _named(
+    graph: JobGraph, *anomalies: Anomaly, pace: FakeProgress | None = None, seen: tuple[Anomaly, ...] = ()
+) -> list[str]:
+    found = find_twins(graph, at_second(90), anomalies, [*anomalies, *seen], pace or FakeProgress(), MachineRules())
     return [anomaly.component.name for anomaly in found]
 
 
@@ -118,20 +113,9 @@ def test_the_network_that_two_share_may_be_why_they_are_jammed_but_not_why_their
     assert _named(together, _shows("n1", SLOW), _shows("n3", SLOW)) == ["n1", "n3"]
 
 
-@dataclass
-class SlowPace(Pace):
+def _measured(**own_excess: float) -> FakeProgress:
     """Steps take a second longer, and these hosts so much longer than their peers."""
-
-    own: dict[str, float] = field(default_factory=dict)
-
-    def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
-        return Slowdown(0.5, is_certain=True, is_gone=False, step_seconds=3.0, before_seconds=2.0)
-
-    def grown_excess_seconds(self, host: str, onset_ns: int) -> float:
-        return 0.0
-
-    def own_excess_seconds(self, host: str) -> float | None:
-        return self.own.get(host, 0.0)
+    return FakeProgress(SLOW_STEPS, own_excess={f"n{row}": 0.0 for row in range(8)} | own_excess)
 
 
 IDLE = (POWER, "low")
@@ -150,18 +134,15 @@ IDLE = (POWER, "low")
 def test_two_whose_own_time_explains_what_the_job_lost(
     own: tuple[float, float], shown: tuple[str, str], named: list[str]
 ) -> None:
-    pace = SlowPace(own=dict(zip(("n2", "n4"), own, strict=True)))
+    pace = _measured(n2=own[0], n4=own[1])
     other = _shows("n7", shown)
 
     assert _named(_graph(), _shows("n2", shown), _shows("n4", shown), other, pace=pace) == named
 
 
 def test_two_stages_of_one_replica_wait_for_each_other() -> None:
-    graph = JobGraph()
-    for rank in range(8):
-        place = RankPlace(rank, f"n{rank}", dp=rank // 2, pp=rank % 2)
-        graph.take([Topology(JOB, place.host, T0, (place,))])
-    pace = SlowPace(own={"n2": 1.0, "n3": 0.9})
+    graph = build_graph(RankPlace(rank, f"n{rank}", dp=rank // 2, pp=rank % 2) for rank in range(8))
+    pace = _measured(n2=1.0, n3=0.9)
 
     assert _named(graph, _shows("n2", IDLE), _shows("n3", IDLE), pace=pace) == []
 

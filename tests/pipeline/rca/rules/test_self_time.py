@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tests.pipeline.rca.rules.test_standing import (
-    SLOWER,
-    T0,
-    Pace,
-    _differs,
-    _graph,
-    _ns,
-)
+from tests.pipeline.rca.rules.kit import find_by_metrics
 from tests.step_times import T0 as STEPS_T0
 from tests.step_times import FloatArray, slices_of, worker_name
 from tocsin.models.pace import Slowdown
 from tocsin.pipeline.detect.steps.config import StepsConfig
 from tocsin.pipeline.detect.steps.detector import StepDetector
 from tocsin.pipeline.job.graph import JobGraph
+from tocsin.pipeline.lab.testing.builders import START_NS, build_deviation
+from tocsin.pipeline.lab.testing.progress import SLOWER, FakeProgress
 from tocsin.pipeline.rca.finding import Finding
-from tocsin.pipeline.rca.rules.deviations import MachineRules
 from tocsin.pipeline.rca.rules.harmless_deviations import HarmlessDeviations
-from tocsin.pipeline.rca.rules.machine import find_machine
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Anomaly
@@ -34,8 +27,8 @@ LITTLE_SLOWER = Slowdown(0.05, is_certain=True, is_gone=False, step_seconds=1.05
 HARMLESS = Slowdown(0.003, is_certain=False, is_gone=True, step_seconds=1.003, before_seconds=1.0, step_count=60)
 
 
-def _detector(seconds: FloatArray) -> StepDetector:
-    graph = JobGraph()
+def _detector(seconds: FloatArray, graph: JobGraph | None = None) -> StepDetector:
+    graph = JobGraph() if graph is None else graph
     detector = StepDetector(StepsConfig(), graph)
     for data in slices_of(seconds):
         graph.take(data.records)
@@ -71,44 +64,36 @@ class TestDetector:
         assert not _grown(_detector(seconds), step)
 
     def test_a_snapshot_keeps_what_was_usual(self) -> None:
-        detector = _detector(_steps())
-        other = StepDetector(StepsConfig(), detector._graph)
+        graph = JobGraph()
+        detector = _detector(_steps(), graph)
+        other = StepDetector(StepsConfig(), graph)
         other.restore(detector.snapshot())
 
         assert _grown(other) == _grown(detector)
         assert other.snapshot() == detector.snapshot()
 
 
-@dataclass
-class GrownPace(Pace):
-    """A rank of n3 computes longer since then."""
-
-    grown_seconds: float = 0.0
-    no_more: bool = False
-
-    def grown_excess_seconds(self, host: str, onset_ns: int) -> float:
-        return self.grown_seconds if host == "n3" else 0.0
-
-    def own_excess_seconds(self, host: str) -> float | None:
-        return self.grown_excess_seconds(host, 0)
-
-    def moves_no_more(self, host: str) -> bool:
-        return self.no_more
+def _grown_by(seconds: float, slowdown: Slowdown) -> FakeProgress:
+    """A rank of n3 computes so much longer since the job is slower."""
+    own = {f"n{row}": seconds if row == 3 else 0.0 for row in range(8)}
+    return FakeProgress(slowdown, own_excess=own, grown_excess=own)
 
 
-def _found(pace: Pace, anomaly: Anomaly, until: float, cleared: HarmlessDeviations | None = None) -> list[Finding]:
-    return find_machine(_graph(), _ns(until), [anomaly], pace, MachineRules(), cleared or HarmlessDeviations())[0]
+def _found(
+    pace: FakeProgress, anomaly: Anomaly, until: float, cleared: HarmlessDeviations | None = None
+) -> list[Finding]:
+    return find_by_metrics(until, pace, anomaly, cleared=cleared)[0]
 
 
 def _silent(metric: str = "memory_used_ratio", direction: str = "low", until: float = 120, host: str = "n3") -> Anomaly:
-    return _differs(host, (0, until), metric, direction)
+    return build_deviation(host, (0, until), metric, direction)
 
 
 @pytest.mark.parametrize(("grown_seconds", "is_why"), [(0.05, True), (0.035, True), (0.02, False), (0.0, False)])
 def test_what_healthy_machines_show_too_is_why_where_own_time_explains_the_steps(
     grown_seconds: float, is_why: bool
 ) -> None:
-    found = _found(GrownPace(LITTLE_SLOWER, grown_seconds=grown_seconds), _silent(), 120)
+    found = _found(_grown_by(grown_seconds, LITTLE_SLOWER), _silent(), 120)
 
     assert [(one.fault.value, one.reason) for one in found] == [
         ("fail_slow", Reason.METRICS_DIFFER_STEPS_SLOWER)
@@ -127,20 +112,20 @@ def test_what_healthy_machines_show_too_is_why_where_own_time_explains_the_steps
         (_silent(host="n5"), False, False),
         (_silent(until=30), False, False),
         (replace(_silent(), detail={**_silent().detail, "leaning": True}), False, False),
-        (_differs("n3", (0, 120), "memory_used_ratio", "low", 1.0), False, False),
+        (build_deviation("n3", (0, 120), "memory_used_ratio", "low", 1.0), False, False),
     ],
     ids=["more", "more-and-moves-no-more", "warm", "more-traffic", "cold", "another", "young", "fell-first", "over"],
 )
 def test_not_where_it_may_have_more_to_do(anomaly: Anomaly, no_more: bool, is_why: bool) -> None:
     """Longer sequences on one rank, a hot expert: more memory, more heat, and its own time grows as well."""
-    until = (anomaly.end_ns - T0) / NS_PER_SECOND
-    pace = GrownPace(LITTLE_SLOWER, grown_seconds=0.05, no_more=no_more)
+    until = (anomaly.end_ns - START_NS) / NS_PER_SECOND
+    pace = replace(_grown_by(0.05, LITTLE_SLOWER), moving_no_more=frozenset(f"n{row}" for row in range(8) if no_more))
 
     assert bool(_found(pace, anomaly, until)) == is_why
 
 
 def test_a_job_that_is_as_fast_as_ever_waits_for_nobody() -> None:
-    assert not _found(GrownPace(HARMLESS, grown_seconds=0.05), _silent(), 120)
+    assert not _found(_grown_by(0.05, HARMLESS), _silent(), 120)
 
 
 @pytest.mark.parametrize(("grown_seconds", "fault"), [(0.05, "fail_slow"), (0.0, "degraded"), (0.005, "degraded")])
@@ -149,9 +134,9 @@ def test_a_ramp_that_did_no_harm_at_first_is_not_cleared(grown_seconds: float, f
     cleared = HarmlessDeviations()
 
     def told(slowdown: Slowdown, until: float) -> list[str]:
-        busy = _differs("n3", (0, until), "cpu_util_ratio", "high")
+        busy = build_deviation("n3", (0, until), "cpu_util_ratio", "high")
         busy.detail["metrics"][0].update(value=4.0)
-        pace = GrownPace(slowdown, slower_ns=T0 - 5 * NS_PER_SECOND, grown_seconds=grown_seconds)
+        pace = _grown_by(grown_seconds, slowdown)
         return [one.fault.value for one in _found(pace, busy, until, cleared)]
 
     assert told(HARMLESS, 70) == ["degraded"]
@@ -166,9 +151,9 @@ def test_a_ramp_that_did_no_harm_at_first_is_not_cleared(grown_seconds: float, f
 def test_a_busy_cpu_drains_nobody_where_no_own_time_is_measured(metric: str, is_measured: bool, is_soft: bool) -> None:
     """A log agent's, beside storage that is slow for all, looks the same."""
     direction = "high" if metric == "cpu_util_ratio" else "low"
-    anomaly = _differs("n3", (0, 120), metric, direction)
+    anomaly = build_deviation("n3", (0, 120), metric, direction)
     anomaly.detail["metrics"][0].update(value=4.0)
-    pace = GrownPace(SLOWER, grown_seconds=1.0) if is_measured else Pace(SLOWER)
+    pace = _grown_by(1.0, SLOWER) if is_measured else FakeProgress(SLOWER)
 
     found = [one for one in _found(pace, anomaly, 120) if one.fault.value == "fail_slow"]
     assert [one.is_soft for one in found] == [is_soft]

@@ -9,6 +9,7 @@ from typing import Any
 from tests.pipeline.waiting import until
 from tocsin.pipeline.lab.testing import FakeJob, JobShape, MemoryStore
 from tocsin.pipeline.runtime.embedded.catch_up import CatchUpConfig
+from tocsin.pipeline.runtime.embedded.control_socket import ControlClient
 from tocsin.pipeline.runtime.embedded.recovery import RecoveryConfig
 from tocsin.pipeline.runtime.embedded.service import EngineService, ServiceConfig
 from tocsin.pipeline.runtime.embedded.store_writer import StoreWriter
@@ -65,7 +66,7 @@ class Life:
         service.server.close()
         service.writer.stop()
         service.letters.close()
-        service._control.close()
+        service._control.close()  # noqa: SLF001  # a killed process closes it too
 
     def run(self, seconds: int, on_second: Callable[[int], None] = lambda _second: None) -> None:
         for second in range(seconds):
@@ -81,10 +82,15 @@ class Life:
 
     def written(self) -> None:
         """Until the snapshot that was taken last is on the disk."""
-        until(lambda: not self.service.recovery._is_writing)  # type: ignore[union-attr]  # it was made with one
+        until(lambda: not self.service.recovery.is_writing)  # type: ignore[union-attr]  # it was made with one
 
     def end(self) -> None:
         self.service.stop()
+
+    @property
+    def client(self) -> ControlClient:
+        """Asks the present service."""
+        return ControlClient(self.folder / f"c{self.starts}.sock")
 
     def lines(self) -> list[dict[str, Any]]:
         return [line["verdict"] for line in self.service.memory.lines]

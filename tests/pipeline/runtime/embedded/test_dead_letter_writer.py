@@ -72,7 +72,7 @@ def test_made_up_hosts_are_bounded_together(tmp_path: Path) -> None:
 
     assert len(kept(tmp_path, LATE)) == 50
     assert desk.dropped == {(LATE, "too_many_in_all"): 9950}
-    assert len(desk._sources) <= 4096
+    assert desk.source_count <= 4096
 
 
 def test_a_disk_that_stands_costs_letters_and_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

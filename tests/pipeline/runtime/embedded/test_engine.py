@@ -391,9 +391,8 @@ def test_a_job_that_cannot_begin_leaves_nothing_behind(monkeypatch: pytest.Monke
         patch.setattr(Diagnose, "follow", lambda *_: 1 / 0)
         broken = [_judged(engine, later) for _ in range(6)]
         assert any(texts for _, texts in broken)
-        assert later.job not in engine._jobs.pipelines
-        assert engine._jobs.by_job[job.job.cluster, job.job.job_id] == [job.job]
+        assert engine.jobs() == (job.job,)
     found = [_judged(engine, later) for _ in range(6)]
 
     assert [text for _, texts in found for text in texts] == []
-    assert later.job in engine._jobs.pipelines
+    assert later.job in engine.jobs()

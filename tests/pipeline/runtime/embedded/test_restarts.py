@@ -131,7 +131,7 @@ def test_a_state_that_cannot_be_read_is_set_aside_and_closes_nothing(tmp_path: P
 
     assert life.incidents() == before, "what was open stays open, in the database"
     assert [path.name for path in (tmp_path / "state" / "aside").iterdir()] == ["000001-state_unreadable"]
-    status = life.service._status({})
+    status = life.client.call("status")
     assert [event["name"] for event in status["events"]][-1] == "state_unreadable"
     life.end()
 
@@ -147,7 +147,7 @@ def test_what_is_said_again_after_a_lost_state_has_rising_updates(tmp_path: Path
     assert life.service.memory.floors == {name: one.update for name, one in old.items()}
     first = replace(next(iter(old.values())), update=0, detected_ns=life.job.now_ns)
     for output in (first, replace(first, update=1)):
-        life.service._scribe.follow_up(EngineOutput((output,), (), (), 1), life.job.now_ns)
+        life.service._scribe.follow_up(EngineOutput((output,), (), (), 1), life.job.now_ns)  # noqa: SLF001  # by hand
     wait_written([life])
 
     newest = old[first.verdict_id].update

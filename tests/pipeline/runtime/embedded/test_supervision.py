@@ -124,14 +124,14 @@ def test_a_job_that_began_anew_is_judged_again() -> None:
 def test_records_that_cannot_be_made_into_a_turn_cost_their_job_only(monkeypatch: pytest.MonkeyPatch) -> None:
     from tocsin.pipeline.core import slices
 
-    real = slices._canonical
+    real = slices.sort_records
 
     def canonical(held: Any) -> Any:
         if any(getattr(record, "name", "") == POISON for record in held.values()):
             raise TypeError("'<' not supported")
         return real(held)
 
-    monkeypatch.setattr(slices, "_canonical", canonical)
+    monkeypatch.setattr(slices, "sort_records", canonical)
     two = Two()
     two.run(20)
     two.run(1, poison(two.jobs[0].job, two.jobs[0].now_ns))
@@ -401,7 +401,7 @@ def test_parts_that_raise_do_not_end_the_ticks(bench: Bench, monkeypatch: pytest
         raise ValueError("unforeseen")
 
     for name in ("_evidence", "_changes_of"):
-        monkeypatch.setattr(service._scribe, name, fails)
+        monkeypatch.setattr(service._scribe, name, fails)  # noqa: SLF001  # the service's parts fail one by one
     monkeypatch.setattr(service.memory.minutes, "finish", fails)
     bench.run(20)
     bench.job.kill(3)

@@ -85,20 +85,20 @@ class Slot:
 
     def run(self, kills: list[int], save_every: int = 5) -> Slot:
         """Play both topics; at these seconds the worker dies and goes on from the last checkpoint."""
-        self._open(MemoryState(), {})
+        self.open(MemoryState(), {})
         saved = self._saved(second := 0)
         for kill in [*sorted(kills), END_SECOND + 10]:
             while second < min(kill, END_SECOND):
                 beyond = min(END_SECOND, second + self.stride)
-                self._seconds(second, beyond)
+                self.run_seconds(second, beyond)
                 if (second := beyond) - saved[2] >= save_every:
                     saved = self._saved(second)
             if second < END_SECOND:
                 state, models, second = saved
-                self._open(state.saved(), models)
+                self.open(state.saved(), models)
         return self
 
-    def _open(self, state: MemoryState, models: dict[str, bytes]) -> None:
+    def open(self, state: MemoryState, models: dict[str, bytes]) -> None:
         self.state = state
         self.log = ModelLog(CONFIG.snapshot_seconds)
         self.log.load(models)
@@ -107,7 +107,7 @@ class Slot:
     def _saved(self, second: int) -> tuple[MemoryState, dict[str, bytes], int]:
         return self.state.saved(), self.log.state(), second
 
-    def _seconds(self, first: int, beyond: int) -> None:
+    def run_seconds(self, first: int, beyond: int) -> None:
         begin_ns, end_ns = (START_NS + second * NS_PER_SECOND for second in (first, beyond))
         for ns in range(begin_ns, end_ns, NS_PER_SECOND):  # the models come first, or the watermark would wait for them
             for one in self.announcements:
@@ -159,11 +159,11 @@ def test_killed_anywhere_each_slice_has_its_model(
 def test_a_job_that_appears_later_has_the_model_that_is_in_use(windows: dict[int, list[bytes]]) -> None:
     early = replace(DEAF, ts_ns=START_NS - 3000 * NS_PER_SECOND, effective_ns=START_NS - 2000 * NS_PER_SECOND)
     slot = Slot(windows, [])
-    slot._open(MemoryState(), {})
+    slot.open(MemoryState(), {})
     assert slot.log.take(row(early)) is None
     models = slot.log.state()
-    slot._open(MemoryState(), models)
-    slot._seconds(0, END_SECOND)
+    slot.open(MemoryState(), models)
+    slot.run_seconds(0, END_SECOND)
     deaf_from_the_start = announced(START_NS, 0, 10)
 
     assert slot.verdicts() == wanted(deaf_from_the_start)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
+from tests.serving import serving
 from tocsin.pipeline.runtime.flink.rest import FlinkRest
 from tocsin.schemas.errors import ConfigError, EngineError
 
@@ -48,7 +48,6 @@ class Flink:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
 
 class Step:
@@ -61,9 +60,8 @@ class Step:
 @pytest.fixture
 def flink() -> Iterator[Flink]:
     made = Flink()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    with serving(made.server):
+        yield made
 
 
 def job_entry(state: str, name: str = "tocsin", running: int = 4) -> dict[str, Any]:

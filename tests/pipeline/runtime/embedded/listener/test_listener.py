@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.framed_socket import FramedSocket
 from tocsin.pipeline.identity.gate import GateConfig
 from tocsin.pipeline.runtime.embedded.dead_letters import DeadLetter
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
@@ -28,12 +29,12 @@ def _event(ts_ns: int = NOW, host: str = "n0") -> bytes:
     return encode(Event(JobKey("c", "j"), host, ts_ns, 0, EventSource.PROCESS, "hello", Severity.INFO))
 
 
-class Peer:
+class Peer(FramedSocket):
     """An agent's side of the connection."""
 
     def __init__(self, address: str, host: str = "n0") -> None:
         """Connect, and sign in as a process of the engine's user; as nobody where there is no host."""
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        super().__init__(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         self.socket.settimeout(5.0)
         self.socket.connect(parse_address(address)[1])
         assert self.hear()["t"] == "challenge"
@@ -41,25 +42,12 @@ class Peer:
             self.say(t="hello", host=host, agent_version="1")
             assert self.hear() == {"t": "welcome", "engine_ns": NOW}
 
-    def send(self, data: bytes) -> None:
-        self.socket.sendall(len(data).to_bytes(4, "little") + data)
-
     def say(self, **message: object) -> None:
         self.send(json.dumps(message).encode())
 
     def hear(self) -> dict[str, Any]:
-        length = int.from_bytes(self._exactly(4), "little")
-        answer: dict[str, Any] = json.loads(self._exactly(length))
+        answer: dict[str, Any] = json.loads(self.frame())
         return answer
-
-    def _exactly(self, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            part = self.socket.recv(count - len(data))
-            if not part:
-                raise EOFError
-            data += part
-        return data
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.openssl import make_authority, make_certificate
 from tests.pipeline.identity.kit import Fleet
 from tests.pipeline.identity.wire import Wire, event
 from tocsin.collectors.clock import SteadyClock, SystemClock
@@ -30,30 +30,15 @@ from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.records import Event, EventSource, JobKey, Severity
 from tocsin.schemas.tls import TlsFiles, TlsStream
 
-KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-
 
 @pytest.fixture(scope="module")
 def pems(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two authorities, ours and a rogue one; certificates of engine and hosts by each."""
     folder = tmp_path_factory.mktemp("tls")
-
-    def openssl(*args: str) -> None:
-        try:
-            subprocess.run(["openssl", *args], check=True, capture_output=True, cwd=folder, timeout=60)
-        except FileNotFoundError:
-            pytest.skip("openssl, which makes the certificates, is not installed")
-
     for authority in ("ca", "rogue"):
-        openssl(
-            "req", "-x509", *KEY, "-keyout", f"{authority}.key", "-out", f"{authority}.pem", "-subj", f"/CN={authority}"
-        )
+        make_authority(folder, authority)
         for name, names in (("engine", "IP:127.0.0.1"), ("n0", "DNS:n0"), ("n1", "DNS:n1")):
-            (folder / "names").write_text(f"subjectAltName={names}\n")
-            file = f"{authority}-{name}"
-            openssl("req", *KEY, "-keyout", f"{file}.key", "-out", f"{file}.csr", "-subj", f"/CN={name}")
-            sign = ("-CA", f"{authority}.pem", "-CAkey", f"{authority}.key", "-CAcreateserial", "-extfile", "names")
-            openssl("x509", "-req", "-in", f"{file}.csr", *sign, "-out", f"{file}.pem")
+            make_certificate(folder, authority, f"{authority}-{name}", name, names)
     return folder
 
 
@@ -218,7 +203,8 @@ def test_a_renewed_certificate_is_shown_without_a_restart(pems: Path, tmp_path: 
         near, far = socket.socketpair()
         stream = admission.wrap(_as_tcp(near))
         assert isinstance(stream, TlsStream)
-        context = ssl._create_unverified_context()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         found: list[bytes] = []
 
         def look() -> None:

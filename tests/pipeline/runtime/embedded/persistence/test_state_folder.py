@@ -114,7 +114,7 @@ def test_a_journal_that_lost_something_is_no_basis(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
     journal = state.begin()
     state.write({"a": b"1"}, journal.cut(), 1)
-    journal._lose(StateLoss.JOURNAL_FULL, "for the test")
+    journal.lose(StateLoss.JOURNAL_FULL, "for the test")
     state.close()
     assert [reason for reason, _ in StateFolder(tmp_path).load().aside] == [StateLoss.INCOMPLETE]
 
@@ -122,7 +122,7 @@ def test_a_journal_that_lost_something_is_no_basis(tmp_path: Path) -> None:
 def test_a_later_snapshot_makes_it_whole_again(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
     journal = state.begin()
-    journal._lose(StateLoss.JOURNAL_FULL, "for the test")
+    journal.lose(StateLoss.JOURNAL_FULL, "for the test")
     assert state.write({"a": b"1"}, journal.cut(), 1)
     state.close()
     assert StateFolder(tmp_path).load().parts == {"a": b"1"}
@@ -132,7 +132,7 @@ def test_a_turn_in_which_the_engine_ended_twice_is_isolated(tmp_path: Path) -> N
     die(tmp_path)
     state = StateFolder(tmp_path)
     assert state.judging(JOB, 7) == 0
-    os.close(state._lock_fd)  # as if it had ended here: the turn stays marked
+    state.close(is_abandoned=True)  # as if it had ended here: the turn stays marked
     state = StateFolder(tmp_path)
 
     assert state.judging(JOB, 7) == 2
