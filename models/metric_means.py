@@ -114,7 +114,11 @@ def possible(values: FloatArray, metrics: Sequence[Metric]) -> FloatArray:
 
 
 def mean_over_ticks(values: FloatArray) -> tuple[FloatArray, CountArray]:
-    """Return the mean and the count of samples over the last axis, without missing ticks; shape (rows, metrics) each."""
+    """Return the mean and the count of samples over the last axis, without missing ticks.
+
+    Returns:
+        Means (NaN without a sample) and counts, shape (rows, metrics) each.
+    """
     known = np.isfinite(values)
     count = known.sum(axis=2)
     total = np.where(known, values, 0).sum(axis=2, dtype=np.float64)

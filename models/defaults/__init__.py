@@ -1,1 +1,4 @@
-"""Default models of the package, ``DETECTOR/model.bin`` and ``DETECTOR/card.json``; ``pipeline.lab.registry`` reads them."""
+"""Default models of the package, in ``DETECTOR/model.bin`` and ``DETECTOR/card.json``.
+
+``pipeline.lab.registry`` reads them.
+"""
