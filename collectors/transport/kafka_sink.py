@@ -1,4 +1,4 @@
-"""The sink of a distributed engine: Kafka, in a thread of its own; the spool while no broker takes records."""
+"""The sink of a distributed engine: Kafka, in a thread of its own, and the spool while no broker accepts records."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ log = logging.getLogger(__name__)
 
 BACKOFF_SECONDS: Final = (0.25, 5.0)
 _END_SECONDS: Final = 4.0
-"""What closing takes beyond the time for sending: ending the client, writing the spool."""
+"""Time for closing beyond the time for sending: ending the client, writing the spool."""
 _KNOWN_JOBS: Final = 256
 
 
 class KafkaSink:
-    """Connects, sends, spools, connects again. See ``tocsin.collectors.transport.sink`` for the guarantees.
+    """Sink that sends records to Kafka, spools them while it cannot, and reconnects.
 
-    Records of one topic and job stand in their partition in the order of ``put``; after a broker's
-    fault some may stand there twice (readers drop exact duplicates).
+    See ``tocsin.collectors.transport.sink`` for the guarantees. Records of one topic and job are in their partition in
+    the
+    order of ``put``. After a broker fault some may be there twice (readers drop exact duplicates).
     """
 
     def __init__(self, config: KafkaSinkConfig, spool: Spool, clock: SteadyClock, wake: Callable[[], None]) -> None:
@@ -51,7 +52,7 @@ class KafkaSink:
         self._thread.start()
 
     def put(self, record: Record) -> None:
-        """Take a record; never blocks. A very large job's frame is cut by metric groups."""
+        """Accept a record without blocking; a very large job's frame is split by metric groups."""
         limit = self._config.split_above_size
         if limit and isinstance(record, Topology):
             size = max((place.world_size for place in record.places), default=0)
@@ -65,28 +66,29 @@ class KafkaSink:
             self._box.put(record)
 
     def poll(self) -> list[Refused | Probe]:
-        """Return what the broker said since the last call."""
+        """Return the refusals since the last call."""
         return self._box.poll()
 
     def status(self) -> SinkStatus:
-        """Return how the way to the broker is."""
+        """Return the state of the connection to the broker."""
         return self._box.status
 
     def is_alive(self) -> bool:
-        """Return whether the thread runs."""
+        """Return whether the thread is running."""
         return self._thread.is_alive()
 
     def clock_jumped(self) -> None:
-        """Forget the clocks' difference; the next exchange gives a new one."""
+        """Forget the clock offset; the next comparison gives a new one."""
         self._box.offsets.clear()
 
     def close(self, seconds: float) -> None:
-        """Send what waits, for at most so long; the rest stays in the spool."""
+        """Send waiting records for at most ``seconds``; the rest stays in the spool."""
         self._box.closing_mono = self._box.mono() + seconds
         self._box.nudge()
         self._thread.join(seconds + _END_SECONDS)
 
     def _run(self) -> None:
+        """Connect again and again with backoff, until closed."""
         box, backoff, said = self._box, BACKOFF_SECONDS[0], ""
         while True:
             acked_count = box.acked_count
@@ -106,7 +108,7 @@ class KafkaSink:
         box.spool.close()
 
     def _talk(self) -> str:
-        """Hold one connection; return why it ended, "" = the agent closes."""
+        """Run one connection; return why it ended, "" if the agent closes."""
         box = self._box
         connector = Connector(self._config, box.nudge)
         while not connector.is_done():
@@ -131,7 +133,7 @@ class KafkaSink:
         return ""
 
     def _pause(self, seconds: float) -> None:
-        """Wait before the next attempt; what comes meanwhile goes to the spool."""
+        """Wait before the next attempt; records that arrive meanwhile go to the spool."""
         box = self._box
         until = box.mono() + seconds
         while box.closing_mono is None and box.mono() < until:

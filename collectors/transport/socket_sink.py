@@ -1,4 +1,4 @@
-"""The sink of an embedded engine: a socket in a thread of its own, the spool while the engine is away."""
+"""The sink of an embedded engine: a socket in a thread of its own, and the spool while the engine is away."""
 
 from __future__ import annotations
 
@@ -22,18 +22,21 @@ from tocsin.schemas.tls import Stream
 log = logging.getLogger(__name__)
 
 BACKOFF_SECONDS: Final = (0.25, 1.0)
-"""First and longest pause between two attempts: an engine that starts waits 5 s for those it knew."""
+"""First and longest pause between two attempts; an engine that starts waits 5 s for the agents it knew."""
 CONNECT_SECONDS: Final = 2.0
 
 
 class SocketSink:
-    """Connects, sends, spools, connects again. See ``tocsin.collectors.transport.sink`` for the guarantees."""
+    """Sink that sends records to the engine over a socket, spools them while it cannot, and reconnects.
+
+    See ``tocsin.collectors.transport.sink`` for the guarantees.
+    """
 
     def __init__(self, config: SinkConfig, spool: Spool, clock: SteadyClock, wake: Callable[[], None]) -> None:
         """Prepare; ``start`` starts the thread. ``wake`` is called when ``poll`` has something.
 
         Raises:
-            ConfigError: the engine's address is none.
+            ConfigError: the engine's address is invalid.
         """
         config.check()
         self._config = config
@@ -45,32 +48,33 @@ class SocketSink:
         self._thread.start()
 
     def put(self, record: Record) -> None:
-        """Take a record; never blocks."""
+        """Accept a record without blocking."""
         self._box.put(record)
 
     def poll(self) -> list[Refused | Probe]:
-        """Return what the engine said since the last call."""
+        """Return the engine's refusals and probes since the last call."""
         return self._box.poll()
 
     def status(self) -> SinkStatus:
-        """Return how the way to the engine is."""
+        """Return the state of the connection to the engine."""
         return self._box.status
 
     def is_alive(self) -> bool:
-        """Return whether the thread runs."""
+        """Return whether the thread is running."""
         return self._thread.is_alive()
 
     def clock_jumped(self) -> None:
-        """Forget the clocks' difference; the next exchange gives a new one."""
+        """Forget the clock offset; the next comparison gives a new one."""
         self._box.offsets.clear()
 
     def close(self, seconds: float) -> None:
-        """Send what waits, for at most so long; the rest stays in the spool."""
+        """Send waiting records for at most ``seconds``; the rest stays in the spool."""
         self._box.closing_mono = self._box.mono() + seconds
         self._box.nudge()
         self._thread.join(seconds + 1.0)
 
     def _run(self) -> None:
+        """Connect again and again with backoff, until closed."""
         box, backoff, said = self._box, BACKOFF_SECONDS[0], ""
         while True:
             welcome, text = self._talk()
@@ -89,7 +93,7 @@ class SocketSink:
         box.spool.close()
 
     def _talk(self) -> tuple[bool, str]:
-        """Hold one connection; return whether the engine answered, and why it ended."""
+        """Run one connection; return whether the engine accepted it, and why it ended."""
         config = self._config
         hello = {"t": "hello", "host": config.host, "agent_version": config.agent_version}
         session = None
@@ -107,6 +111,7 @@ class SocketSink:
         return session.was_welcome, ""
 
     def _connect(self) -> Stream:
+        """Return a connected, non-blocking stream to the engine."""
         family, address = self._config.address()
         connection = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -124,7 +129,7 @@ class SocketSink:
         return stream
 
     def _pause(self, seconds: float) -> None:
-        """Wait before the next attempt; what comes meanwhile goes to the spool."""
+        """Wait before the next attempt; records that arrive meanwhile go to the spool."""
         box = self._box
         until = box.mono() + seconds
         while box.closing_mono is None and box.mono() < until:
