@@ -1,4 +1,4 @@
-"""The page of one case: the truth, what each detector set said of it, and all metrics as plots."""
+"""HTML page of one backtest case: the truth, each detector set's accusations, and plots of all metrics."""
 
 from __future__ import annotations
 
@@ -32,13 +32,19 @@ from tocsin.pipeline.recording.tables import Recording
 from tocsin.schemas.records import NS_PER_SECOND
 
 _NAMED_COUNT = 16
-"""Machines in colour besides those at fault: of more, those that were named first."""
+"""Most accused machines drawn in colour besides the faulty ones; the first ones accused are chosen."""
 _NOTE_COUNT = 10
 _ROW_COUNT = 200
 
 
 def case_page(title: str, recording: Recording, trial: Trial) -> str:
-    """HTML that stands alone."""
+    """Return the self-contained HTML page of one case.
+
+    Args:
+        title: heading of the page.
+        recording: the recording.
+        trial: the detector sets' scored answers on it.
+    """
     scene = _scene(recording, trial)
     curves = _sorted(curves_of(recording, scene.points, scene.culprits | scene.named), trial)
     body = [
@@ -61,6 +67,7 @@ def case_page(title: str, recording: Recording, trial: Trial) -> str:
 
 
 def _scene(recording: Recording, trial: Trial) -> Scene:
+    """Return what all plots of the case share: time axis, faulty and accused machines, faults, verdicts."""
     faults = trial.faults or ()
     culprits = frozenset(str(suspect["name"]) for fault in faults for suspect in fault["suspects"])
     said = sorted(
@@ -79,7 +86,7 @@ def _scene(recording: Recording, trial: Trial) -> Scene:
 
 
 def _sorted(curves: Iterator[Curves], trial: Trial) -> Iterator[Curves]:
-    """What convicted somebody comes first, then how far the steps are and where their time goes: hangs, slow ranks."""
+    """Yield the plots of metrics behind accusations first, then those of steps, then the others."""
     told = {metric for one in trial.told for accusation in one.accusations for metric in accusation.metrics}
     rest = []
     for one in curves:
@@ -91,11 +98,13 @@ def _sorted(curves: Iterator[Curves], trial: Trial) -> Iterator[Curves]:
 
 
 def _names(names: Sequence[str], most: int = 3) -> str:
+    """Return up to ``most`` names as text, and the count of further ones."""
     shown = ", ".join(names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
 def _headline(recording: Recording, trial: Trial) -> str:
+    """Return job, machines, time and tables of the recording as HTML."""
     seconds = (trial.end_ns - trial.start_ns) / NS_PER_SECOND
     parts = [
         f"job {trial.job_id}",
@@ -107,6 +116,7 @@ def _headline(recording: Recording, trial: Trial) -> str:
 
 
 def _truth(trial: Trial) -> str:
+    """Return the table of true faults as HTML."""
     if trial.faults is None:
         return "<p>No truth.json: nothing here is scored.</p>"
     if not trial.faults:
@@ -125,10 +135,12 @@ def _truth(trial: Trial) -> str:
 
 
 def _at(ts_ns: int, trial: Trial) -> str:
+    """Return a time since the recording's start as HTML."""
     return text(since((ts_ns - trial.start_ns) / NS_PER_SECOND))
 
 
 def _verdicts(told: TrialAnswer, trial: Trial) -> Iterator[tuple[str, ...]]:
+    """Yield the table rows of one detector set's answer."""
     for one in told.accusations[:_ROW_COUNT]:
         yield (
             text(told.name),
@@ -151,6 +163,7 @@ def _verdicts(told: TrialAnswer, trial: Trial) -> Iterator[tuple[str, ...]]:
 
 
 def _legend(scene: Scene) -> str:
+    """Return the explanation of the plots as HTML."""
     points = scene.points
     parts = [
         f"Each point is the mean of {points.span_ns / NS_PER_SECOND:g} s; of a machine's GPUs, the mean.",

@@ -1,4 +1,4 @@
-"""All cases together: figures by detector set, as an object, and as an index of the case pages."""
+"""Summary of all cases of a backtest: figures by detector set, as an object, and as an index of the case pages."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class CaseRow:
     """One recording of a backtest.
 
     Attributes:
-        folder: where it lies.
-        trial: what became of it, None: it could not be read.
-        error: why not, "" = it could.
-        page: file name of its page, "" = none was written.
+        folder: folder of the recording.
+        trial: its scored answers, None if it could not be read.
+        error: why it could not be read, "" if it could.
+        page: file name of its page, "" for none.
     """
 
     folder: str
@@ -40,15 +40,15 @@ class CaseRow:
 
 @dataclass(frozen=True, slots=True)
 class SetFigures:
-    """One detector set over all cases.
+    """The figures of one detector set over all cases.
 
     Attributes:
-        name: the set.
-        total: all faults.
-        kinds: by kind.
-        causes: by cause.
-        abstained: reason -> recordings that the set could not judge; their faults count as missed.
-        healthy_false_count: false accusations where nobody was at fault.
+        name: name of the set.
+        total: score over all faults.
+        kinds: score by kind of fault.
+        causes: score by cause.
+        abstained: reason -> number of recordings that the set could not judge; their faults count as missed.
+        healthy_false_count: false accusations in recordings without a fault.
     """
 
     name: str
@@ -59,7 +59,7 @@ class SetFigures:
     healthy_false_count: int = 0
 
     def to_object(self) -> dict[str, Any]:
-        """For JSON: as ``tocsin score --json`` names things, and what was not judged."""
+        """Return the figures as a JSON object, with the names of ``tocsin score --json`` and the counts not judged."""
         return {
             "all": self.total.to_object(),
             "kinds": {name: score.to_object() for name, score in self.kinds.items()},
@@ -69,7 +69,7 @@ class SetFigures:
 
 
 def figures_of(trials: Sequence[Trial]) -> list[SetFigures]:
-    """A line a set, in the order of the sets."""
+    """Return the figures of each detector set, in the sets' order."""
     names = [told.name for told in trials[0].told] if trials else []
     found = []
     for index, name in enumerate(names):
@@ -83,7 +83,7 @@ def figures_of(trials: Sequence[Trial]) -> list[SetFigures]:
 
 
 def to_object(cases: Sequence[CaseRow]) -> dict[str, Any]:
-    """Everything, for JSON."""
+    """Return the whole backtest as a JSON object."""
     trials = [case.trial for case in cases if case.trial is not None]
     return {
         "sets": {figures.name: figures.to_object() for figures in figures_of(trials)},
@@ -93,6 +93,7 @@ def to_object(cases: Sequence[CaseRow]) -> dict[str, Any]:
 
 
 def _case_object(case: CaseRow, trial: Trial) -> dict[str, Any]:
+    """Return one case as a JSON object."""
     return {
         "folder": case.folder,
         "page": case.page or None,
@@ -103,6 +104,7 @@ def _case_object(case: CaseRow, trial: Trial) -> dict[str, Any]:
 
 
 def _told_object(told: TrialAnswer) -> dict[str, Any]:
+    """Return one set's answer as a JSON object."""
     accusations = [
         {
             "suspects": list(one.suspects),
@@ -118,11 +120,11 @@ def _told_object(told: TrialAnswer) -> dict[str, Any]:
 
 
 HEAD = ("set", "faults", "hits", "precision", "recall", "F1", "false", "per machine-day", "median s", "90 % s")
-"""Columns of the table by detector set."""
+"""Headings of the table by detector set."""
 
 
 def cells(name: str, score: Score) -> tuple[str, ...]:
-    """A row under ``HEAD``."""
+    """Return a row of the table under ``HEAD``."""
     shares = (score.precision, score.recall, score.f1)
     rate, middle, late = score.false_per_machine_day, score.median_seconds, score.p90_seconds
     return (
@@ -138,22 +140,23 @@ def cells(name: str, score: Score) -> tuple[str, ...]:
 
 
 def _told(value: float | None, digits: int) -> str:
+    """Return a number with so many digits as text, "-" for None."""
     return "-" if value is None else f"{value:.{digits}f}"
 
 
 def not_judged(figures: SetFigures) -> str:
-    """What the set could not judge, and why; "" = it judged all."""
+    """Return what the set could not judge and why, "" if it judged all."""
     return ", ".join(f"{count} {reason}" for reason, count in sorted(figures.abstained.items()))
 
 
 def table_lines(figures: Sequence[SetFigures]) -> list[str]:
-    """The table by set for a terminal; what was not judged below it."""
+    """Return the table by set as lines for a terminal, with the recordings not judged below it."""
     lines = lined_up([HEAD, *(cells(one.name, one.total) for one in figures)])
     return [*lines, *(f"{one.name} could not judge: {told}" for one in figures if (told := not_judged(one)))]
 
 
 def lined_up(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows under each other: names to the left, numbers to the right."""
+    """Return rows as aligned lines: first column to the left, others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
@@ -162,7 +165,7 @@ def lined_up(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def headline(cases: Sequence[CaseRow]) -> str:
-    """How many recordings, and what they hold."""
+    """Return the number of recordings by kind as text."""
     trials = [case.trial for case in cases if case.trial is not None]
     counts = (
         (len(cases), "recording" if len(cases) == 1 else "recordings"),
@@ -175,7 +178,10 @@ def headline(cases: Sequence[CaseRow]) -> str:
 
 
 def by_worst(cases: Iterable[CaseRow]) -> list[CaseRow]:
-    """Where the first set missed or accused wrongly, then where another did, then the others."""
+    """Return the cases sorted by errors: first those of the first set, then those of other sets.
+
+    Cases without errors follow, and unreadable ones come last.
+    """
 
     def key(case: CaseRow) -> tuple[int, str]:
         if case.trial is None:
@@ -187,7 +193,7 @@ def by_worst(cases: Iterable[CaseRow]) -> list[CaseRow]:
 
 
 def index_page(cases: Sequence[CaseRow]) -> str:
-    """HTML that lists all cases, what went wrong first."""
+    """Return the HTML page that lists all cases, those with errors first."""
     trials = [case.trial for case in cases if case.trial is not None]
     figures = figures_of(trials)
     body = [
@@ -209,6 +215,7 @@ def index_page(cases: Sequence[CaseRow]) -> str:
 
 
 def _row(case: CaseRow, set_count: int) -> tuple[str, ...]:
+    """Return the HTML cells of one case in the index."""
     trial = case.trial
     if trial is None:
         return (text(case.folder), "", "", marked("false", f"unreadable: {case.error}"), *[""] * set_count)
@@ -218,13 +225,14 @@ def _row(case: CaseRow, set_count: int) -> tuple[str, ...]:
 
 
 def _truth(trial: Trial) -> str:
+    """Return the true faults of a case as text."""
     if trial.faults is None:
         return "unknown"
     return ", ".join(map(fault_name, trial.faults)) or "healthy"
 
 
 def _answer(told: TrialAnswer) -> str:
-    """A set's answer in a few words."""
+    """Return a set's answer about a case as short HTML."""
     if told.reason is not None:
         missed = marked("missed", f"missed, not judged: {told.reason.value}")
         return missed if told.missed_count else marked("quiet", f"not judged: {told.reason.value}")

@@ -1,7 +1,7 @@
-"""Two models on the same recordings: the figures that a promotion stands on.
+"""Comparison of two models on the same recordings, as the basis of a promotion.
 
-What running engines use is replayed by the engine itself, beside the current models of the other detectors:
-so the figures are those of what will run. What judges recordings only is run over them, as a backtest does.
+Models that running engines use are replayed by the engine itself, together with the current models of the other
+detectors, so that the figures are those of what will run. Models that judge recordings only are run as in a backtest.
 """
 
 from __future__ import annotations
@@ -30,18 +30,17 @@ def validate(
     mapper: Executor,
     told: Progress | None = None,
 ) -> Comparison:
-    """Judge recordings with the current model and with a new one, and compare.
+    """Judge recordings with the current model and with a new one, and compare the scores.
 
     Args:
-        registry: has both.
-        cards: of the current model, and of the one that may take its place; None: there is no current one, or it
-            cannot be read.
-        folders: recordings, each with its truth.
-        mapper: shares the recordings out.
-        told: progress.
+        registry: registry that holds both models.
+        cards: cards of the current model (None: there is none, or it cannot be read) and of the new one.
+        folders: folders of recordings, each with its truth.
+        mapper: distributes the recordings to processes.
+        told: called with the progress.
 
     Raises:
-        ConfigError: nobody here can run such a model.
+        ConfigError: the detector's models cannot be run here.
         RecordingError: a recording cannot be read, or has no truth.
         RegistryError: a model is damaged.
         ModelRefusedError: a model cannot be used.
@@ -61,6 +60,6 @@ def validate(
 
 
 def _payloads(registry: Registry, cards: Sequence[ModelCard | None]) -> dict[str, bytes]:
-    """Of those that are not a detector's own settings."""
+    """Return detector -> payload of these models, without default settings."""
     wanted = [card for card in cards if card is not None and not card.is_own]
     return {card.detector: registry.payload(card.detector, card.version) for card in wanted}

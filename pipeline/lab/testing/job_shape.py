@@ -1,4 +1,4 @@
-"""How a made-up job looks; ``fake_job`` runs it."""
+"""Settings of a fake job; ``fake_job`` runs it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from tocsin.schemas.records import NS_PER_SECOND
 
 @dataclass(frozen=True, slots=True)
 class JobShape:
-    """How the job looks.
+    """The size, layout and timing of a fake job.
 
     Attributes:
-        rank_count: ranks; even.
-        host_ranks_count: ranks of each host.
-        stage_count: pipeline stages (ranks are compared within one).
-        leaf_hosts_count: hosts behind one leaf switch, 0: nobody knows the switches.
-        minipod_leaves_count: leaf switches of one minipod, 0: nobody knows the minipods.
-        step_seconds: own time of a rank in a healthy step.
-        transfer_seconds: time of one collective once everybody is there.
-        jitter_ratio: standard deviation of a rank's own time.
-        start_ns: first instant.
-        seed: of the jitter.
+        rank_count: number of ranks; even.
+        host_ranks_count: ranks per host.
+        stage_count: number of pipeline stages (ranks are compared within one).
+        leaf_hosts_count: hosts behind one leaf switch, 0 if switches are unknown.
+        minipod_leaves_count: leaf switches of one minipod, 0 if minipods are unknown.
+        step_seconds: self time of a rank in a healthy step.
+        transfer_seconds: time of one collective once all members are there.
+        jitter_ratio: relative standard deviation of a rank's self time.
+        start_ns: first instant, Unix nanoseconds.
+        seed: seed of the jitter.
     """
 
     rank_count: int = 8
