@@ -285,7 +285,7 @@ class Registry:
         return new
 
     def check_unchanged(self, detector: str, before: Promotion | None) -> None:
-        """Check that a detector's promotion is still ``before``, the one at the begin of a comparison, which takes minutes.
+        """Check that a detector's promotion is still ``before``, because a comparison takes minutes.
 
         Raises:
             RegistryError: something was promoted since.
