@@ -1,4 +1,4 @@
-"""A Kafka broker of one node (KRaft: no ZooKeeper) on loopback."""
+"""Starts and stops a Kafka broker of one node (KRaft: no ZooKeeper) on loopback."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ rootLogger.appenderRef.out.ref = out
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """How a broker is started.
+    """Settings of a broker.
 
     Attributes:
-        folder: its data, configuration and log.
-        port: of the plain listener, 0: a free one is chosen, and kept for restarts.
-        heap_bytes: Java's heap.
-        secure: protocols of further listeners, of ``SSL SASL_PLAINTEXT SASL_SSL``; each on a free port.
-        properties: added to ``server.properties``, or put in place of what would stand there.
-        format_arguments: for the tool that prepares the data folder (``--add-scram`` ...).
+        folder: folder of its data, configuration and log.
+        port: port of the listener without encryption; 0: a free one is chosen once and kept for restarts.
+        heap_bytes: size of Java's heap.
+        secure: protocols of further listeners, from ``SSL SASL_PLAINTEXT SASL_SSL``; each gets a free port.
+        properties: lines of ``server.properties`` that are added, or replace the ones written by default.
+        format_arguments: further arguments of the tool that formats the data folder (``--add-scram`` ...).
     """
 
     folder: Path
@@ -50,10 +50,10 @@ class BrokerConfig:
 
 
 class Broker:
-    """Keeps its ports and its data over ``stop``, ``crash`` and ``start``."""
+    """A Kafka broker process; it keeps its ports and its data over ``stop``, ``crash`` and ``start``."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        """Start nothing yet."""
+        """Create the object; ``start`` starts the process."""
         self._config = config
         self._ports: dict[str, int] = {}
         self._class_path = ""
@@ -61,16 +61,16 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """Return ``HOST:PORT`` of the plain listener."""
+        """``HOST:PORT`` of the listener without encryption."""
         return self.address_of("PLAINTEXT")
 
     def address_of(self, protocol: str) -> str:
-        """Return ``HOST:PORT`` of one listener."""
+        """Return ``HOST:PORT`` of the listener with this protocol."""
         return f"127.0.0.1:{self._ports[protocol]}"
 
     @property
     def child(self) -> Child:
-        """Return its process.
+        """The broker's process.
 
         Raises:
             EngineError: it was never started.
@@ -80,10 +80,10 @@ class Broker:
         return self._child
 
     def start(self) -> None:
-        """Start it and wait until it takes records; the data of an earlier run is there again.
+        """Start the broker and wait until it accepts records; data of an earlier run is kept.
 
         Raises:
-            EngineError: Java or the jars are missing, or the broker does not come up.
+            EngineError: Java or the jars are missing, or the broker does not become ready.
         """
         program = java()
         self._class_path = fetch_jars().kafka_class_path
@@ -102,23 +102,25 @@ class Broker:
                 return
 
     def stop(self) -> None:
-        """End it in order."""
+        """Shut the broker down in an orderly way."""
         if self._child is not None:
             self._child.stop()
 
     def crash(self) -> None:
-        """Kill it with -9."""
+        """Kill the broker with SIGKILL."""
         self.child.crash()
 
     def is_running(self) -> bool:
-        """Return whether its process runs."""
+        """Return whether the broker's process runs."""
         return self._child is not None and self._child.is_running()
 
     def _choose_ports(self) -> None:
+        """Choose a free port for each listener without a given port."""
         names = ("CONTROLLER", *self._config.secure)
         self._ports = {"PLAINTEXT": self._config.port or free_port(), **{name: free_port() for name in names}}
 
     def _run(self, program: str) -> None:
+        """Write the configuration, format the data folder if it is new, start the process and wait for it."""
         config = self._config
         config.folder.mkdir(parents=True, exist_ok=True)
         properties = config.folder / "server.properties"
@@ -138,6 +140,7 @@ class Broker:
         self._child.wait_ready(lambda: self.child.said("Kafka Server started"), READY_SECONDS)
 
     def _format(self, tool: list[str], properties: Path) -> None:
+        """Format the data folder with Kafka's tool and a random cluster ID."""
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         # an id that begins with "-" would be read as an option
         cluster_id = "t" + cluster_id[1:] if cluster_id.startswith("-") else cluster_id
@@ -148,6 +151,7 @@ class Broker:
             raise EngineError(f"the broker's data folder {self._config.folder / 'data'} cannot be prepared: {told}")
 
     def _properties(self) -> dict[str, str]:
+        """Return the lines of ``server.properties``."""
         names = [name for name in self._ports if name != "CONTROLLER"]
         open_to = [f"{name}://{self.address_of(name)}" for name in names]
         controller = self.address_of("CONTROLLER")

@@ -1,4 +1,4 @@
-"""The ClickHouse endpoint of a cluster on one machine: ``native_server`` as a supervised process."""
+"""Starts and stops the ClickHouse endpoint of a cluster on one machine: ``native_server`` as a child process."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ _TRIES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class EndpointConfig:
-    """How the endpoint is started.
+    """Settings of the endpoint.
 
     Attributes:
-        folder: its database and its log.
-        port: 0: a free one is chosen, and kept for restarts.
-        users_file: see ``native_engine.read_users``; None: ``default`` without a password, for tests.
-        tls_cert_file: its certificate, None: in the clear.
-        tls_key_file: the certificate's key.
-        tls_client_ca_file: clients must show a certificate of this authority.
+        folder: folder of its database and its log.
+        port: port that it listens on; 0: a free one is chosen once and kept for restarts.
+        users_file: file of the users, see ``native_engine.read_users``; None: user ``default`` without a password, for
+            tests.
+        tls_cert_file: its TLS certificate, None: no encryption.
+        tls_key_file: private key of the certificate.
+        tls_client_ca_file: CA whose certificate clients must show, None: clients need none.
     """
 
     folder: Path
@@ -36,23 +37,23 @@ class EndpointConfig:
 
 
 class ClickHouseEndpoint:
-    """Keeps its port and its data over ``stop``, ``crash`` and ``start``."""
+    """The endpoint's process; it keeps its port and its data over ``stop``, ``crash`` and ``start``."""
 
     def __init__(self, config: EndpointConfig) -> None:
-        """Start nothing yet."""
+        """Create the object; ``start`` starts the process."""
         self._config = config
         self._port = config.port
         self._child: Child | None = None
 
     @property
     def url(self) -> str:
-        """What ``--clickhouse`` takes; without credentials."""
+        """URL for ``--clickhouse``, without credentials."""
         scheme = "clickhouse" if self._config.tls_cert_file is None else "clickhouses"
         return f"{scheme}://127.0.0.1:{self._port}"
 
     @property
     def child(self) -> Child:
-        """Its process.
+        """The endpoint's process.
 
         Raises:
             EngineError: it was never started.
@@ -62,10 +63,10 @@ class ClickHouseEndpoint:
         return self._child
 
     def start(self) -> None:
-        """Start it and wait until it answers; the data of an earlier run is there again.
+        """Start the endpoint and wait until it answers; data of an earlier run is kept.
 
         Raises:
-            EngineError: it does not come up.
+            EngineError: it does not become ready.
         """
         if self._port:
             self._run()
@@ -82,19 +83,20 @@ class ClickHouseEndpoint:
                 return
 
     def stop(self) -> None:
-        """End it in order."""
+        """Shut the endpoint down in an orderly way."""
         if self._child is not None:
             self._child.stop()
 
     def crash(self) -> None:
-        """Kill it with -9."""
+        """Kill the endpoint with SIGKILL."""
         self.child.crash()
 
     def is_running(self) -> bool:
-        """Whether its process runs."""
+        """Return whether the endpoint's process runs."""
         return self._child is not None and self._child.is_running()
 
     def _run(self) -> None:
+        """Start the process on the chosen port and wait until it listens."""
         config = self._config
         data = config.folder / "data"
         command = [sys.executable, "-m", "tocsin.cli.cluster.native_server", str(data), "--port", str(self._port)]
