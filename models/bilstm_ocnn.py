@@ -128,9 +128,11 @@ class OcnnModel:
 def read_model(payload: bytes) -> OcnnModel:
     """Read a model file of ``OcnnModel.to_bytes`` and check that it can be used.
 
+    Refused are also weights that went to zero or grew without bound (``CollapseLines``): they would give every sequence
+    the same score.
+
     Raises:
-        ModelRefusedError: the file is damaged, of another kind, has values out of range, or its weights went to zero or
-            grew without bound (``CollapseLines``), so that it would give every sequence the same score.
+        ModelRefusedError: the file is damaged, of another kind, has values out of range or collapsed weights.
     """
     head, arrays = read_weights(KIND, payload)
     words, count = head.get("vocabulary"), head.get("sequence_count")

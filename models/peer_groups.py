@@ -58,9 +58,9 @@ def _spreads_from_middle(values: FloatArray, floors: FloatArray, relative_floor_
 def beyond_others(rest: FloatArray, shift: FloatArray, shifts: FloatArray) -> FloatArray:
     """Return what is left of the rows' distances after subtracting the shift of some other group as a whole.
 
-    Two hosts of a stage in a congested minipod stand out among their peers, while the whole next stage in the same
-    minipod has the same congestion marks. A machine's own fault does not reach all machines of another stage alike. Use
-    it only for metrics compared by differences, not for ratios.
+    Example: two hosts of a stage in a congested minipod are outliers among their peers. The whole next stage in the
+    same minipod has the same congestion marks, so its shift explains theirs. A machine's own fault does not reach all
+    machines of another stage alike. Use it only for metrics compared by differences, not for ratios.
 
     Args:
         rest: distance of each row from what was expected, shape (rows, metrics).

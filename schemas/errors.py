@@ -3,29 +3,29 @@
 The tree::
 
     TocsinError
-    +-- SchemaError                 what crosses a process boundary is not as agreed
+    +-- SchemaError                 data from another process does not follow its schema
     |   +-- FieldError              one field of a record has a wrong value (field, value)
     |   +-- DecodeError             bytes that are no record (reason)
     |       +-- TruncatedError      bytes end before the record does
     |       +-- VersionError        a wire version that this program does not read
     |       +-- UnknownKindError    a record kind that this program does not know
     |   +-- ModelRefusedError       an announced model is not used (reason)
-    |   +-- TooManyError            a peer speaks of more than one may: jobs, hosts, ranks, bytes held (reason)
+    |   +-- TooManyError            a peer exceeds a limit: jobs, hosts, ranks, bytes held (reason)
     +-- ConfigError                 a setting or an argument is wrong (setting, value)
     +-- CollectorError              a source on the training host failed
     |   +-- NothingHere             the source does not exist on this host: not a failure
-    +-- TransportError              the way from an agent to the engine
+    +-- TransportError              the transport from an agent to the engine failed
     |   +-- ClockAheadError         the receiver refused a record from the future
     |   +-- SpoolError              the disk spool cannot be used
-    |   +-- IdentityError           a peer does not prove who it is, or may not say what it says (reason)
+    |   +-- IdentityError           a peer's identity is not proven, or its record not permitted (reason)
     +-- CredentialError             a file of credentials cannot be used (file, entry, field)
-    +-- RecordingError              a recording's file is not as the format says (file, column, row)
-    +-- RegistryError               the model registry: a file, or what was asked of it (reason, file)
+    +-- RecordingError              a recording's file violates the format (file, column, row)
+    +-- RegistryError               the model registry: a file or a request is not valid (reason, file)
     +-- StoreError                  the incident database
     |   +-- DatabaseNewerError      its schema is newer than this program
     |   +-- DatabaseOlderError      its schema is older: it must be migrated first
     |   +-- DatabaseLockedError     another process holds the chDB folder
-    |   +-- StoreAwayError          nobody answers, or the server is busy: try again, nothing is lost
+    |   +-- StoreAwayError          the server does not answer or is busy: try again, nothing is lost
     |   +-- StoreRefusedError       credentials, rights, certificate or address: a person has to act
     |   +-- RowRefusedError         the database cannot take a value: trying again does not help
     +-- EngineError                 the engine cannot be reached, or refuses to start

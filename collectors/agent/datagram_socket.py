@@ -45,8 +45,7 @@ class Unread:
 
     Datagrams are received at once, because the kernel holds only ten for all hooks together. Steps and beats are parsed
     together, a second's worth at a time. That costs a third less than one burst at a time, between which the
-    processor's
-    caches lose this program. All other datagrams make the queue urgent.
+    processor's caches lose this program. All other datagrams make the queue urgent.
     """
 
     def __init__(self) -> None:

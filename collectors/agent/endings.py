@@ -1,9 +1,11 @@
 """Repetition of events about ended ranks, for an engine that was restarted meanwhile.
 
 Each event is repeated every 30 s with a new stamp. The payload's ``ended_ns`` keeps the original time, so that a
-repetition changes nothing. A normal end (a goodbye, exit status 0) is repeated while the job is on this host, any other
-end for an hour, as long as the engine keeps what explains a death. A new process of the rank or a newer attempt stops
-the repetition, if it belongs to the same user, so that nobody can silence the end of another user's rank.
+repetition changes nothing. A normal end (a goodbye, exit status 0) is repeated while the job is on this host. Any other
+end is repeated for an hour, which is how long the engine keeps what explains a death.
+
+A new process of the rank or a newer attempt stops the repetition. It must belong to the same user, so that nobody can
+hide the end of another user's rank.
 """
 
 from __future__ import annotations

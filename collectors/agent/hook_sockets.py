@@ -25,8 +25,7 @@ class HookSockets:
     """Removes files that are hook sockets by name, whose process is gone, and on which nobody listens.
 
     A process id alone proves nothing, because another container has its own numbering. The kernel refuses a connection
-    to a
-    socket file only if no process in any container holds that socket. So both are checked.
+    to a socket file only if no process in any container holds that socket. So both are checked.
     """
 
     def __init__(self, agent_socket: str) -> None:

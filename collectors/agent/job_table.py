@@ -1,8 +1,7 @@
 """The jobs of a host, and who may send for them.
 
 A job belongs to the user who sent for it first, until it is over (a minute after its last process). A rank belongs to
-its
-process (``owners``). Datagrams of others are refused with a reason. A job whose processes are gone makes room for
+its process (``owners``). Datagrams of others are refused with a reason. A job whose processes are gone makes room for
 others. If the table is full, the user with the most jobs loses one, so that made-up jobs displace nobody else's.
 """
 

@@ -30,8 +30,7 @@ class WorkerEnds:
     """Reads a launcher's stderr and reports each worker's end once.
 
     A failed worker ended before the first of the others was asked to end, so its end is stamped with that moment. A
-    worker
-    that was asked to end is reported as ended by SIGTERM once it is gone.
+    worker that was asked to end is reported as ended by SIGTERM once it is gone.
     """
 
     def __init__(

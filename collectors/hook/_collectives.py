@@ -1,8 +1,8 @@
 """Wrappers of torch.distributed's functions that record when which operation of which group ran.
 
-An operation's number is the process group's own sequence number, which counts every collective on it
-(those of DistributedDataParallel too, which call no Python function) and is what the Flight Recorder
-calls ``collective_seq_id``. For a backend without one, the count is kept here. Point-to-point operations: ``_p2p``.
+An operation's number is the process group's own sequence number, which the Flight Recorder calls
+``collective_seq_id``. It counts every collective on the group, also those of DistributedDataParallel, which call no
+Python function. For a backend without such a number, the count is kept here. Point-to-point operations: ``_p2p``.
 
 Times are those of the calling thread. With NCCL a call returns when the operation is queued on the
 stream, not when it is done; then the Flight Recorder's counters show what is still in flight.

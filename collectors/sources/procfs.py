@@ -83,10 +83,8 @@ class KeptFiles:
     """Reader of small files that are read repeatedly; generated ones stay open, because opening costs most.
 
     For one thread. A generated file gives its present content from its beginning each time, and fails once its process
-    or
-    device is gone; then it is opened again. Regular files (a log daemon's copy, a test's tree) may be replaced under
-    their
-    name, so they are opened each time.
+    or device is gone; then it is opened again. Regular files (a log daemon's copy, a test's tree) may be replaced under
+    their name, so they are opened each time.
     """
 
     def __init__(self) -> None:

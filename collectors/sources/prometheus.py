@@ -114,8 +114,7 @@ class PrometheusCollector:
         """Return events for XIDs that differ from the last ones.
 
         The gauge keeps the last XID for ever, so the first value is an old one. The same XID twice in a row does not
-        show in
-        it; NVML or the kernel's log reports each.
+        show in it; NVML or the kernel's log reports each.
         """
         out: list[HostEvent] = []
         label = self._config.mapping.gpu_label

@@ -19,8 +19,7 @@ class Rates:
         """Return a counter's rate per second since its last value.
 
         None for the first value, and if the counter went back: it wrapped or was reset, an unknown number of times. The
-        next
-        value is compared with the new one. Never negative.
+        next value is compared with the new one. Never negative.
 
         >>> rates = Rates()
         >>> [rates.per_second("a", value, second * 10**9) for second, value in enumerate((5, 9, 2, 4))]

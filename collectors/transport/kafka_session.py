@@ -316,8 +316,7 @@ class KafkaSession:
         """Return the ids of the futures of records that the broker will never take.
 
         The first such failure kills the producer, which then fails all waiting records with the same error. So only the
-        first
-        one and those of its batch are refused; the others are sent again.
+        first one and those of its batch are refused; the others are sent again.
         """
         if not self._condemned:
             return set()

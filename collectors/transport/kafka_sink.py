@@ -30,8 +30,7 @@ class KafkaSink:
     """Sink that sends records to Kafka, spools them while it cannot, and reconnects.
 
     See ``tocsin.collectors.transport.sink`` for the guarantees. Records of one topic and job are in their partition in
-    the
-    order of ``put``. After a broker fault some may be there twice (readers drop exact duplicates).
+    the order of ``put``. After a broker fault some may be there twice (readers drop exact duplicates).
     """
 
     def __init__(self, config: KafkaSinkConfig, spool: Spool, clock: SteadyClock, wake: Callable[[], None]) -> None:

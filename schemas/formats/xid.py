@@ -1,9 +1,9 @@
 """Meaning of XID and SXID codes: NVIDIA's catalogue, and the cause that each is evidence for.
 
-A code *accuses* the machine where the catalogue's immediate action concerns the hardware (reset the GPU,
-reboot, reseat), or where memory behind it is broken. It does not accuse where the action is to restart the
-application or to ignore it, where the catalogue has no action or does not know the code, and where the code does
-not exist on the card's architecture.
+A code *accuses* the machine where the catalogue's immediate action concerns the hardware (reset the GPU, reboot,
+reseat), or where memory is broken. It does not accuse where the action is to restart the application or to ignore it.
+It does not accuse either where the catalogue has no action, or the code is unknown or not used on the card's
+architecture.
 """
 
 from __future__ import annotations

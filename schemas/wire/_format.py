@@ -56,8 +56,7 @@ class Kind(IntEnum):
     """Kind of a record; the number is part of the wire format and of a slice's canonical order.
 
     Static facts come first, then events, then numbers. So an operator that walks through a slice knows where a rank
-    runs
-    before it reads what the rank did.
+    runs before it reads what the rank did.
     """
 
     TABLE = 1

@@ -70,8 +70,7 @@ def lines_of(answers: Sequence[RunnerAccusation]) -> list[dict[str, Any]]:
     """Return accusations as verdict lines for ``recording.score.score_lines``.
 
     A machine that is accused repeatedly counts once, at the first time. Such detectors do not know kind and cause of
-    the
-    fault: every line has ``fail_slow`` and ``unknown``.
+    the fault: every line has ``fail_slow`` and ``unknown``.
     """
     return [
         {

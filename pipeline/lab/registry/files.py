@@ -23,8 +23,7 @@ def _keep_for_ever(stream: Any) -> None:
     """Keep a failed upload stream alive for ever, also at the program's end.
 
     pyarrow completes an upload when its stream is released. A write reported as failed would then happen later, and
-    block
-    Python meanwhile. A list would be emptied at exit, when pyarrow complains that S3 is gone.
+    block Python meanwhile. A list would be emptied at exit, when pyarrow complains that S3 is gone.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(stream))
 

@@ -319,9 +319,8 @@ class Telemetry:
 def _weighed(levels: Floats, shares: Singles) -> Singles:
     """Return the mean levels weighted with shares, shape (metrics, ticks, columns).
 
-    ``tensordot`` is not used: BLAS gives other last digits with another number of threads, and a seed must give the
-    same
-    recording on all machines. With so few phases it is slower, too.
+    ``tensordot`` is not used: the last digits from BLAS depend on the number of threads, and a seed must give the same
+    recording on all machines. With so few phases it is also slower.
 
     Args:
         levels: shape (metrics, phases).

@@ -207,8 +207,7 @@ def hardware_collectors(args: argparse.Namespace) -> list[Collector]:
     """Return the collectors of GPUs, network cards, the kernel log and Prometheus exporters.
 
     A collector whose source is absent logs that once. An agent that acts as one of a drill's hosts gets only the
-    collectors that were asked for, because all the hosts of the drill run on one machine and would show the same
-    hardware.
+    collectors that were asked for. All hosts of a drill run on one machine, so they would show the same hardware.
 
     Raises:
         ConfigError: a mapping file or an exporter's address cannot be used.

@@ -97,7 +97,7 @@ def gate_of(args: argparse.Namespace, data: Path) -> GateConfig:
 
 
 def _store(args: argparse.Namespace, data: Path) -> CredentialStore:
-    """Return the credentials of the named file, or of the default one, which may be created later."""
+    """Return the credentials of the named file, or of the default one, which need not exist yet."""
     if args.credentials:
         return CredentialStore(Path(args.credentials))
     return CredentialStore(credentials_file(data), may_come_later=True)

@@ -47,8 +47,7 @@ def control_socket(data: Path) -> Path:
     """Return the path of the engine's control socket for a data folder; server and client derive the same one.
 
     The kernel limits the length of a unix socket's path. If the data folder's path is too long, the socket is in the
-    user's
-    runtime folder, named after the hash of the data folder's path.
+    user's runtime folder, named after the hash of the data folder's path.
     """
     data = data.resolve()
     path = data / "control.sock"

@@ -1,10 +1,12 @@
 """Binds the servers of PyFlink's Beam to loopback, by changing one class of Flink's Python jar.
 
 A TaskManager talks with its Python workers over six gRPC ports without authentication. The workers are its own
-children and get the address ``localhost:PORT``, but Beam binds to all interfaces (``NettyServerBuilder.forPort``), so
-whoever reaches the machine could read any file that the TaskManager can. No setting changes that. This module changes
-one instruction in the one class that binds: ``forPort(address.getPort())`` becomes ``forAddress(address)``, where
-the address is already a loopback address. The jar with the changed class replaces the original one when Flink runs.
+children and get the address ``localhost:PORT``. But Beam binds to all interfaces (``NettyServerBuilder.forPort``).
+Anybody who can reach the machine could therefore read any file that the TaskManager can. No setting changes that.
+
+This module changes one instruction in the one class that binds: ``forPort(address.getPort())`` becomes
+``forAddress(address)``, where the address is already a loopback address. The jar with the changed class replaces the
+original one when Flink runs.
 
 ``python -m tocsin.cli.cluster.beam_loopback FROM TO`` writes such a jar, for container images.
 """

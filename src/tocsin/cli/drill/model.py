@@ -1,8 +1,8 @@
 """A transformer small enough for eight ranks on two cores, split like large ones.
 
-Attention heads and the inner layer of each block are split over the tensor-parallel group (an all_reduce of
-activations per half block, forward and backward), the batch over the data-parallel group. Most of a step's time is
-sleep: it simulates the accelerator, for which the host's process waits.
+Attention heads and the inner layer of each block are split over the tensor-parallel group. This costs an all_reduce of
+activations per half block, forward and backward. The batch is split over the data-parallel group. Most of a step's
+time is sleep: it simulates the accelerator, for which the host's process waits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Start and end of one rank's process (without torch).
 
 The forkserver forks a process per rank; ``main`` turns it into what a launcher such as torchrun would have started:
-with
-its own stderr, its environment and its place in the job.
+with its own stderr, its environment and its place in the job.
 """
 
 from __future__ import annotations
