@@ -229,35 +229,37 @@ TIME_FACTOR: Final = 4.0
 is late, not missed."""
 
 
-def _near(own: float, low: float = 0.0, high: float = math.inf, factor: float = FACTOR) -> Bounds:
+def _bounds_around(own: float, low: float = 0.0, high: float = math.inf, factor: float = FACTOR) -> Bounds:
     """Return bounds from ``own / factor`` to ``own * factor``, cut to the range [low, high]."""
     return Bounds(max(low, own / factor), min(high, own * factor))
 
 
 _SUMS: Final = {
-    "max_sigmas": _near(9.0),
-    "drift_sigmas": _near(3.0, factor=1.5),  # what lies below it is never evidence, however long it lasts
-    "alarm_sum": _near(10.0),
-    "limit_ratio": _near(1.4, low=1.1),  # below 1 no sum would reach the line
-    "keep_ratio": _near(0.4),
+    "max_sigmas": _bounds_around(9.0),
+    "drift_sigmas": _bounds_around(3.0, factor=1.5),  # what lies below it is never evidence, however long it lasts
+    "alarm_sum": _bounds_around(10.0),
+    "limit_ratio": _bounds_around(1.4, low=1.1),  # below 1 no sum would reach the line
+    "keep_ratio": _bounds_around(0.4),
 }
 OWN_SUMS: Final = {"max_sigmas": 9.0, "drift_sigmas": 3.0, "alarm_sum": 10.0}
 OWN_LASTING: Final = {"min_lasting_seconds": 1.5, "max_lasting_seconds": 60.0}
 PEERS_SECTIONS: Final[Sections] = {
     "comparison": {
-        "suspicious_sigmas": _near(4.0),
-        "suspicious_rate_ratio": _near(0.1),
-        "relative_floor_ratio": _near(0.015),
-        "idle_ratio": _near(0.35),
+        "suspicious_sigmas": _bounds_around(4.0),
+        "suspicious_rate_ratio": _bounds_around(0.1),
+        "relative_floor_ratio": _bounds_around(0.015),
+        "idle_ratio": _bounds_around(0.35),
     },
     "working": _SUMS,
     "standing": _SUMS,
     "lines": {
-        "standing_share_ratio": _near(0.3),
-        "lone_standing_share_ratio": _near(0.5, high=0.9),  # at 1 nothing less than total rest would count
-        "lone_gpu_ratio": _near(0.8, high=1.0),
+        "standing_share_ratio": _bounds_around(0.3),
+        "lone_standing_share_ratio": _bounds_around(0.5, high=0.9),  # at 1 nothing less than total rest would count
+        "lone_gpu_ratio": _bounds_around(0.8, high=1.0),
     },
-    "floors": {metric.name: _near(scale_of(metric).floor) for metric in (*BUILTIN_TABLE.gpu, *BUILTIN_TABLE.host)},
+    "floors": {
+        metric.name: _bounds_around(scale_of(metric).floor) for metric in (*BUILTIN_TABLE.gpu, *BUILTIN_TABLE.host)
+    },
 }
 """Allowed numbers of a ``peers`` model and their bounds.
 
@@ -268,23 +270,23 @@ metrics bring their limits with them.
 
 STEPS_SECTIONS: Final[Sections] = {
     "slow": {
-        "min_excess_seconds": _near(0.005),
-        "min_strength_ratio": _near(0.1),
-        "spread_factor": _near(5.0),
-        "min_share_ratio": _near(0.8, high=0.9),  # at 1 a single other step would acquit
-        "min_wait_ratio": _near(0.4, high=0.6),
-        "max_suspect_ratio": _near(0.34, low=0.26, high=0.5),  # one of four must be able to be the one
+        "min_excess_seconds": _bounds_around(0.005),
+        "min_strength_ratio": _bounds_around(0.1),
+        "spread_factor": _bounds_around(5.0),
+        "min_share_ratio": _bounds_around(0.8, high=0.9),  # at 1 a single other step would acquit
+        "min_wait_ratio": _bounds_around(0.4, high=0.6),
+        "max_suspect_ratio": _bounds_around(0.34, low=0.26, high=0.5),  # one of four must be able to be the one
     },
     "lines": {
-        "min_lasting_seconds": _near(1.5, factor=TIME_FACTOR),
-        "max_lasting_seconds": _near(60.0),
-        "lasting_scale_seconds": _near(0.4),
-        "from_start_factor": _near(4.0),
-        "from_start_seconds": _near(20.0),
-        "early_ratio": _near(0.5, high=0.9),
-        "job_strength_ratio": _near(0.25),
-        "max_volatility_ratio": _near(0.12),
-        "max_host_ratio": _near(0.125),
+        "min_lasting_seconds": _bounds_around(1.5, factor=TIME_FACTOR),
+        "max_lasting_seconds": _bounds_around(60.0),
+        "lasting_scale_seconds": _bounds_around(0.4),
+        "from_start_factor": _bounds_around(4.0),
+        "from_start_seconds": _bounds_around(20.0),
+        "early_ratio": _bounds_around(0.5, high=0.9),
+        "job_strength_ratio": _bounds_around(0.25),
+        "max_volatility_ratio": _bounds_around(0.12),
+        "max_host_ratio": _bounds_around(0.125),
     },
 }
 """Allowed numbers of a ``steps`` model and their bounds: ``slow`` sets ``SlowConfig``, ``lines`` sets ``StepsConfig``.

@@ -14,7 +14,7 @@ _FEWEST_HOSTS, _FEWEST_BLOCKS = 4, 2
 _LATELY_COUNT = 3
 """Number of newest earlier blocks that can raise a host's usual value. A host that was equally slow in two of the last
 three blocks became slow earlier, for another reason."""
-_NOISE_FACTOR, _ALONE_FACTOR = 6.0, 2.0
+_NOISE_FACTOR, _SECOND_HOST_FACTOR = 6.0, 2.0
 """Alarm line: this many times the noise, and this many times the growth of the second host. Among a thousand hosts one
 is always a little slower than before."""
 
@@ -43,6 +43,6 @@ def growth_beyond_noise(before: FloatArray, now: FloatArray) -> FloatArray:
     scatter = np.abs(before[:, known] - usual)
     within = MAD_TO_SIGMA * float(np.median(scatter[np.isfinite(scatter)]))
     second, first = np.partition(growth, -2)[-2:]
-    line = max(_NOISE_FACTOR * max(between, within), _ALONE_FACTOR * float(second))
+    line = max(_NOISE_FACTOR * max(between, within), _SECOND_HOST_FACTOR * float(second))
     found[known] = np.where((growth >= first) & (growth > line), growth, 0.0)
     return found

@@ -81,8 +81,8 @@ def find_stuck_flow(flows: Sequence[Flow], elsewhere: Collection[str] = ()) -> S
     open_hosts = [host for host, own in by_host.items() if any(flow.is_open for flow in own)]
     culprit = _culprit(last, open_hosts)
     if elsewhere and culprit not in elsewhere:
-        told = [host for host in open_hosts if host in elsewhere]
-        culprit = told[0] if len(told) == 1 else None
+        elsewhere_open = [host for host in open_hosts if host in elsewhere]
+        culprit = elsewhere_open[0] if len(elsewhere_open) == 1 else None
     if culprit is None or not (behind[culprit] or open_hosts):
         return None
     own = by_host[culprit]

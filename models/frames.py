@@ -112,12 +112,12 @@ def stack_frames(
             _check_sizes(frame, table)
         values = _decode([frame.host_matrix for frame in members], len(table.host), shape.tick_count)
         rows = np.array([host_row[frame.host] for frame in members], np.intp)
-        _lay(host_values, rows, target, _take(values, source))
+        _write_samples(host_values, rows, target, _take(values, source))
         if not shape.gpus:
             continue
         values = _decode([frame.gpu_matrix for frame in members], len(table.gpu), shape.tick_count)
         rows = np.array(_rows_of(members, gpu_row), np.intp)
-        _lay(gpu_values, rows, target, _take(values, source))
+        _write_samples(gpu_values, rows, target, _take(values, source))
     return FrameStack(tuple(hosts), tuple(gpu_rows), host_values, gpu_values)
 
 
@@ -204,7 +204,7 @@ def _take(values: NDArray[Any], source: IntArray) -> NDArray[Any]:
     return values if source.size == values.shape[2] else values[:, :, source]
 
 
-def _lay(out: FloatArray, rows: IntArray, target: IntArray, values: NDArray[Any]) -> None:
+def _write_samples(out: FloatArray, rows: IntArray, target: IntArray, values: NDArray[Any]) -> None:
     """Write samples into their rows and ticks; a NaN overwrites nothing, and row -1 is skipped."""
     if not values.size:
         return

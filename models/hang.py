@@ -193,7 +193,7 @@ def _find_roots(data: HangInput, graph: WaitGraph, deviations: list[Deviation]) 
         found = [_ring(data, graph, ranks) for ranks in inner_rings]
         _add_deviations(roots, found)
         deviations += found
-    roots.silent = _needed(graph, roots.silent)
+    roots.silent = _indispensable_silent(graph, roots.silent)
     if not (roots.frozen or roots.proven or roots.silent or roots.unsure):
         stuck = {rank for op in graph.ops if not op.blocked for rank in op.waiting}
         stuck |= {rank for rank, front in graph.fronts.items() if front and front[-1].is_p2p}
@@ -216,7 +216,7 @@ def _add_deviations(roots: _Roots, deviations: list[Deviation]) -> None:
             roots.torn |= set(deviation.candidates)
 
 
-def _needed(graph: WaitGraph, silent: set[int]) -> set[int]:
+def _indispensable_silent(graph: WaitGraph, silent: set[int]) -> set[int]:
     """Return the silent ranks that alone block some operation if these explain all blocked ones, else all of them."""
     by_op = [silent.intersection(all_lacking(graph, i)) for i, op in enumerate(graph.ops) if op.blocked]
     by_op += [silent.intersection(targets) for node, targets in graph.edges.items() if node >= 0]
@@ -238,7 +238,7 @@ def _sort_root(roots: _Roots, rank: int, data: HangInput, graph: WaitGraph, stat
         roots.proven[rank] = STUCK_WHERE_PEERS_FINISHED
     elif rank in graph.unstarted:
         roots.proven[rank] = Reason.NEVER_ARRIVED.value
-    elif state.pending and not _alone(graph, rank):
+    elif state.pending and not _is_sole_member(graph, rank):
         roots.inside.add(rank)
     elif state.hidden_ops:
         roots.unsure.add(rank)
@@ -246,7 +246,7 @@ def _sort_root(roots: _Roots, rank: int, data: HangInput, graph: WaitGraph, stat
         roots.proven[rank] = Reason.NEVER_ARRIVED.value
 
 
-def _alone(graph: WaitGraph, rank: int) -> bool:
+def _is_sole_member(graph: WaitGraph, rank: int) -> bool:
     """Return whether a rank is in an operation whose group has no other member, so that nobody else can hold it up."""
     op = graph.fronts[rank][0]
     group = graph.groups.get(op.comm_id)

@@ -107,9 +107,9 @@ class MinderCalls:
         cut = max(0, ticks - most)
         self.hosts, self.values, self.start_ns = names, found[:, :, cut:], self.start_ns + cut * tick_ns
         if cut:
-            self._drop_the_gone()
+            self._drop_absent_hosts()
 
-    def _drop_the_gone(self) -> None:
+    def _drop_absent_hosts(self) -> None:
         """Drop hosts without a sample in the last 15 minutes; they are no longer part of the job."""
         there = np.isfinite(self.values).any(axis=(1, 2))
         if not there.all():

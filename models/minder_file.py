@@ -125,11 +125,11 @@ def _check_vae(vae: LstmVae, limits: Mapping[str, Limits]) -> None:
     if vae.window_ticks != WINDOW_TICKS:
         refuse(ModelRefusal.OUT_OF_RANGE, f"{of}: window_ticks = {vae.window_ticks}: must be {WINDOW_TICKS}")
     for name, own in zip(vae.metrics, vae.limits, strict=True):
-        told = limits.get(name)
-        if told is None:
+        stored = limits.get(name)
+        if stored is None:
             refuse(ModelRefusal.OUT_OF_RANGE, f"limits of {name} are missing: must be {own.low:g} to {own.high:g}")
-        if told != own:
-            found, wanted = f"{told.low:g} to {told.high:g}", f"{own.low:g} to {own.high:g}"
+        if stored != own:
+            found, wanted = f"{stored.low:g} to {stored.high:g}", f"{own.low:g} to {own.high:g}"
             refuse(ModelRefusal.OUT_OF_RANGE, f"limits of {name} = {found}: must be {wanted}, as its {of} has them")
 
 

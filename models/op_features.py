@@ -139,7 +139,7 @@ class OpWindow:
         Histograms first (class by class), then time shares and call shares minus the median rank's.
         """
         flat = self.histograms.reshape(len(self.ranks), -1)
-        return np.concatenate([flat, _beside_median(self.seconds), _beside_median(self.counts)], axis=1)
+        return np.concatenate([flat, _minus_median(self.seconds), _minus_median(self.counts)], axis=1)
 
     def has_enough(self, operations_factor: float) -> npt.NDArray[np.bool_]:
         """Return for each rank whether it has enough operations to be judged, shape (ranks,).
@@ -191,7 +191,7 @@ def _bins(rows: OpRows, class_count: int, total_seconds: float) -> IntArray:
     return found
 
 
-def _beside_median(amounts: FloatArray) -> FloatArray:
+def _minus_median(amounts: FloatArray) -> FloatArray:
     """Return each row's shares minus the median row's shares."""
     own = shares(amounts)
     return np.nan_to_num(own - median(own, 0)[None, :])

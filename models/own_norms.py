@@ -100,20 +100,22 @@ class OwnNorms:
         middles, sizes = group_medians(logs, roles)
         away = logs - middles
         counts, means, deviations = self.past.look(ranks)
-        beside = away - means[:, 0]
-        spreads = MAD_TO_SIGMA * group_medians(np.abs(beside - group_medians(beside, roles)[0]), roles)[0]
+        beyond_usual = away - means[:, 0]
+        spreads = MAD_TO_SIGMA * group_medians(np.abs(beyond_usual - group_medians(beyond_usual, roles)[0]), roles)[0]
         own = deviations[:, 0]
         compared = sizes > self.config.least_peer_count
         known = counts >= self.config.known_count
-        is_away = np.minimum(away, np.where(known, beside, np.inf)) > np.log(self.config.factor)
-        is_odd = known & is_away & (beside > self.config.odd_factor * own)
+        is_away = np.minimum(away, np.where(known, beyond_usual, np.inf)) > np.log(self.config.factor)
+        is_odd = known & is_away & (beyond_usual > self.config.odd_factor * own)
         self.past.learn(ranks, np.where(compared & ~is_odd, away, np.nan)[:, None])
-        is_far = np.flatnonzero(compared & is_odd & (beside > self.config.deviation_factor * np.maximum(spreads, own)))
+        is_far = np.flatnonzero(
+            compared & is_odd & (beyond_usual > self.config.deviation_factor * np.maximum(spreads, own))
+        )
         steps, rates, _ = self.often.look(ranks)
         self.often.learn(ranks, is_away[:, None].astype(np.float64))
         before = (rates[:, 0] * steps + 1) / (steps + 1)
         columns = (ranks, norms, np.exp(middles), sizes, before)
-        return [FarOut(*told) for told in zip(*(column[is_far].tolist() for column in columns), strict=True)]
+        return [FarOut(*values) for values in zip(*(column[is_far].tolist() for column in columns), strict=True)]
 
 
 def group_medians(values: FloatArray, groups: IntArray) -> tuple[FloatArray, IntArray]:

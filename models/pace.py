@@ -50,11 +50,11 @@ class Slowdown:
     @property
     def is_known(self) -> bool:
         """Whether the standard error is small enough for a missing growth to prove that nothing changed."""
-        return self.error_ratio <= _TELLING_ERROR_RATIO
+        return self.error_ratio <= _KNOWN_ERROR_RATIO
 
 
 _LIKELY_RATIO, _LIKELY_SIGMAS = 0.01, 2.0
-_TELLING_ERROR_RATIO = 0.02
+_KNOWN_ERROR_RATIO = 0.02
 """Largest standard error at which a missing growth proves that there is no impact."""
 _BEFORE_COUNT = 200
 _AFTER_COUNT = 100
@@ -190,7 +190,7 @@ _MIN_FALL_RATIO = 0.04
 """Smallest fall of work per second that counts; less is the drift of a healthy job."""
 _FALL_SIGMAS = 3.0
 _NO_FALL_RATIO = 0.01
-_OTHER_WORK_RATIO = 0.1
+_CHANGED_WORKLOAD_RATIO = 0.1
 """Smallest rise of one metric, while others fall, that shows another kind of work. When steps take longer all work per
 second falls alike; in an evaluation, memory reads rose to 1.28 times and GPU exchange fell to a sixth."""
 _UNEVEN_RATIO, _UNEVEN_QUANTILE = 0.1, 0.85
@@ -306,10 +306,10 @@ def _fall(before: NDArray[np.float64], after: NDArray[np.float64], error_factor:
     fall = float(np.median(falls))
     error = float(np.median(noise)) * error_factor
     line = max(_MIN_FALL_RATIO, _FALL_SIGMAS * error)
-    stands = fall > 0.9
-    ratio = float("inf") if stands else 1.0 / max(1.0 - fall, 0.05) - 1.0
-    gone = fall < min(line / 3, _NO_FALL_RATIO) and error <= _TELLING_ERROR_RATIO
-    rose = -falls >= np.maximum(_OTHER_WORK_RATIO, _FALL_SIGMAS * error_factor * noise)
-    if not stands and rose.any() and falls.max() >= _OTHER_WORK_RATIO:
+    is_stalled = fall > 0.9
+    ratio = float("inf") if is_stalled else 1.0 / max(1.0 - fall, 0.05) - 1.0
+    gone = fall < min(line / 3, _NO_FALL_RATIO) and error <= _KNOWN_ERROR_RATIO
+    rose = -falls >= np.maximum(_CHANGED_WORKLOAD_RATIO, _FALL_SIGMAS * error_factor * noise)
+    if not is_stalled and rose.any() and falls.max() >= _CHANGED_WORKLOAD_RATIO:
         return Slowdown(ratio, False, False, 1.0 + ratio, 1.0, math.inf, is_of_work=True)
     return Slowdown(ratio, fall >= line, gone, 1.0 + ratio, 1.0, error, is_of_work=True)

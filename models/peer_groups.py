@@ -12,7 +12,7 @@ from tocsin.models.robust import MAD_TO_SIGMA, median
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.intp]
 
-_SHARED_JAM_FACTOR = math.e
+_SHARED_CONGESTION_FACTOR = math.e
 """Spread of packet counts between machines, as a factor, in a job that is congested as a whole. One healthy machine had
 16 times what its peers had."""
 _UNLIKE_SPREADS, _ALIKE_SPREADS = 2.5, 2.0
@@ -85,6 +85,6 @@ def spread_of_jam(shifts: FloatArray, counted: NDArray[np.bool_]) -> FloatArray:
     """
     moved = np.maximum(np.nan_to_num(shifts).max(0, initial=0), 0)
     # log1p(factor * jam) - log1p(jam), where log1p(jam) is what they moved by
-    return np.where(counted, np.log(_SHARED_JAM_FACTOR - (_SHARED_JAM_FACTOR - 1) * np.exp(-moved)), 0).astype(
-        np.float32
-    )
+    return np.where(
+        counted, np.log(_SHARED_CONGESTION_FACTOR - (_SHARED_CONGESTION_FACTOR - 1) * np.exp(-moved)), 0
+    ).astype(np.float32)

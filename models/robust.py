@@ -36,7 +36,7 @@ def quantile(values: FloatArray, share_ratio: float, axis: int) -> FloatArray:
     """
     finite = np.isfinite(values)
     if finite.all() and values.shape[axis]:
-        return _whole(values, share_ratio, axis)
+        return _quantile_without_gaps(values, share_ratio, axis)
     count = finite.sum(axis=axis)
     ordered = np.sort(np.where(finite, values, np.inf), axis=axis)
     place = np.maximum(count - 1, 0) * share_ratio
@@ -52,7 +52,7 @@ def quantile(values: FloatArray, share_ratio: float, axis: int) -> FloatArray:
     return np.where(empty, np.nan, found) if empty.any() else found
 
 
-def _whole(values: FloatArray, share_ratio: float, axis: int) -> FloatArray:
+def _quantile_without_gaps(values: FloatArray, share_ratio: float, axis: int) -> FloatArray:
     """Return the quantile where no sample is missing: it has the same place in every row."""
     place = (values.shape[axis] - 1) * share_ratio
     low = int(place)

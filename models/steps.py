@@ -192,9 +192,9 @@ def _find_in_role(window: StepWindow, members: IntArray, config: SlowConfig) -> 
     rest = np.setdiff1d(np.arange(members.size), slow)
     top = int(slow[0])
     gain = float(excess[slow].max())
-    if not _flat(above[-5:, top]) > gain / 2:  # it was, and is no more
+    if not _median_of_all(above[-5:, top]) > gain / 2:  # it was, and is no more
         return None
-    step_seconds = float(_flat(window.duration_seconds[:, members]))
+    step_seconds = float(_median_of_all(window.duration_seconds[:, members]))
     strength = gain / max(step_seconds - gain, 1e-3)
     slowest = np.nanargmax(np.where(np.isfinite(above), above, -np.inf), axis=1)
     share = float(np.isin(slowest, slow).mean())
@@ -208,7 +208,7 @@ def _find_in_role(window: StepWindow, members: IntArray, config: SlowConfig) -> 
     return SlowRanks(
         parts=tuple(_part(window, members, int(column), float(excess[column]), usual_seconds) for column in slow),
         score=score,
-        peer_seconds=float(_flat(own[:, rest])),
+        peer_seconds=float(_median_of_all(own[:, rest])),
         share_ratio=share,
     )
 
@@ -229,7 +229,7 @@ def _part(window: StepWindow, members: IntArray, column: int, gain: float, usual
         column=int(members[column]),
         excess_seconds=gain,
         strength_ratio=gain / usual_seconds,
-        own_seconds=float(_flat(own[:, column])),
+        own_seconds=float(_median_of_all(own[:, column])),
         phase=phase,
         phase_share_ratio=phase_share,
         first_row=_first_row(own, column, gain),
@@ -293,7 +293,7 @@ def _spread(excess: FloatArray, above: FloatArray) -> float:
         return 0.0
     between = 1.4826 * float(np.median(np.abs(finite - np.median(finite))))
     steps = max(1, above.shape[0])
-    within = 1.4826 * float(_flat(np.abs(above - excess[None, :]))) / np.sqrt(steps)
+    within = 1.4826 * float(_median_of_all(np.abs(above - excess[None, :]))) / np.sqrt(steps)
     return max(between, float(within))
 
 
@@ -301,8 +301,8 @@ def _wait(communication: FloatArray, slow: IntArray, rest: IntArray) -> float:
     """Return how many seconds longer the peers' collectives take than those of the slow ranks; 0.0 if unknown."""
     if rest.size == 0 or not np.isfinite(communication).any():
         return 0.0
-    peers = _flat(communication[:, rest])
-    suspects = _flat(communication[:, slow])
+    peers = _median_of_all(communication[:, rest])
+    suspects = _median_of_all(communication[:, slow])
     return float(peers - suspects) if np.isfinite(peers) and np.isfinite(suspects) else 0.0
 
 
@@ -311,7 +311,7 @@ def _phase_of(phases: FloatArray, top: int, gain: float) -> tuple[str, float]:
     above = phases - median(phases, 2)[:, :, None] if np.isfinite(phases).any() else None
     if above is None:
         return "", 0.0
-    per_phase = np.array([_flat(above[p, :, top]) for p in range(len(PHASES))])
+    per_phase = np.array([_median_of_all(above[p, :, top]) for p in range(len(PHASES))])
     if not np.isfinite(per_phase).any():
         return "", 0.0
     best = int(np.nanargmax(per_phase))
@@ -331,7 +331,7 @@ def _first_row(own: FloatArray, top: int, gain: float) -> int:
     return int(min(row, own.shape[0] - 1))
 
 
-def _flat(values: FloatArray) -> float:
+def _median_of_all(values: FloatArray) -> float:
     """Return the median of all finite numbers of an array, NaN without any."""
     finite = values[np.isfinite(values)]
     return float(np.median(finite)) if finite.size else float("nan")

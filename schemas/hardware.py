@@ -226,11 +226,11 @@ def _file_system(payload: Mapping[str, Any]) -> HardwareMeaning | None:
     kind, device = _text(payload, "kind"), _text(payload, "device") or "a file system"
     if kind in {"", "ok"}:
         return None
-    said = kind.replace("_", " ")
+    words = kind.replace("_", " ")
     if payload.get("remote") is True:
         # whoever diagnoses looks first whether the other hosts say it too: then it is shared_service
-        return HardwareMeaning("hdfs_error", "fail_slow", accuses=True, text=f"file server {device}: {said}")
-    return HardwareMeaning("unknown", "fail_stop", accuses=True, text=f"local file system on {device}: {said}")
+        return HardwareMeaning("hdfs_error", "fail_slow", accuses=True, text=f"file server {device}: {words}")
+    return HardwareMeaning("unknown", "fail_stop", accuses=True, text=f"local file system on {device}: {words}")
 
 
 def _thermal(payload: Mapping[str, Any]) -> HardwareMeaning:

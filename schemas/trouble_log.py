@@ -39,7 +39,7 @@ class _LoggedTrouble:
     at_seconds: float
     level: int
     message: str
-    unsaid_count: int = 0
+    suppressed_count: int = 0
 
 
 class TroubleLog:
@@ -64,7 +64,7 @@ class TroubleLog:
         self._logger = logger
         self._interval_seconds = interval_seconds
         self._clock = clock
-        self._said: OrderedDict[str, _LoggedTrouble] = OrderedDict()
+        self._logged: OrderedDict[str, _LoggedTrouble] = OrderedDict()
         self._lock = threading.Lock()
 
     def warn(self, message: str, key: str = "", **fields: Any) -> None:
@@ -94,10 +94,10 @@ class TroubleLog:
         """Log the counts of problems whose interval is over."""
         now = self._clock()
         with self._lock:
-            due = [one for one in self._said.values() if one.unsaid_count and self._is_over(one, now)]
-            lines = [(one.level, one.message, one.unsaid_count) for one in due]
+            due = [one for one in self._logged.values() if one.suppressed_count and self._is_over(one, now)]
+            lines = [(one.level, one.message, one.suppressed_count) for one in due]
             for one in due:
-                one.at_seconds, one.unsaid_count = now, 0
+                one.at_seconds, one.suppressed_count = now, 0
         for level, message, count in lines:
             self._logger.log(level, "%s, again", message, extra={"more_count": count})
 
@@ -105,20 +105,20 @@ class TroubleLog:
         """Log a problem or count it; ``fields`` are the extra fields of the line."""
         now = self._clock()
         with self._lock:
-            said = self._said.get(f"{message}\0{key}")
-            if said is not None and not self._is_over(said, now):
-                said.unsaid_count += 1
+            logged = self._logged.get(f"{message}\0{key}")
+            if logged is not None and not self._is_over(logged, now):
+                logged.suppressed_count += 1
                 return
-            more_count = 0 if said is None else said.unsaid_count
-            self._said[f"{message}\0{key}"] = _LoggedTrouble(now, level, f"{message}: {key}" if key else message)
-            self._said.move_to_end(f"{message}\0{key}")
-            while len(self._said) > MAX_KEYS:
-                self._said.popitem(last=False)
+            more_count = 0 if logged is None else logged.suppressed_count
+            self._logged[f"{message}\0{key}"] = _LoggedTrouble(now, level, f"{message}: {key}" if key else message)
+            self._logged.move_to_end(f"{message}\0{key}")
+            while len(self._logged) > MAX_KEYS:
+                self._logged.popitem(last=False)
         shown = {name: value[:MAX_TEXT] if isinstance(value, str) else value for name, value in fields.items()}
         if more_count:
             shown["more_count"] = more_count
         self._logger.log(level, message, extra=shown)
 
-    def _is_over(self, said: _LoggedTrouble, now: float) -> bool:
+    def _is_over(self, logged: _LoggedTrouble, now: float) -> bool:
         """Return whether a problem's interval is over."""
-        return now - said.at_seconds >= self._interval_seconds
+        return now - logged.at_seconds >= self._interval_seconds

@@ -131,7 +131,7 @@ class Agent:
         _check_names(config.core)
         now, _ = clock.read()
         self.core = AgentCore(config.core, parts.watcher, now)
-        self._desk = ProbeHandler(self.core, wake, config.dump_folder)
+        self._probes = ProbeHandler(self.core, wake, config.dump_folder)
         self._unread = Unread()
         self._readings: deque[tuple[int, Reading]] = deque()
         supervision = Supervision(clock.stamp_ns, clock.mono_ns, self._deliver, config.deadline_seconds)
@@ -220,16 +220,16 @@ class Agent:
         if now.mono_ns - self._socket_looked_mono_ns >= SOCKET_LOOK_NS:
             self._socket_looked_mono_ns = now.mono_ns
             self._keep_socket(now)
-        said = self._sink.poll()
+        from_engine = self._sink.poll()
         readings = [self._readings.popleft() for _ in range(len(self._readings))]
-        if said or self._unread.is_urgent or any(reading.events for _, reading in readings):
+        if from_engine or self._unread.is_urgent or any(reading.events for _, reading in readings):
             self._catch_up()
         for tick_ns, reading in readings:
             self.core.on_reading(tick_ns, reading, now)
-        for item in said:
+        for item in from_engine:
             now = self._on_engine(item, now)
         self._follow_engine_clock()
-        self._desk.on_time(now)
+        self._probes.on_time(now)
         self._hook_sockets.on_time(now.mono_ns)
         self.core.on_time(now, self._surroundings, self._catch_up)
         self._ship()
@@ -278,15 +278,15 @@ class Agent:
             self.core.on_datagram(received.data, LocalSender(received.pid, received.uid), now)
             while self.core.dumps:
                 datagram, dump = self.core.dumps.pop()
-                self._desk.on_dump(datagram, dump, received.uid)
+                self._probes.on_dump(datagram, dump, received.uid)
 
-    def _on_engine(self, said: Refused | Probe, now: Now) -> Now:
+    def _on_engine(self, from_engine: Refused | Probe, now: Now) -> Now:
         """Process a refusal or a probe of the engine; return the time, which a refusal may have corrected."""
-        if isinstance(said, Probe):
-            self._desk.on_probe(said, now)
+        if isinstance(from_engine, Probe):
+            self._probes.on_probe(from_engine, now)
             return now
         offset = self._sink.status().offset
-        if said.reason != "clock_ahead" or not offset.is_known:
+        if from_engine.reason != "clock_ahead" or not offset.is_known:
             return now
         if offset.offset_ns - self._clock.correction_ns < AHEAD_NS:
             return now  # corrected since that record was sent
@@ -322,7 +322,7 @@ class Agent:
             now, _ = self._clock.read()
             self.core.on_spool_overflow(status.dropped_count - self._spool_dropped, now)
             self._spool_dropped = status.dropped_count
-        records: list[Record] = [*self.core.take(), *self._desk.take()]
+        records: list[Record] = [*self.core.take(), *self._probes.take()]
         for record in records:
             kind = type(record).__name__
             self._records[kind] = self._records.get(kind, 0) + 1
@@ -350,7 +350,7 @@ class Agent:
         self._ship(is_last=True)
         self._socket.close()
         self._pages.close()
-        self._desk.close()
+        self._probes.close()
         self._sink.close(self._config.flush_seconds)
         log.info("agent stopped", extra={"host": self._config.core.place.host})
 

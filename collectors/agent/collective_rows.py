@@ -128,7 +128,7 @@ class StateRows:
 
     def __init__(self) -> None:
         """Start without anything sent."""
-        self._said: dict[int, _LastSent] = {}
+        self._last_sent: dict[int, _LastSent] = {}
 
     def rows(self, rank: RankState, end_ns: int, correction_ns: int) -> list[CollectiveRecord]:
         """Return a rank's records for the slice that ends at ``end_ns``.
@@ -140,7 +140,7 @@ class StateRows:
             end_ns: end of the slice, a corrected stamp.
             correction_ns: difference between host time and corrected stamps.
         """
-        said = self._said.setdefault(rank.rank, _LastSent())
+        last_sent = self._last_sent.setdefault(rank.rank, _LastSent())
         host_ns = end_ns + correction_ns
         stuck = tuple(
             item
@@ -148,16 +148,16 @@ class StateRows:
             if item.start_ns and host_ns - item.start_ns > UNFINISHED_NS
         )
         if stuck:
-            if stuck == said.state and 0 <= end_ns - said.state_ns < REPEAT_STATE_NS:
+            if stuck == last_sent.state and 0 <= end_ns - last_sent.state_ns < REPEAT_STATE_NS:
                 return []
-            said.state, said.state_ns = stuck, end_ns
+            last_sent.state, last_sent.state_ns = stuck, end_ns
             rows = [_state_record(rank.rank, item, rank.inflight_seen_ns, correction_ns) for item in stuck]
             busy = {item.comm_id for item in stuck}
             return rows + self._last_rows(rank, end_ns, correction_ns, busy)
-        said.state = ()
-        if not rank.last or 0 <= end_ns - said.last_ns < REPEAT_LAST_NS:
+        last_sent.state = ()
+        if not rank.last or 0 <= end_ns - last_sent.last_ns < REPEAT_LAST_NS:
             return []
-        said.last_ns = end_ns
+        last_sent.last_ns = end_ns
         return self._last_rows(rank, end_ns, correction_ns, set())
 
     @staticmethod

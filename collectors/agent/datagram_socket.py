@@ -94,7 +94,7 @@ class DatagramSocket:
                 os.makedirs(self._folder, exist_ok=True)
             self._folder_mode = stat.S_IMODE(os.stat(self._folder or ".").st_mode)
             is_socket(path)
-            who = self._who_listens()
+            who = self._lock_or_other_listener()
             if who:
                 must = f"free, but {who} listens there: end it, or name another path with --socket"
                 raise ConfigError("socket", path, must)
@@ -103,7 +103,7 @@ class DatagramSocket:
             self._lock.release()
             raise ConfigError("socket", path, f"a path that can be bound ({error.strerror or error})") from error
 
-    def _who_listens(self) -> str:
+    def _lock_or_other_listener(self) -> str:
         """Lock the path for this agent; return who else listens there, "" for nobody.
 
         Raises:
@@ -134,7 +134,7 @@ class DatagramSocket:
                 os.makedirs(self._folder, self._folder_mode, exist_ok=True)
                 os.chmod(self._folder, self._folder_mode)
             is_socket(self.path)
-            who = self._who_listens()
+            who = self._lock_or_other_listener()
             self.trouble = f"{who} listens there" if who else ""
             if not who:
                 new, self._inode = _bound(self.path)
@@ -180,22 +180,22 @@ def _bound(path: str) -> tuple[socket.socket, tuple[int, int]]:
         OSError: the path cannot be bound.
     """
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    beside = f"{path}.{os.getpid()}"
+    temporary_path = f"{path}.{os.getpid()}"
     try:
         bound.setblocking(False)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
         # the kernel then tells who sent: pids are translated between pid namespaces
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        if is_socket(beside):  # an earlier agent with our process id was killed here: containers count from 1
-            os.unlink(beside)
-        bound.bind(beside)
-        os.chmod(beside, 0o666)  # noqa: S103  # any user's training may speak to the agent
-        os.replace(beside, path)  # hooks never see a moment without a socket
+        if is_socket(temporary_path):  # an earlier agent with our process id was killed here: containers count from 1
+            os.unlink(temporary_path)
+        bound.bind(temporary_path)
+        os.chmod(temporary_path, 0o666)  # noqa: S103  # any user's training may speak to the agent
+        os.replace(temporary_path, path)  # hooks never see a moment without a socket
         found = os.stat(path)
     except OSError:
         bound.close()
         with contextlib.suppress(OSError):
-            if is_socket(beside):
-                os.unlink(beside)
+            if is_socket(temporary_path):
+                os.unlink(temporary_path)
         raise
     return bound, (found.st_dev, found.st_ino)

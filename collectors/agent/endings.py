@@ -29,7 +29,7 @@ MAX_ENDINGS: Final = 1024
 class _Ending:
     """The end of one rank."""
 
-    sighting: HostEvent
+    event_of_end: HostEvent
     ended_ns: int
     ended_mono_ns: int
     said_mono_ns: int
@@ -45,10 +45,10 @@ class Endings:
     def __len__(self) -> int:
         return len(self._endings)
 
-    def add(self, job: JobKey, rank: int, uid: int, sighting: HostEvent, stamp_ns: int, now: Now) -> None:
+    def add(self, job: JobKey, rank: int, uid: int, event_of_end: HostEvent, stamp_ns: int, now: Now) -> None:
         """Keep the end of a rank; a later event about the same rank (an exit after a goodbye) replaces the earlier."""
         self._endings.pop((job, rank, uid), None)
-        self._endings[job, rank, uid] = _Ending(sighting, stamp_ns, now.mono_ns, now.mono_ns)
+        self._endings[job, rank, uid] = _Ending(event_of_end, stamp_ns, now.mono_ns, now.mono_ns)
         if len(self._endings) > MAX_ENDINGS:
             heaviest, _ = Counter(key[2] for key in self._endings).most_common(1)[0]
             del self._endings[next(key for key in self._endings if key[2] == heaviest)]
@@ -71,7 +71,7 @@ class Endings:
     def leaves(self, job: JobKey, uid: int) -> None:
         """Forget the normal ends of a job that is no longer on this host."""
         for key, ending in list(self._endings.items()):
-            if (key[0], key[2]) == (job, uid) and ending.sighting.severity is Severity.INFO:
+            if (key[0], key[2]) == (job, uid) and ending.event_of_end.severity is Severity.INFO:
                 del self._endings[key]
 
     def due(self, now: Now) -> list[tuple[JobKey, int, HostEvent]]:
@@ -82,7 +82,7 @@ class Endings:
                 del self._endings[key]
             elif now.mono_ns - ending.said_mono_ns >= AGAIN_NS:
                 ending.said_mono_ns = now.mono_ns
-                said = ending.sighting
-                payload = {**said.payload, ENDED_NS: ending.ended_ns}
-                found.append((*key[:2], HostEvent(said.name, said.source, said.severity, payload)))
+                event = ending.event_of_end
+                payload = {**event.payload, ENDED_NS: ending.ended_ns}
+                found.append((*key[:2], HostEvent(event.name, event.source, event.severity, payload)))
         return found

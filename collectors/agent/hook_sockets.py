@@ -34,8 +34,8 @@ class HookSockets:
         Args:
             agent_socket: path of the agent's own socket. Hooks create theirs in its folder, or in the temporary folder.
         """
-        beside = os.path.dirname(os.path.abspath(agent_socket))
-        self._folders = tuple(dict.fromkeys((beside, tempfile.gettempdir())))
+        folder = os.path.dirname(os.path.abspath(agent_socket))
+        self._folders = tuple(dict.fromkeys((folder, tempfile.gettempdir())))
         self._looked_ns = -LOOK_NS
 
     def on_time(self, mono_ns: int) -> None:

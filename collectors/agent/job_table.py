@@ -86,7 +86,7 @@ class JobTable:
             return Refusal("old_attempt", f"datagram of attempt {job.attempt} of {job.job_id}")
         if state is not None and job.attempt == state.job.attempt:
             return JobEntry(state, is_new=False)
-        refusal = self._room(sender, now) if state is None else self._is_busy(state, datagram, sender, now)
+        refusal = self._make_room(sender, now) if state is None else self._is_busy(state, datagram, sender, now)
         if refusal is not None:
             return refusal
         if state is not None:
@@ -153,10 +153,10 @@ class JobTable:
                     if is_family(holder, sender, self._processes) or self._may_report(holder, sender):
                         return datagram._replace(job=state.job, rank=rank.rank)
         if body.of == "worker":
-            return self._below(datagram, pid, sender)
+            return self._exit_of_descendant(datagram, pid, sender)
         return None if self._launched(datagram, body, sender) else datagram
 
-    def _below(self, datagram: Datagram, pid: int, sender: LocalSender) -> Datagram | None:
+    def _exit_of_descendant(self, datagram: Datagram, pid: int, sender: LocalSender) -> Datagram | None:
         """Return the exit of an unknown worker as that of the single rank that descends from it and is gone, else None.
 
         Such a worker is, for example, a shell that started the rank.
@@ -177,10 +177,10 @@ class JobTable:
 
         A supervisor with one child knows that child, which may have another process id for the agent.
         """
-        said = (datagram.job.cluster, datagram.job.job_id, datagram.rank)
+        identity = (datagram.job.cluster, datagram.job.job_id, datagram.rank)
         pids = {body.pid, sender.pid} - {0} if body.of == "command" else {body.pid} - {0}
         return any(
-            rank.holder is not None and not pids.isdisjoint(rank.holder.ancestors) and (*name, number) != said
+            rank.holder is not None and not pids.isdisjoint(rank.holder.ancestors) and (*name, number) != identity
             for name, state in self.jobs.items()
             for number, rank in state.ranks.items()
         )
@@ -238,20 +238,20 @@ class JobTable:
             return Refusal("too_many_ranks", f"more than {MAX_RANKS_A_USER} ranks of user {state.sender.uid}")
         return None
 
-    def _room(self, sender: LocalSender, now: Now) -> Refusal | None:
+    def _make_room(self, sender: LocalSender, now: Now) -> Refusal | None:
         """Make room for a new job of a sender; return a refusal if there is none, else None."""
         own = sum(state.sender.pid == sender.pid and state.lives(now) for state in self.jobs.values())
         if sender.pid and own >= MAX_JOBS_A_PROCESS:
             return Refusal("too_many_jobs", f"more than {MAX_JOBS_A_PROCESS} jobs by process {sender.pid}")
         if len(self.jobs) < MAX_JOBS:
             return None
-        loser = self._loser(sender, now)
-        if loser is None:
+        removed = self._job_to_remove(sender, now)
+        if removed is None:
             return Refusal("too_many_jobs", f"more than {MAX_JOBS} jobs on one host")
-        self.forget((loser.job.cluster, loser.job.job_id))
+        self.forget((removed.job.cluster, removed.job.job_id))
         return None
 
-    def _loser(self, sender: LocalSender, now: Now) -> JobState | None:
+    def _job_to_remove(self, sender: LocalSender, now: Now) -> JobState | None:
         """Return the job to remove from a full table, None if there is none.
 
         Preferred are jobs without a live process, then one of the user with the most jobs, then a silent one without
@@ -260,16 +260,16 @@ class JobTable:
         states = list(self.jobs.values())
         dead = [state for state in states if not state.lives(now)]
         if dead:
-            return min(dead, key=_standing)
+            return min(dead, key=_removal_order)
         counts = Counter(state.sender.uid for state in states)
         uid, most = max(counts.items(), key=lambda item: (item[1], item[0]))
         if most > counts[sender.uid] + 1:
-            return min((state for state in states if state.sender.uid == uid), key=_standing)
+            return min((state for state in states if state.sender.uid == uid), key=_removal_order)
         limit = now.mono_ns - SILENT_NS
         silent = [s for s in states if s.sender.uid == sender.uid and not s.has_steps() and s.spoke_mono_ns() < limit]
-        return min(silent, key=_standing, default=None)
+        return min(silent, key=_removal_order, default=None)
 
 
-def _standing(state: JobState) -> tuple[bool, int]:
+def _removal_order(state: JobState) -> tuple[bool, int]:
     """Sort key of jobs by how much their removal would lose: whether they made steps, when they last sent something."""
     return state.has_steps(), state.spoke_mono_ns()

@@ -72,7 +72,7 @@ class CollectorRunner:
         self._stopping = False
         self._report = CollectorReport(ok=True, seconds=0.0, reason="not_run_yet")
         self._busy_since_ns = 0
-        self._said = ""
+        self._last_logged_reason = ""
         # daemon: a hung collector must not keep the agent from its exit
         self._thread = threading.Thread(target=self._run, name=f"collect-{self.name}", daemon=True)
 
@@ -130,14 +130,14 @@ class CollectorRunner:
         self._report = CollectorReport(ok, seconds, reason)
         self._busy_since_ns = 0
         if ok:
-            self._said = ""
+            self._last_logged_reason = ""
         if reading:
             self._supervision.deliver(self.name, tick_ns, reading)
 
     def _say(self, reason: str, text: str) -> None:
         """Log a failure unless it has the same reason as the last one."""
-        if reason != self._said:
-            self._said = reason
+        if reason != self._last_logged_reason:
+            self._last_logged_reason = reason
             log.error("collector failed", extra={"collector": self.name, "reason": reason, "error": text})
 
 
@@ -153,7 +153,7 @@ def checked(reading: object) -> Reading:
         return reading
     gpus = {_text(uuid): _floats(values) for uuid, values in reading.gpus.items()}
     places = {_text(uuid): _place(place) for uuid, place in reading.places.items()}
-    return Reading(_floats(reading.host), gpus, tuple(_sendable(sighting) for sighting in reading.events), places)
+    return Reading(_floats(reading.host), gpus, tuple(_sendable(event) for event in reading.events), places)
 
 
 def _place(place: object) -> GpuPlace:
@@ -180,10 +180,10 @@ def _text(name: object) -> str:
     return name
 
 
-def _sendable(sighting: object) -> HostEvent:
+def _sendable(event: object) -> HostEvent:
     """Return an event after a trial encoding, so that an invalid one counts as its collector's failure."""
-    if not isinstance(sighting, HostEvent):
-        raise CollectorError(f"an event of type {type(sighting).__name__}: must be a Sighting")
-    job = JobKey("cluster", "job") if sighting.job is None else sighting.job
-    encode(Event(job, "host", 0, sighting.rank, sighting.source, sighting.name, sighting.severity, sighting.payload))
-    return sighting
+    if not isinstance(event, HostEvent):
+        raise CollectorError(f"an event of type {type(event).__name__}: must be a Sighting")
+    job = JobKey("cluster", "job") if event.job is None else event.job
+    encode(Event(job, "host", 0, event.rank, event.source, event.name, event.severity, event.payload))
+    return event

@@ -20,12 +20,12 @@ class Tally:
     datagrams: Counter[str] = field(default_factory=Counter)
     dead_letters: Counter[str] = field(default_factory=Counter)
     events: Counter[str] = field(default_factory=Counter)
-    _said: dict[str, set[str]] = field(default_factory=dict)
+    _logged_texts: dict[str, set[str]] = field(default_factory=dict)
 
     def dead_letter(self, reason: str, text: str) -> None:
         """Count an invalid message under its reason; each different text is logged once."""
         self.dead_letters[reason] += 1
-        said = self._said.setdefault(reason, set())
-        if text not in said and len(said) < MAX_TEXTS:
-            said.add(text)
+        logged = self._logged_texts.setdefault(reason, set())
+        if text not in logged and len(logged) < MAX_TEXTS:
+            logged.add(text)
             log.warning("dead letter", extra={"reason": reason, "error": text})

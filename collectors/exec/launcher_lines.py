@@ -46,12 +46,12 @@ class WorkerEnds:
             is_gone: returns whether a process has ended (tests replace it).
             now_ns: returns the time (tests replace it).
         """
-        self._tell = tell
+        self._report = tell
         self._is_gone = is_gone or _is_gone
         self._now_ns = now_ns
         self._rest = b""
         self._asked: set[int] = set()
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
         self._asked_ns = 0
         self._has_failed = False
 
@@ -68,8 +68,8 @@ class WorkerEnds:
 
     def close(self) -> None:
         """Report every worker that was asked to end and is gone, because the launcher has ended."""
-        for pid in sorted(self._asked - self._told):
-            self._tell_once(pid, -signal.SIGTERM, self._now_ns())
+        for pid in sorted(self._asked - self._reported):
+            self._report_once(pid, -signal.SIGTERM, self._now_ns())
 
     def _on_asked(self, pid: int) -> None:
         """Note that a worker was asked to end."""
@@ -80,15 +80,15 @@ class WorkerEnds:
     def _on_failed(self, pid: int, code: int) -> None:
         """Report a worker that failed, unless it was asked to end."""
         if pid not in self._asked:
-            self._tell_once(pid, code, self._asked_ns or self._now_ns())
+            self._report_once(pid, code, self._asked_ns or self._now_ns())
         self._has_failed = True
         self.close()
 
-    def _tell_once(self, pid: int, code: int, ts_ns: int) -> None:
+    def _report_once(self, pid: int, code: int, ts_ns: int) -> None:
         """Report the end of a worker that is gone, unless it was reported already."""
-        if pid not in self._told and self._is_gone(pid):
-            self._told.add(pid)
-            self._tell(pid, code, ts_ns)
+        if pid not in self._reported and self._is_gone(pid):
+            self._reported.add(pid)
+            self._report(pid, code, ts_ns)
 
 
 def _is_gone(pid: int) -> bool:

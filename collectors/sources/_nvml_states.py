@@ -25,7 +25,7 @@ ON_SAMPLES: Final = 2
 OFF_SAMPLES: Final = 5
 """Samples without a clock reason after which it counts as off; seen twice in a row it counts as on. Clock reasons flap
 many times a second."""
-TELL_AGAIN_NS: Final = 60 * NS_PER_SECOND
+REPORT_AGAIN_NS: Final = 60 * NS_PER_SECOND
 _RECOVERY: Final = (230, 0)
 _TOTALS: Final = {(38, 0): "crc", (45, 0): "crc", (52, 0): "replay", (59, 0): "recovery"}
 """NVLink error counters over all links, up to Hopper: (field, scope) -> kind of error."""
@@ -50,7 +50,7 @@ class GpuStates:
         self._streak: dict[str, int] = {}
         self._rates = Rates()
         self._pending: dict[tuple[str, int], int] = {}
-        self._told_ns: dict[tuple[str, int], int] = {}
+        self._reported_ns: dict[tuple[str, int], int] = {}
         self._nvlink_fields: tuple[tuple[int, int], ...] | None = None
         self._links: dict[int, bool] = {}
 
@@ -76,7 +76,7 @@ class GpuStates:
         self._reasons = frozenset(now_on)
         bad = now_on - {"sw_power_cap", "sync_boost"}
         severity = Severity.WARNING if bad else Severity.INFO
-        return [self._said(events.CLOCKS_EVENT, severity, {"reasons": sorted(now_on)})]
+        return [self._gpu_event(events.CLOCKS_EVENT, severity, {"reasons": sorted(now_on)})]
 
     def look(self, now_ns: int) -> list[HostEvent]:
         """Check all slowly changing states and return the events."""
@@ -84,7 +84,7 @@ class GpuStates:
         self._first = False
         return out
 
-    def _said(self, name: str, severity: Severity, payload: Mapping[str, Any]) -> HostEvent:
+    def _gpu_event(self, name: str, severity: Severity, payload: Mapping[str, Any]) -> HostEvent:
         """Build an event with the GPU's identity in its payload."""
         return HostEvent(name, EventSource.KERNEL, severity, {**payload, **self._identity, "at_start": self._first})
 
@@ -107,7 +107,7 @@ class GpuStates:
             return []
         severity = Severity.INFO if link[:2] == link[2:] else Severity.WARNING
         names = ("gen", "width", "max_gen", "max_width")
-        return [self._said(events.PCIE_LINK, severity, dict(zip(names, link, strict=True)))]
+        return [self._gpu_event(events.PCIE_LINK, severity, dict(zip(names, link, strict=True)))]
 
     def _row_remap(self) -> list[HostEvent]:
         """Return an event if the state of memory row remapping changed."""
@@ -119,7 +119,7 @@ class GpuStates:
         if remap == before:
             return []
         severity = Severity.ERROR if remap[1] else Severity.WARNING if remap[0] else Severity.INFO
-        return [self._said(events.ROW_REMAP, severity, {"pending": remap[0], "failure": remap[1]})]
+        return [self._gpu_event(events.ROW_REMAP, severity, {"pending": remap[0], "failure": remap[1]})]
 
     def _recovery_action(self) -> list[HostEvent]:
         """Return an event if the driver's requested recovery action changed."""
@@ -128,7 +128,7 @@ class GpuStates:
         before, self._recovery = self._recovery, action
         if action == before:
             return []
-        return [self._said(events.GPU_RECOVERY, Severity.ERROR if action else Severity.INFO, {"action": action})]
+        return [self._gpu_event(events.GPU_RECOVERY, Severity.ERROR if action else Severity.INFO, {"action": action})]
 
     def _ecc(self, now_ns: int) -> list[HostEvent]:
         """Return events for ECC errors that were added since the last report."""
@@ -146,7 +146,7 @@ class GpuStates:
             if self._first and kind == "uncorrected":
                 count = int(value)
             if count:
-                out.append(self._said(events.ECC, severity, {"kind": kind, "count": count}))
+                out.append(self._gpu_event(events.ECC, severity, {"kind": kind, "count": count}))
         return out
 
     def _nvlink(self, now_ns: int) -> list[HostEvent]:
@@ -162,7 +162,7 @@ class GpuStates:
             if count:
                 severity = Severity.WARNING if kind in {"crc", "replay"} else Severity.ERROR
                 payload = {"kind": kind, "count": count, **({"link": link} if link >= 0 else {})}
-                out.append(self._said(events.NVLINK_ERROR, severity, payload))
+                out.append(self._gpu_event(events.NVLINK_ERROR, severity, payload))
         return out
 
     def _link_states(self) -> list[HostEvent]:
@@ -178,7 +178,7 @@ class GpuStates:
             if before is not None and before != bool(state):
                 severity = Severity.INFO if state else Severity.ERROR
                 payload = {"link": link, "state": "up" if state else "down"}
-                out.append(self._said(events.NVLINK_ERROR, severity, payload))
+                out.append(self._gpu_event(events.NVLINK_ERROR, severity, payload))
         return out
 
     def _grown(self, key: tuple[str, int], value: int, now_ns: int, *, at_once: bool) -> int:
@@ -187,9 +187,9 @@ class GpuStates:
         At most once a minute unless ``at_once``.
         """
         pending = self._pending.get(key, 0) + self._rates.increase(key, value)
-        told_ns = self._told_ns.get(key)
-        if pending and (at_once or told_ns is None or now_ns - told_ns >= TELL_AGAIN_NS):
-            self._pending[key], self._told_ns[key] = 0, now_ns
+        reported_ns = self._reported_ns.get(key)
+        if pending and (at_once or reported_ns is None or now_ns - reported_ns >= REPORT_AGAIN_NS):
+            self._pending[key], self._reported_ns[key] = 0, now_ns
             return pending
         self._pending[key] = pending
         return 0

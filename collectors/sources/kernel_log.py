@@ -67,7 +67,7 @@ class KernelLogCollector:
         self._identity = (0, 0)
         self._partial = b""
         self._skipping = False
-        self._told: dict[tuple[str, str], _Told] = {}
+        self._reported: dict[tuple[str, str], _ReportedFinding] = {}
 
     def collect(self, now_ns: int) -> Reading:
         """Return the events in the log since the last call.
@@ -81,11 +81,11 @@ class KernelLogCollector:
         overwritten = self.skipped["overwritten"]
         lines = self._records() if self._is_device else self._lines()
         found = [finding for line in lines if (finding := read_line(line)) is not None]
-        sightings = self._first_of_each(found, now_ns)
+        host_events = self._first_of_each(found, now_ns)
         lost = self.skipped["overwritten"] - overwritten
         if lost:
-            sightings.append(_sighting(events.KERNEL_LOG_LOST, Severity.WARNING, {"dropped_count": lost}))
-        return Reading(events=tuple(sightings))
+            host_events.append(_host_event(events.KERNEL_LOG_LOST, Severity.WARNING, {"dropped_count": lost}))
+        return Reading(events=tuple(host_events))
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -199,31 +199,31 @@ class KernelLogCollector:
     def _first_of_each(self, findings: list[KernelFinding], now_ns: int) -> list[HostEvent]:
         """Return events for findings not reported within the last minute, and for repetitions whose minute is over."""
         out: list[HostEvent] = []
-        for key, told in list(self._told.items()):
-            if now_ns - told.at_ns >= REPEAT_NS:
-                if told.repeats:
-                    finding = told.finding
-                    payload = {**finding.payload, "repeats": told.repeats}
-                    out.append(_sighting(finding.name, finding.severity, payload))
-                    self._told[key] = _Told(now_ns, finding)
+        for key, reported in list(self._reported.items()):
+            if now_ns - reported.at_ns >= REPEAT_NS:
+                if reported.repeats:
+                    finding = reported.finding
+                    payload = {**finding.payload, "repeats": reported.repeats}
+                    out.append(_host_event(finding.name, finding.severity, payload))
+                    self._reported[key] = _ReportedFinding(now_ns, finding)
                 else:
-                    del self._told[key]
+                    del self._reported[key]
         for finding in findings:
             key = (finding.name, _identity(finding.payload))
-            known = self._told.get(key)
+            known = self._reported.get(key)
             if known is not None:
                 known.repeats += 1
                 self.skipped["repeated"] += 1
                 continue
-            if len(self._told) >= MAX_KINDS:
-                self._told.pop(next(iter(self._told)))
-            self._told[key] = _Told(now_ns, finding)
-            out.append(_sighting(finding.name, finding.severity, {**finding.payload, "repeats": 0}))
+            if len(self._reported) >= MAX_KINDS:
+                self._reported.pop(next(iter(self._reported)))
+            self._reported[key] = _ReportedFinding(now_ns, finding)
+            out.append(_host_event(finding.name, finding.severity, {**finding.payload, "repeats": 0}))
         return out
 
 
 @dataclass(slots=True)
-class _Told:
+class _ReportedFinding:
     """A reported finding: when it was reported, and how often it was repeated since."""
 
     at_ns: int
@@ -238,6 +238,6 @@ def _identity(payload: Mapping[str, Any]) -> str:
     )
 
 
-def _sighting(name: str, severity: Severity, payload: Mapping[str, Any]) -> HostEvent:
+def _host_event(name: str, severity: Severity, payload: Mapping[str, Any]) -> HostEvent:
     """Build a host event of the kernel."""
     return HostEvent(name, EventSource.KERNEL, severity, payload)

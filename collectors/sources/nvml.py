@@ -91,20 +91,20 @@ class NvmlCollector:
             NothingHere: this host has no NVIDIA driver or GPU; checked again every minute.
             CollectorError: the driver is gone; it is opened again by the next call.
         """
-        sightings = [] if self._gpus else self._open(now_ns)
+        host_events = [] if self._gpus else self._open(now_ns)
         self._tick += 1
         values: dict[str, dict[str, float]] = {}
         try:
             for gpu in self._gpus:
-                read = self._read(gpu, now_ns, sightings)
+                read = self._read(gpu, now_ns, host_events)
                 if read:
                     values[gpu.uuid] = read
-            sightings.extend(self._xids())
+            host_events.extend(self._xids())
         except DriverGoneError as error:
             self.close()
             raise CollectorError(f"the NVIDIA driver went away: {error}; opened again at the next sample") from error
         places = {gpu.uuid: GpuPlace(gpu.index, gpu.pci, gpu.pids) for gpu in self._gpus}
-        return Reading(gpus=values, events=tuple(sightings), places=places)
+        return Reading(gpus=values, events=tuple(host_events), places=places)
 
     def close(self) -> None:
         """Free what the driver holds for this collector."""
@@ -134,25 +134,25 @@ class NvmlCollector:
             self._absent = (now_ns + OPEN_AGAIN_NS, str(error))
             raise
         self._absent, self._library = (0, ""), library
-        sightings: list[HostEvent] = []
+        host_events: list[HostEvent] = []
         for index in range(count):
             try:
                 self._gpus.append(self._found(index, now_ns))
             except GpuLostError as error:
                 if index not in self._lost_indices:
                     self._lost_indices.add(index)
-                    sightings.append(_lost({"gpu": index}, str(error)))
+                    host_events.append(_lost({"gpu": index}, str(error)))
             except library.NVMLError as error:
                 self.skipped[f"nvml_error_{error.value}"] += 1
                 log.warning("GPU skipped", extra={"collector": self.name, "gpu": index, "error": str(error)})
         if self._gpus:
             self._register()
-            return sightings
+            return host_events
         self.close()
         self._absent = (now_ns + OPEN_AGAIN_NS, f"none of {count} GPUs answers")
-        if not sightings:
+        if not host_events:
             raise NothingHere(self._absent[1])
-        return sightings
+        return host_events
 
     def _loaded(self) -> tuple[Any, int]:
         """Return the opened library and the number of its GPUs."""
@@ -206,7 +206,7 @@ class NvmlCollector:
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def _read(self, gpu: _Gpu, now_ns: int, sightings: list[HostEvent]) -> dict[str, float]:
+    def _read(self, gpu: _Gpu, now_ns: int, host_events: list[HostEvent]) -> dict[str, float]:
         """Return a GPU's metrics and add its events to the list; empty for a lost GPU."""
         if gpu.lost_ns and 0 <= now_ns - gpu.lost_ns < OPEN_AGAIN_NS:
             return {}
@@ -224,11 +224,11 @@ class NvmlCollector:
                 gpu.pids = tuple(sorted({int(process.pid) for process in running}))
         except (GpuLostError, self._library.NVMLError) as error:
             if not gpu.lost_ns:
-                sightings.append(_lost({"uuid": gpu.uuid, "pci": gpu.pci, "gpu": gpu.index}, str(error)))
+                host_events.append(_lost({"uuid": gpu.uuid, "pci": gpu.pci, "gpu": gpu.index}, str(error)))
             gpu.lost_ns = now_ns
             return {}
         gpu.lost_ns, gpu.seen = 0, True
-        sightings.extend(found)
+        host_events.extend(found)
         return values
 
     def _xids(self) -> list[HostEvent]:

@@ -76,7 +76,7 @@ class PrometheusCollector:
         self._parser = PageParser(config.mapping.names())
         self._columns = PrometheusColumns(config.mapping, self.skipped)
         self._xids: dict[str, int] = {}
-        self._said_malformed = False
+        self._is_malformed_logged = False
 
     def collect(self, now_ns: int) -> Reading:
         """Return the page's columns and new XIDs now.
@@ -104,8 +104,8 @@ class PrometheusCollector:
         page = self._parser.parse(data.decode("utf-8", "replace"))
         if page.malformed:
             self.skipped["malformed"] += len(page.malformed)
-            if not self._said_malformed:
-                self._said_malformed = True
+            if not self._is_malformed_logged:
+                self._is_malformed_logged = True
                 number, line = page.malformed[0]
                 log.warning("line skipped", extra={"collector": self.name, "url": url, "line": number, "text": line})
         return page.samples

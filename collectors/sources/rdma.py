@@ -25,7 +25,7 @@ DETAIL_TICKS: Final = 5
 """Samples between two reads of rate and ``link_downed``, which ask the card's firmware; also read when the state
 changed."""
 MAX_PORTS: Final = 256
-MAX_SAID: Final = 64
+MAX_LOGGED_PATHS: Final = 64
 ACTIVE: Final = "active"
 GONE: Final = "gone"
 
@@ -92,7 +92,7 @@ class RdmaCollector:
         self._tick = 0
         self._rates = Rates()
         self._files = KeptFiles()
-        self._said: set[str] = set()
+        self._logged_paths: set[str] = set()
 
     def collect(self, now_ns: int) -> Reading:
         """Return traffic and changed ports now.
@@ -108,12 +108,12 @@ class RdmaCollector:
             if total is not None:
                 values[metric] = total
         self._tick += 1
-        sightings: list[HostEvent] = []
+        host_events: list[HostEvent] = []
         for index, port in enumerate(self._ports.values()):
             found = self._change(port, in_detail=(self._tick + index) % DETAIL_TICKS == 0)
             if found is not None:
-                sightings.append(found)
-        return Reading(host=values, events=tuple(sightings))
+                host_events.append(found)
+        return Reading(host=values, events=tuple(host_events))
 
     def _scan(self, now_ns: int) -> None:
         """Find new ports; known ones that vanished are kept with the state "gone"."""
@@ -189,8 +189,8 @@ class RdmaCollector:
     def _skip(self, reason: str, path: str, why: str) -> None:
         """Count a file that cannot be read; each file is logged once."""
         self.skipped[reason] += 1
-        if path not in self._said and len(self._said) < MAX_SAID:
-            self._said.add(path)
+        if path not in self._logged_paths and len(self._logged_paths) < MAX_LOGGED_PATHS:
+            self._logged_paths.add(path)
             log.warning("file skipped", extra={"collector": self.name, "reason": reason, "path": path, "error": why})
 
     # --- states ----------------------------------------------------------------------------------

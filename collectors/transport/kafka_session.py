@@ -50,7 +50,7 @@ WINDOW_BYTES: Final = 4 * 1024 * 1024
 WAITING_RECORDS: Final = 4096
 _TURN_SECONDS: Final = 0.5
 _ABORT_SECONDS: Final = 2.0
-_TELL_SECONDS: Final = 1.0
+_WARN_SECONDS: Final = 1.0
 _AHEAD_NS: Final = round(TIMESTAMP_AHEAD_SECONDS * 1e9)
 _NS_PER_MS: Final = 1_000_000
 _NOT_STAMPED_MS: Final = 1
@@ -134,7 +134,7 @@ class KafkaSession:
         self._clock_topic = topic_name(CLOCK, config.prefix)
         self._clock_future: Any = None
         self._clock_answers: deque[tuple[int, int, int]] = deque()
-        self._clock_mono = self._told_mono = float("-inf")
+        self._clock_mono = self._warned_mono = float("-inf")
         self._progress_mono = self._begun_mono = box.mono()
         self._credential: Credential | None = None
         self._signer: Signer | None = None
@@ -253,7 +253,7 @@ class KafkaSession:
         """Send a message, unless its stamp is ahead of the broker's clock."""
         ahead_ns = self._ahead_ns(message)
         if ahead_ns > 0:
-            self._tell_ahead(ahead_ns)
+            self._warn_clock_ahead(ahead_ns)
             self._add(_Flight(None, None, position, 0))
             return
         try:
@@ -348,11 +348,11 @@ class KafkaSession:
         broker_ns = self._box.clock.host_ns() - offset.offset_ns
         return max(0, message.stamp_ns - broker_ns - _AHEAD_NS - offset.error_ns)
 
-    def _tell_ahead(self, ahead_ns: int) -> None:
+    def _warn_clock_ahead(self, ahead_ns: int) -> None:
         """Count a record that would be refused; report it to the agent once a second."""
         self._box.refused["clock_ahead"] += 1
-        if self._box.mono() - self._told_mono > _TELL_SECONDS:
-            self._told_mono = self._box.mono()
+        if self._box.mono() - self._warned_mono > _WARN_SECONDS:
+            self._warned_mono = self._box.mono()
             log.warning("record refused", extra={"reason": "clock_ahead", "ahead_seconds": ahead_ns / 1e9})
             self._box.say(Refused("clock_ahead", ahead_ns))
 

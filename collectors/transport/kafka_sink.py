@@ -88,14 +88,14 @@ class KafkaSink:
 
     def _run(self) -> None:
         """Connect again and again with backoff, until closed."""
-        box, backoff, said = self._box, BACKOFF_SECONDS[0], ""
+        box, backoff, last_logged = self._box, BACKOFF_SECONDS[0], ""
         while True:
             acked_count = box.acked_count
             text = self._talk()
             if box.acked_count > acked_count:
-                backoff, said = BACKOFF_SECONDS[0], ""
-            if text and text != said:
-                said = text
+                backoff, last_logged = BACKOFF_SECONDS[0], ""
+            if text and text != last_logged:
+                last_logged = text
                 log.warning("broker away", extra={"kafka": ",".join(self._config.settings.servers), "error": text})
             box.publish(connected=False)
             if box.closing_mono is not None:

@@ -100,11 +100,11 @@ class Outbox:
         self.status = SinkStatus()
         self._wake = wake
         self._inbox: deque[Record] = deque()
-        self._said: deque[Refused | Probe] = deque()
+        self._from_engine: deque[Refused | Probe] = deque()
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._unencodable = 0
         self._bad_messages = 0
-        self._said_bad = ""
+        self._last_bad_text = ""
 
     # --- the agent's side ------------------------------------------------------------------------
 
@@ -115,10 +115,10 @@ class Outbox:
 
     def poll(self) -> list[Refused | Probe]:
         """Remove and return the engine's refusals and probes."""
-        said = []
-        while self._said:
-            said.append(self._said.popleft())
-        return said
+        message = []
+        while self._from_engine:
+            message.append(self._from_engine.popleft())
+        return message
 
     def nudge(self) -> None:
         """Wake the sink's thread."""
@@ -170,17 +170,17 @@ class Outbox:
         while (data := self.next_encoded()) is not None:
             self.spool.append(data)
 
-    def say(self, said: Refused | Probe) -> None:
+    def say(self, message: Refused | Probe) -> None:
         """Queue a refusal or probe for the agent, and wake it."""
         self.publish(connected=True)  # the agent looks at the clocks' offset when it hears
-        self._said.append(said)
+        self._from_engine.append(message)
         self._wake()
 
     def on_bad_message(self, text: str) -> None:
         """Count an invalid control message, which is ignored."""
         self._bad_messages += 1
-        if text != self._said_bad:
-            self._said_bad = text
+        if text != self._last_bad_text:
+            self._last_bad_text = text
             log.warning("engine's message not understood", extra={"error": text})
 
     def publish(self, *, connected: bool) -> None:

@@ -75,13 +75,13 @@ class SocketSink:
 
     def _run(self) -> None:
         """Connect again and again with backoff, until closed."""
-        box, backoff, said = self._box, BACKOFF_SECONDS[0], ""
+        box, backoff, last_logged = self._box, BACKOFF_SECONDS[0], ""
         while True:
             welcome, text = self._talk()
             if welcome:
-                backoff, said = BACKOFF_SECONDS[0], ""
-            if text and text != said:
-                said = text
+                backoff, last_logged = BACKOFF_SECONDS[0], ""
+            if text and text != last_logged:
+                last_logged = text
                 log.warning("engine away", extra={"engine": self._config.engine, "error": text})
             box.publish(connected=False)
             if box.closing_mono is not None:

@@ -150,7 +150,7 @@ class DiskSpool:
         self._limit_bytes = limit_bytes
         self._segment_bytes = max(MIN_SEGMENT_BYTES, min(MAX_SEGMENT_BYTES, limit_bytes // 16))
         self.dropped_count = 0
-        self._said_full = False
+        self._is_full_logged = False
         self._segments: deque[Segment] = deque()
         self._folder = self._lock = self._write_fd = self._read_fd = -1
         self._read_number = -1
@@ -180,8 +180,8 @@ class DiskSpool:
                 last = self._new_segment(last.number + 1)
             written = os.write(self._write_fd, pack(last, data))
         except OSError as error:
-            if not self._said_full:
-                self._said_full = True
+            if not self._is_full_logged:
+                self._is_full_logged = True
                 log.error("spool cannot be written", extra={"error": error.strerror})  # noqa: TRY400  # the text is all
         if written != size:
             with contextlib.suppress(OSError):

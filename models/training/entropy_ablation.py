@@ -47,9 +47,9 @@ class Ablation:
     @property
     def sentence(self) -> str:
         """A sentence for the report: both areas, the counts, and whether entropy adds less than ``WORTH_AUC``."""
-        told = f"AUC {self.without_ratio:.3f} without entropy, {self.with_ratio:.3f} with it"
-        told += f" ({self.odd_count} of {self.all_count} windows are faulty)"
-        return told if self.gain_ratio >= WORTH_AUC else f"{told}: entropy adds less than {WORTH_AUC}"
+        text = f"AUC {self.without_ratio:.3f} without entropy, {self.with_ratio:.3f} with it"
+        text += f" ({self.odd_count} of {self.all_count} windows are faulty)"
+        return text if self.gain_ratio >= WORTH_AUC else f"{text}: entropy adds less than {WORTH_AUC}"
 
 
 def features_of(window: OpWindow, config: EntropyConfig) -> tuple[FloatArray, FloatArray]:

@@ -32,7 +32,7 @@ def for_each(
     mapper: Executor,
     work: Callable[[InT], OutT | str],
     things: Sequence[InT],
-    told: Progress | None = None,
+    on_progress: Progress | None = None,
     what: str = ROUND,
 ) -> Iterator[OutT]:
     """Do work on recordings and yield the results; a result that is a text is an error.
@@ -42,7 +42,7 @@ def for_each(
         work: function that is called; it returns error texts instead of raising, because errors cannot be sent between
             processes.
         things: folders, or objects with a ``folder``.
-        told: called with the progress.
+        on_progress: called with the progress.
         what: name of the work, for the progress.
 
     Raises:
@@ -51,6 +51,6 @@ def for_each(
     for done, (thing, answer) in enumerate(zip(things, mapper(work, things), strict=True), 1):
         if isinstance(answer, str):
             raise RecordingError(str(getattr(thing, "folder", thing)), answer)
-        if told is not None:
-            told(what, done, len(things))
+        if on_progress is not None:
+            on_progress(what, done, len(things))
         yield answer

@@ -104,8 +104,8 @@ def _nvlink_fields(rest: str) -> dict[str, Any]:
 def _sxid(found: re.Match[str]) -> KernelFinding:
     """Build the finding of an NVSwitch SXID line."""
     code, rest = int(found["code"]), found["rest"]
-    said = _SXID_SEVERITY.search(rest)
-    severity = said[1].lower() if said else ""
+    matched = _SXID_SEVERITY.search(rest)
+    severity = matched[1].lower() if matched else ""
     payload: dict[str, Any] = {"code": code, "pci": normal_pci(found["pci"]), "severity": severity}
     link = _LINK.search(rest)
     if link:
@@ -181,8 +181,8 @@ def _thermal_zone(found: re.Match[str]) -> KernelFinding:
 
 def _aer(found: re.Match[str]) -> KernelFinding:
     """Build the finding of a PCIe AER error."""
-    said = found["kind"].lower()
-    kind = "corrected" if said.startswith("correct") else "fatal" if "(fatal)" in said else "non_fatal"
+    matched = found["kind"].lower()
+    kind = "corrected" if matched.startswith("correct") else "fatal" if "(fatal)" in matched else "non_fatal"
     severity = {"corrected": Severity.INFO, "non_fatal": Severity.WARNING, "fatal": Severity.ERROR}[kind]
     return KernelFinding(events.PCIE_ERROR, severity, {"pci": normal_pci(found["pci"]), "kind": kind})
 

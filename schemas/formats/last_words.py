@@ -14,7 +14,7 @@ _FAILED_KERNEL = (
     r"|device-side assert|hardware stack error|invalid program counter|cu(blas|dnn|fft)_status_execution_failed"
     r"|cuda execution (error|fail)|cudaerror(launchfailure|illegaladdress|illegalinstruction|assert)"
 )
-_SAYINGS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
+_CAUSE_PATTERNS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
     (cause, re.compile(pattern, re.IGNORECASE))
     for cause, pattern in (
         ("ecc_error", r"uncorrectable (double.bit )?ecc|ecc uncorrectable|cudaerroreccuncorrectable|double.bit ecc"),
@@ -28,7 +28,7 @@ _SAYINGS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
 )
 """Rows: (cause, pattern of the error text), the most conclusive first."""
 
-_TELLING: Final = tuple(
+_EXPLAINING_PATTERNS: Final = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
         r"(?:\w+ )?collectives? mismatch|mismatch between collectives|mismatch\w*|out of memory|no space left",
@@ -36,7 +36,7 @@ _TELLING: Final = tuple(
         r"timed? ?out\b|connection (?:was )?(?:reset|closed|refused|aborted)",
     )
 )
-"""Patterns of words that explain an error where no row of ``_SAYINGS`` matches, the most conclusive first."""
+"""Patterns of words that explain an error where no row of ``_CAUSE_PATTERNS`` matches, the most conclusive first."""
 SHOWN_CHARACTERS: Final = 200
 """Characters of a line of error output that an evidence or a summary shows."""
 _LEAD_CHARACTERS: Final = 80
@@ -59,7 +59,7 @@ def telling_part(line: str, limit_characters: int = SHOWN_CHARACTERS) -> str:
     """
     if len(line) <= limit_characters:
         return line
-    patterns = (*(pattern for _, pattern in _SAYINGS), *_TELLING)
+    patterns = (*(pattern for _, pattern in _CAUSE_PATTERNS), *_EXPLAINING_PATTERNS)
     found = [one for pattern in patterns if (one := pattern.search(line))]
     if not found or found[0].end() <= limit_characters:
         return line[:limit_characters]
@@ -72,4 +72,4 @@ def telling_part(line: str, limit_characters: int = SHOWN_CHARACTERS) -> str:
 
 def cause_of_words(words: str) -> str:
     """Return the cause on the process's own machine that an error output states, "" for none."""
-    return next((cause for cause, pattern in _SAYINGS if pattern.search(words)), "")
+    return next((cause for cause, pattern in _CAUSE_PATTERNS if pattern.search(words)), "")

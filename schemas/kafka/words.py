@@ -51,13 +51,13 @@ def sentence(error: BaseException, last_words: str = "") -> str:
         last_words: the client's own last warning (``LastWords.text``). A client that cannot connect raises only a
             timeout and gives the cause only there.
     """
-    name, said = type(error).__name__, " ".join(str(error).split())
-    own = said if said.startswith((name, "[Error")) else f"{name}: {said}"
-    told = last_words if last_words and _rank(last_words) <= _rank(own) else own
-    rank = _rank(told)
+    name, message = type(error).__name__, " ".join(str(error).split())
+    own = message if message.startswith((name, "[Error")) else f"{name}: {message}"
+    text = last_words if last_words and _rank(last_words) <= _rank(own) else own
+    rank = _rank(text)
     if rank < len(_MEANINGS):
-        return f"{_MEANINGS[rank][1]} ({told[:_MOST_CHARACTERS]})"
-    return told[:_MOST_CHARACTERS]
+        return f"{_MEANINGS[rank][1]} ({text[:_MOST_CHARACTERS]})"
+    return text[:_MOST_CHARACTERS]
 
 
 class LastWords(logging.Handler):

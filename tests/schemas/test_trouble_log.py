@@ -70,4 +70,4 @@ def test_the_number_of_troubles_is_bounded() -> None:
     for number in range(3 * MAX_KEYS):
         troubles.info("gone", str(number))
 
-    assert len(troubles._said) == MAX_KEYS
+    assert len(troubles._logged) == MAX_KEYS

@@ -55,7 +55,7 @@ def case_page(title: str, recording: Recording, trial: Trial) -> str:
         "<h2>Verdicts</h2>",
         table(
             ("set", "named", "said at", "after onset", "since, by its own opinion", "cause", "why", "worth"),
-            itertools.chain.from_iterable(_verdicts(told, trial) for told in trial.told),
+            itertools.chain.from_iterable(_verdicts(answer, trial) for answer in trial.answers),
             numbers=(2, 3, 4),
         ),
         *(f"<p>{text(note)}</p>" for note in notes_of(recording)[:_NOTE_COUNT]),
@@ -71,7 +71,7 @@ def _scene(recording: Recording, trial: Trial) -> Scene:
     faults = trial.faults or ()
     culprits = frozenset(str(suspect["name"]) for fault in faults for suspect in fault["suspects"])
     said = sorted(
-        ((one, index, told.name) for index, told in enumerate(trial.told) for one in told.accusations),
+        ((one, index, answer.name) for index, answer in enumerate(trial.answers) for one in answer.accusations),
         key=lambda found: (found[0].detected_ns, found[1]),
     )
     named = dict.fromkeys(name for one, _, _ in said for name in one.suspects)
@@ -87,10 +87,10 @@ def _scene(recording: Recording, trial: Trial) -> Scene:
 
 def _sorted(curves: Iterator[Curves], trial: Trial) -> Iterator[Curves]:
     """Yield the plots of metrics behind accusations first, then those of steps, then the others."""
-    told = {metric for one in trial.told for accusation in one.accusations for metric in accusation.metrics}
+    answer = {metric for one in trial.answers for accusation in one.accusations for metric in accusation.metrics}
     rest = []
     for one in curves:
-        if one.metric in told:
+        if one.metric in answer:
             yield one
         else:
             rest.append(one)
@@ -139,11 +139,11 @@ def _at(ts_ns: int, trial: Trial) -> str:
     return text(since((ts_ns - trial.start_ns) / NS_PER_SECOND))
 
 
-def _verdicts(told: TrialAnswer, trial: Trial) -> Iterator[tuple[str, ...]]:
+def _verdicts(answer: TrialAnswer, trial: Trial) -> Iterator[tuple[str, ...]]:
     """Yield the table rows of one detector set's answer."""
-    for one in told.accusations[:_ROW_COUNT]:
+    for one in answer.accusations[:_ROW_COUNT]:
         yield (
-            text(told.name),
+            text(answer.name),
             text(_names(one.suspects)),
             _at(one.detected_ns, trial),
             "" if one.delay_seconds is None else text(f"{one.delay_seconds:.1f} s"),
@@ -152,14 +152,23 @@ def _verdicts(told: TrialAnswer, trial: Trial) -> Iterator[tuple[str, ...]]:
             text(", ".join([one.why, *one.metrics[:3]] if one.why else one.metrics[:3])),
             marked(one.worth if one.worth in ("hit", "false") else "quiet", one.worth),
         )
-    left_out = len(told.accusations) - _ROW_COUNT
+    left_out = len(answer.accusations) - _ROW_COUNT
     if left_out > 0:
-        yield (text(told.name), text(f"and {left_out} more"), "", "", "", "", "", "")
-    if told.reason is not None:
-        yield (text(told.name), marked("quiet", "could not judge"), "", "", "", "", text(told.reason.value), "")
-    if told.missed_count or not (told.accusations or told.reason):
-        worth = marked("missed", f"missed {told.missed_count}") if told.missed_count else marked("hit", "quiet")
-        yield (text(told.name), marked("quiet", "nobody" if not told.accusations else ""), "", "", "", "", "", worth)
+        yield (text(answer.name), text(f"and {left_out} more"), "", "", "", "", "", "")
+    if answer.reason is not None:
+        yield (text(answer.name), marked("quiet", "could not judge"), "", "", "", "", text(answer.reason.value), "")
+    if answer.missed_count or not (answer.accusations or answer.reason):
+        worth = marked("missed", f"missed {answer.missed_count}") if answer.missed_count else marked("hit", "quiet")
+        yield (
+            text(answer.name),
+            marked("quiet", "nobody" if not answer.accusations else ""),
+            "",
+            "",
+            "",
+            "",
+            "",
+            worth,
+        )
 
 
 def _legend(scene: Scene) -> str:

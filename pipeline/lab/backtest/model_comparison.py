@@ -38,7 +38,11 @@ _TABLE_OF = {"peers": "host_metrics", "steps": "steps"}
 
 
 def run_heats(
-    folders: Sequence[Path], detectors: str, models: Sequence[Models], mapper: Executor, told: Progress | None = None
+    folders: Sequence[Path],
+    detectors: str,
+    models: Sequence[Models],
+    mapper: Executor,
+    on_progress: Progress | None = None,
 ) -> list[list[FolderScore]]:
     """Judge recordings that have a truth with each of the models.
 
@@ -47,7 +51,7 @@ def run_heats(
         detectors: name of the detector set.
         models: the models to compare.
         mapper: distributes the recordings to processes.
-        told: called with the progress.
+        on_progress: called with the progress.
 
     Returns:
         For each recording a score for each model.
@@ -56,14 +60,18 @@ def run_heats(
         RecordingError: a recording cannot be read, has no truth, or cannot be judged with these models.
     """
     heats = [Run(folder, detectors, tuple(models)) for folder in folders]
-    return list(for_each(mapper, judge_one, heats, told))
+    return list(for_each(mapper, judge_one, heats, on_progress))
 
 
 def scores_of(
-    folders: Sequence[Path], detectors: str, models: Sequence[Models], mapper: Executor, told: Progress | None = None
+    folders: Sequence[Path],
+    detectors: str,
+    models: Sequence[Models],
+    mapper: Executor,
+    on_progress: Progress | None = None,
 ) -> list[Score]:
     """Return the score of each model over all recordings together; arguments as for ``run_heats``."""
-    by_folder = run_heats(folders, detectors, models, mapper, told)
+    by_folder = run_heats(folders, detectors, models, mapper, on_progress)
     return [add_up([scores[index] for scores in by_folder])[0] for index in range(len(models))]
 
 
@@ -74,23 +82,23 @@ def judge_one(heat: Run) -> list[FolderScore] | str:
         if recording.truth is None:
             raise RecordingError("truth.json", f"missing in {heat.folder}: nothing to score against")
         faults, days = recording.truth["faults"], machine_days_of(recording)
-        said = _said(heat, recording)
+        lines_by_model = _lines_by_model(heat, recording)
     except (TocsinError, OSError) as error:
         return str(error)
     # The lines of false accusations are long, and would cross to another process.
-    return [replace(score_lines(lines, faults, days), false_lines=()) for lines in said]
+    return [replace(score_lines(lines, faults, days), false_lines=()) for lines in lines_by_model]
 
 
-def _said(heat: Run, recording: Recording) -> list[tuple[Mapping[str, Any], ...]]:
+def _lines_by_model(heat: Run, recording: Recording) -> list[tuple[Mapping[str, Any], ...]]:
     """Return the verdict lines of each model; models that differ only in detectors without input here are run once."""
     known: dict[tuple[tuple[str, bytes], ...], tuple[Mapping[str, Any], ...]] = {}
-    said = []
+    lines_by_model = []
     for models in heat.models:
-        telling = tuple(sorted((name, payload) for name, payload in models.items() if _has_rows(recording, name)))
-        if telling not in known:
-            known[telling] = tuple(runner_of(heat.detectors, models).judge(recording).lines)
-        said.append(known[telling])
-    return said
+        useful_models = tuple(sorted((name, payload) for name, payload in models.items() if _has_rows(recording, name)))
+        if useful_models not in known:
+            known[useful_models] = tuple(runner_of(heat.detectors, models).judge(recording).lines)
+        lines_by_model.append(known[useful_models])
+    return lines_by_model
 
 
 def _has_rows(recording: Recording, detector: str) -> bool:

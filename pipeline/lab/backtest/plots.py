@@ -173,9 +173,9 @@ def _peers(curves: Curves, shown: Sequence[str], scene: Scene, y: _Scale) -> Ite
     known = np.isfinite(curves.values).any(axis=0)
     found = np.full((5, curves.values.shape[1]), np.nan, np.float32)
     found[:, known] = np.nanquantile(curves.values[:, known], (0.05, 0.25, 0.5, 0.75, 0.95), axis=0)
-    for kind, rows, told in (("b5", (0, 4), "90 in a hundred machines"), ("b25", (1, 3), "the middle half")):
+    for kind, rows, label in (("b5", (0, 4), "90 in a hundred machines"), ("b25", (1, 3), "the middle half")):
         path = _band(found[rows[0]], found[rows[1]], scene, y)
-        yield f'<path class="{kind}" d="{path}"><title>{told} of {len(curves.hosts)}</title></path>'
+        yield f'<path class="{kind}" d="{path}"><title>{label} of {len(curves.hosts)}</title></path>'
     yield f'<path class="mid" d="{_path(found[2], scene, y)}"><title>median of {len(curves.hosts)}</title></path>'
 
 
@@ -184,9 +184,9 @@ def _highlighted(curves: Curves, host: str, scene: Scene, y: _Scale) -> Iterator
     at_fault = host in scene.culprits
     if host in curves.spread:
         low, high = curves.spread[host]
-        told = f"{host}: lowest to highest GPU"
+        label = f"{host}: lowest to highest GPU"
         yield f'<path class="{"gs" if at_fault else "gn"}" d="{_band(low, high, scene, y)}">'
-        yield f"<title>{text(told)}</title></path>"
+        yield f"<title>{text(label)}</title></path>"
     kind = " ".join(name for name, is_so in (("culprit", at_fault), ("suspect", host in scene.named)) if is_so)
     kind = kind if at_fault else f"named {kind}"
     path = _path(curves.values[curves.hosts.index(host)], scene, y)
@@ -236,8 +236,8 @@ def _spans(scene: Scene) -> Iterator[str]:
         left, right = scene.x(span.onset_ns), scene.x(span.end_ns)
         yield f'<rect class="fault" x="{left}" y="{_TOP}" width="{max(0, right - left)}" height="{_BOTTOM - _TOP}"/>'
         for kind, at in (("onset", left), ("end", right)):
-            told = text(f"{kind}: {span.label}")
-            yield f'<path class="{kind}" d="M{at} {_TOP}V{_BOTTOM}"><title>{told}</title></path>'
+            label = text(f"{kind}: {span.label}")
+            yield f'<path class="{kind}" d="M{at} {_TOP}V{_BOTTOM}"><title>{label}</title></path>'
         yield f'<text x="{left - 6}" y="{_BOTTOM - 8}" text-anchor="end" fill="#d00000">onset</text>'
 
 
@@ -249,10 +249,10 @@ def _marks(scene: Scene) -> Iterator[str]:
     for number, mark in enumerate(scene.marks[:_MARK_COUNT]):
         at, row = scene.x(mark.at_ns), 22 + 24 * (number % 3)
         side = f'x="{at + 6}"' if at < _RIGHT - 400 else f'x="{at - 6}" text-anchor="end"'
-        told = text(mark.label)
-        yield f'<path class="v" stroke="{mark.colour}" d="M{at} {_TOP}V{_BOTTOM}"><title>{told}</title></path>'
+        label = text(mark.label)
+        yield f'<path class="v" stroke="{mark.colour}" d="M{at} {_TOP}V{_BOTTOM}"><title>{label}</title></path>'
         if number < _LABEL_COUNT:
-            yield f'<text {side} y="{row}" fill="{mark.colour}">{told}</text>'
+            yield f'<text {side} y="{row}" fill="{mark.colour}">{label}</text>'
 
 
 def _time_axis(scene: Scene) -> Iterator[str]:

@@ -70,14 +70,16 @@ class SetFigures:
 
 def figures_of(trials: Sequence[Trial]) -> list[SetFigures]:
     """Return the figures of each detector set, in the sets' order."""
-    names = [told.name for told in trials[0].told] if trials else []
+    names = [answer.name for answer in trials[0].answers] if trials else []
     found = []
     for index, name in enumerate(names):
-        all_told = [trial.told[index] for trial in trials]
-        scores = [told.score for told in all_told if told.score is not None]
+        answers_of_set = [trial.answers[index] for trial in trials]
+        scores = [answer.score for answer in answers_of_set if answer.score is not None]
         total, causes = add_up(scores)
-        abstained = Counter(told.reason.value for told in all_told if told.reason is not None)
-        healthy = sum(told.false_count for trial, told in zip(trials, all_told, strict=True) if not trial.faults)
+        abstained = Counter(answer.reason.value for answer in answers_of_set if answer.reason is not None)
+        healthy = sum(
+            answer.false_count for trial, answer in zip(trials, answers_of_set, strict=True) if not trial.faults
+        )
         found.append(SetFigures(name, total, by_kind(scores), causes, abstained, healthy))
     return found
 
@@ -99,11 +101,11 @@ def _case_object(case: CaseRow, trial: Trial) -> dict[str, Any]:
         "page": case.page or None,
         "machines": trial.host_count,
         "faults": None if trial.faults is None else [fault_name(fault) for fault in trial.faults],
-        "sets": {told.name: _told_object(told) for told in trial.told},
+        "sets": {answer.name: _answer_object(answer) for answer in trial.answers},
     }
 
 
-def _told_object(told: TrialAnswer) -> dict[str, Any]:
+def _answer_object(answer: TrialAnswer) -> dict[str, Any]:
     """Return one set's answer as a JSON object."""
     accusations = [
         {
@@ -113,10 +115,10 @@ def _told_object(told: TrialAnswer) -> dict[str, Any]:
             "worth": one.worth,
             "delay_seconds": one.delay_seconds,
         }
-        for one in told.accusations
+        for one in answer.accusations
     ]
-    missed = None if told.score is None else told.missed_count
-    return {"accusations": accusations, "missed": missed, "not_judged": told.reason and told.reason.value}
+    missed = None if answer.score is None else answer.missed_count
+    return {"accusations": accusations, "missed": missed, "not_judged": answer.reason and answer.reason.value}
 
 
 HEAD = ("set", "faults", "hits", "precision", "recall", "F1", "false", "per machine-day", "median s", "90 % s")
@@ -131,15 +133,15 @@ def cells(name: str, score: Score) -> tuple[str, ...]:
         name,
         str(score.hit_count + score.missed_count),
         str(score.hit_count),
-        *(_told(share, 3) for share in shares),
+        *(_number(share, 3) for share in shares),
         str(score.false_count),
-        _told(rate, 3),
-        _told(middle, 1),
-        _told(late, 1),
+        _number(rate, 3),
+        _number(middle, 1),
+        _number(late, 1),
     )
 
 
-def _told(value: float | None, digits: int) -> str:
+def _number(value: float | None, digits: int) -> str:
     """Return a number with so many digits as text, "-" for None."""
     return "-" if value is None else f"{value:.{digits}f}"
 
@@ -152,7 +154,7 @@ def not_judged(figures: SetFigures) -> str:
 def table_lines(figures: Sequence[SetFigures]) -> list[str]:
     """Return the table by set as lines for a terminal, with the recordings not judged below it."""
     lines = lined_up([HEAD, *(cells(one.name, one.total) for one in figures)])
-    return [*lines, *(f"{one.name} could not judge: {told}" for one in figures if (told := not_judged(one)))]
+    return [*lines, *(f"{one.name} could not judge: {answer}" for one in figures if (answer := not_judged(one)))]
 
 
 def lined_up(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -186,7 +188,7 @@ def by_worst(cases: Iterable[CaseRow]) -> list[CaseRow]:
     def key(case: CaseRow) -> tuple[int, str]:
         if case.trial is None:
             return 3, case.folder
-        wrong = [told.missed_count + told.false_count > 0 for told in case.trial.told]
+        wrong = [answer.missed_count + answer.false_count > 0 for answer in case.trial.answers]
         return 0 if wrong and wrong[0] else 1 if any(wrong) else 2, case.folder
 
     return sorted(cases, key=key)
@@ -221,7 +223,7 @@ def _row(case: CaseRow, set_count: int) -> tuple[str, ...]:
         return (text(case.folder), "", "", marked("false", f"unreadable: {case.error}"), *[""] * set_count)
     name = f'<a href="{text(case.page)}">{text(case.folder)}</a>' if case.page else text(case.folder)
     length = since((trial.end_ns - trial.start_ns) / NS_PER_SECOND)
-    return (name, str(trial.host_count), length, text(_truth(trial)), *(_answer(told) for told in trial.told))
+    return (name, str(trial.host_count), length, text(_truth(trial)), *(_answer(answer) for answer in trial.answers))
 
 
 def _truth(trial: Trial) -> str:
@@ -231,15 +233,15 @@ def _truth(trial: Trial) -> str:
     return ", ".join(map(fault_name, trial.faults)) or "healthy"
 
 
-def _answer(told: TrialAnswer) -> str:
+def _answer(answer: TrialAnswer) -> str:
     """Return a set's answer about a case as short HTML."""
-    if told.reason is not None:
-        missed = marked("missed", f"missed, not judged: {told.reason.value}")
-        return missed if told.missed_count else marked("quiet", f"not judged: {told.reason.value}")
-    parts = [marked("hit", f"{_told(one.delay_seconds, 1)} s") for one in told.accusations if one.worth == "hit"]
-    parts += [marked("missed", f"missed {told.missed_count}")] if told.missed_count else []
+    if answer.reason is not None:
+        missed = marked("missed", f"missed, not judged: {answer.reason.value}")
+        return missed if answer.missed_count else marked("quiet", f"not judged: {answer.reason.value}")
+    parts = [marked("hit", f"{_number(one.delay_seconds, 1)} s") for one in answer.accusations if one.worth == "hit"]
+    parts += [marked("missed", f"missed {answer.missed_count}")] if answer.missed_count else []
     for worth in ("false", "unscored"):
-        names = [name for one in told.accusations if one.worth == worth for name in one.suspects]
+        names = [name for one in answer.accusations if one.worth == worth for name in one.suspects]
         if names:
             shown = ", ".join(names[:_SHOWN_NAMES]) + (" …" if len(names) > _SHOWN_NAMES else "")
             parts.append(

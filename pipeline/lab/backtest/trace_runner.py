@@ -96,18 +96,18 @@ def _place_ranks(recording: Recording, graph: JobGraph) -> None:
             graph.take((Topology(places.job_at(start_ns), host, start_ns, (RankPlace(rank, host, pp=stage),)),))
 
 
-def _answer(said: Anomaly) -> RunnerAccusation:
+def _answer(anomaly: Anomaly) -> RunnerAccusation:
     """Return an anomaly as an accusation."""
-    name = said.component.name.removeprefix(LONE_RANK_PREFIX)
-    return RunnerAccusation(name, said.metric, said.start_ns, said.slice_end_ns, said.score)
+    name = anomaly.component.name.removeprefix(LONE_RANK_PREFIX)
+    return RunnerAccusation(name, anomaly.metric, anomaly.start_ns, anomaly.slice_end_ns, anomaly.score)
 
 
 def _reason(recording: Recording, judge: TraceDetector) -> Reason:
     """Return why no rank could be judged: the detector's most frequent reason."""
     if "topology" in recording.tables and host_count_of(recording) < TracesConfig().min_peer_count:
         return Reason.TOO_FEW_PEERS
-    told = sorted(judge.abstained.items(), key=lambda one: (-one[1], one[0]))
-    return Reason(told[0][0]) if told else Reason.SPAN_TOO_SHORT
+    by_count = sorted(judge.abstained.items(), key=lambda one: (-one[1], one[0]))
+    return Reason(by_count[0][0]) if by_count else Reason.SPAN_TOO_SHORT
 
 
 def _row_count(recording: Recording, name: str) -> int:

@@ -84,7 +84,7 @@ class Trial:
         end_ns: end of the recording.
         host_count: number of machines.
         faults: the true faults, None if unknown.
-        told: one answer per detector set, in the sets' order.
+        answers: one answer per detector set, in the sets' order.
     """
 
     job_id: str
@@ -92,7 +92,7 @@ class Trial:
     end_ns: int
     host_count: int
     faults: tuple[Mapping[str, Any], ...] | None
-    told: tuple[TrialAnswer, ...]
+    answers: tuple[TrialAnswer, ...]
 
 
 def fault_name(fault: Mapping[str, Any]) -> str:
@@ -105,11 +105,13 @@ def judge(recording: Recording, runners: Iterable[Runner]) -> Trial:
     truth, manifest = recording.truth, recording.manifest
     faults = None if truth is None else tuple(truth["faults"])
     days = machine_days_of(recording)
-    told = tuple(_told(runner.name, runner.judge(recording), faults, days) for runner in runners)
-    return Trial(manifest.job_id, manifest.start_ns, manifest.end_ns, host_count_of(recording), faults, told)
+    answers = tuple(_scored(runner.name, runner.judge(recording), faults, days) for runner in runners)
+    return Trial(manifest.job_id, manifest.start_ns, manifest.end_ns, host_count_of(recording), faults, answers)
 
 
-def _told(name: str, opinion: Opinion, faults: Sequence[Mapping[str, Any]] | None, machine_days: float) -> TrialAnswer:
+def _scored(
+    name: str, opinion: Opinion, faults: Sequence[Mapping[str, Any]] | None, machine_days: float
+) -> TrialAnswer:
     """Score one set's answer."""
     score = None if faults is None else score_lines(opinion.lines, faults, machine_days)
     found = tuple(_accusation(at_ns, last, score) for at_ns, last in accusations_of(opinion.lines))

@@ -19,7 +19,7 @@ from tocsin.schemas.reasons import RegistryRefusal
 _RETRY_LIMIT, _RETRY_SECONDS = "retry_limit_seconds", 20
 
 
-def _keep_for_ever(stream: Any) -> None:
+def _never_release(stream: Any) -> None:
     """Keep a failed upload stream alive for ever, also at the program's end.
 
     pyarrow completes an upload when its stream is released. A write reported as failed would then happen later, and
@@ -56,7 +56,7 @@ class Files:
                 raise ConfigError("--registry", where, "a folder: it is a file")
             return cls(fs.LocalFileSystem(), str(place), where)
         try:
-            system, base = fs.FileSystem.from_uri(_not_for_ever(where))
+            system, base = fs.FileSystem.from_uri(_with_retry_limit(where))
         except (pa.ArrowException, OSError, ValueError) as error:
             must = f"a folder, or an address such as s3://BUCKET/PATH ({_first_line(error)})"
             raise ConfigError("--registry", where, must) from error
@@ -72,7 +72,7 @@ class Files:
         Raises:
             RegistryError: the place cannot be read.
         """
-        with self._told(name):
+        with self._as_registry_error(name):
             selector = fs.FileSelector(self._full(name), allow_not_found=True)
             try:
                 found = self._system.get_file_info(selector)
@@ -86,7 +86,7 @@ class Files:
         Raises:
             RegistryError: the file cannot be read, or is longer than ``max_bytes``.
         """
-        with self._told(name):
+        with self._as_registry_error(name):
             if self._system.get_file_info(self._full(name)).type != fs.FileType.File:
                 return None
             try:
@@ -105,7 +105,7 @@ class Files:
         Raises:
             RegistryError: the file cannot be written.
         """
-        with self._told(name):
+        with self._as_registry_error(name):
             if isinstance(self._system, fs.LocalFileSystem):
                 _replace(Path(self._full(name)), data)
                 return
@@ -115,7 +115,7 @@ class Files:
                 stream.write(data)
                 stream.close()
             except BaseException:
-                _keep_for_ever(stream)
+                _never_release(stream)
                 raise
 
     def _full(self, name: str) -> str:
@@ -123,7 +123,7 @@ class Files:
         return f"{self._base}/{name}".strip("/") if not self._base.startswith("/") else f"{self._base}/{name}"
 
     @contextmanager
-    def _told(self, name: str) -> Iterator[None]:
+    def _as_registry_error(self, name: str) -> Iterator[None]:
         """Convert errors inside the block to ``RegistryError``."""
         try:
             yield
@@ -131,7 +131,7 @@ class Files:
             raise RegistryError(RegistryRefusal.UNREACHABLE.value, self.path(name), _first_line(error)) from error
 
 
-def _not_for_ever(where: str) -> str:
+def _with_retry_limit(where: str) -> str:
     """Add a retry limit to an address of Google's store.
 
     Its client otherwise retries silently for fifteen minutes.

@@ -116,7 +116,7 @@ class Registry:
             if other.content_hash == whole.content_hash and other.version != BUILTIN:
                 if other.format != whole.format:
                     raise ConfigError("format", whole.format, f"{other.format}, as {other.version} of the same bytes")
-                self._mend(other, payload)
+                self._repair(other, payload)
                 return other
             if other.version == whole.version:
                 text = "another model whose SHA-256 begins alike stands there: train with another seed"
@@ -125,7 +125,7 @@ class Registry:
         self._files.write(f"{_folder(whole)}/{CARD_FILE}", write_card(whole))
         return whole
 
-    def _mend(self, card: ModelCard, payload: bytes) -> None:
+    def _repair(self, card: ModelCard, payload: bytes) -> None:
         """Write a model's bytes again if the stored ones are damaged."""
         try:
             self.payload(card.detector, card.version)
@@ -280,8 +280,8 @@ class Registry:
                 raise
             before = None
         new = Promotion(version, self._now(), None if before is None else before.version, figures)
-        told = {"promoted_at": new.promoted_at, "previous": new.previous, "figures": new.figures}
-        self._write(f"{detector}/{CURRENT_FILE}", {"version": version, **told})
+        fields = {"promoted_at": new.promoted_at, "previous": new.previous, "figures": new.figures}
+        self._write(f"{detector}/{CURRENT_FILE}", {"version": version, **fields})
         return new
 
     def check_unchanged(self, detector: str, before: Promotion | None) -> None:

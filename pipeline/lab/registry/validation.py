@@ -28,7 +28,7 @@ def validate(
     cards: tuple[ModelCard | None, ModelCard],
     folders: Sequence[Path],
     mapper: Executor,
-    told: Progress | None = None,
+    on_progress: Progress | None = None,
 ) -> Comparison:
     """Judge recordings with the current model and with a new one, and compare the scores.
 
@@ -37,7 +37,7 @@ def validate(
         cards: cards of the current model (None: there is none, or it cannot be read) and of the new one.
         folders: folders of recordings, each with its truth.
         mapper: distributes the recordings to processes.
-        told: called with the progress.
+        on_progress: called with the progress.
 
     Raises:
         ConfigError: the detector's models cannot be run here.
@@ -51,11 +51,11 @@ def validate(
         raise ConfigError("DETECTOR", detector, f"one of {' '.join(sorted(MODELS))}: nothing here runs its models")
     detectors = OURS if detector in ENGINE_DETECTORS else detector
     others = [name for name in ENGINE_DETECTORS if detectors == OURS and name != detector]
-    beside = _payloads(registry, [registry.in_use(name) for name in others])
-    models = tuple({**beside, **_payloads(registry, [card])} for card in cards if card is not None)
+    other_models = _payloads(registry, [registry.in_use(name) for name in others])
+    models = tuple({**other_models, **_payloads(registry, [card])} for card in cards if card is not None)
     for one in models:
         runner_of(detectors, one)  # said at once, and not once a recording
-    scores = run_heats(folders, detectors, models, mapper, told)
+    scores = run_heats(folders, detectors, models, mapper, on_progress)
     return compare(None if used is None else [one[0] for one in scores], [one[-1] for one in scores])
 
 

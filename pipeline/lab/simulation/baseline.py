@@ -64,10 +64,10 @@ def comparable_count(recording: Recording) -> int:
     table = recording.tables.get("host_metrics")
     if table is None or not isinstance(host := table["host"], Text):
         return 0
-    told = [np.isfinite(np.asarray(table[name], np.float64)) for name in METRIC_NAMES if name in table]
-    if not told:
+    has_value = [np.isfinite(np.asarray(table[name], np.float64)) for name in METRIC_NAMES if name in table]
+    if not has_value:
         return 0
-    some = np.unique(host.codes[np.any(told, axis=0) & (host.codes >= 0)])
+    some = np.unique(host.codes[np.any(has_value, axis=0) & (host.codes >= 0)])
     stages = _stages(recording.tables.get("topology"), host.words)[some]
     return int(np.unique(stages, return_counts=True)[1].max(initial=0))
 

@@ -106,8 +106,14 @@ class Case:
         if USER_METRIC.name not in self.shape.metrics:
             return {}
         metric = USER_METRIC
-        told = {"unit": "seconds", "min": metric.low, "max": metric.high, "bad": metric.bad, "scope": metric.scope}
-        return {metric.name: told}
+        description = {
+            "unit": "seconds",
+            "min": metric.low,
+            "max": metric.high,
+            "bad": metric.bad,
+            "scope": metric.scope,
+        }
+        return {metric.name: description}
 
     def chunks(self) -> Iterator[Recording]:
         """Yield the recording slice by slice; topology and groups are in the first one only.

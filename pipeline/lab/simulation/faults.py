@@ -35,9 +35,9 @@ from tocsin.pipeline.lab.simulation.symptoms import (
     fault,
     halt,
     level,
-    seldom_told,
     shift,
     slow_factor,
+    sometimes_reported,
     symptoms,
 )
 
@@ -61,14 +61,14 @@ def ecc_error(site: Site) -> Plan:
     shares = {"cpu": 0.8, "gpu": 0.66, "pfc": 0.09, "throughput": 0.46, "disk": 0.11, "memory": 0.57}
     mode = site.draw.weighted({"fail_stop": 0.6, "hang": 0.15, "fail_slow": 0.25})
     ecc = event(site, "ecc", {"kind": "uncorrected", "count": 1 + site.draw.index(8)})
-    told = seldom_told(site, 0.5, ecc, _xid(site, site.draw.pick((48, 63, 64, 94, 95))))
+    events = sometimes_reported(site, 0.5, ecc, _xid(site, site.draw.pick((48, 63, 64, 94, 95))))
     if mode == "fail_slow":
         slow, env = _slow_kernels(site)
-        return fault(site, mode, "ecc_error", [slow, *symptoms(site, shares, env), *told])
+        return fault(site, mode, "ecc_error", [slow, *symptoms(site, shares, env), *events])
     env = Envelope(site.onset_seconds)
     stop = halt(site, "exit" if mode == "fail_stop" else "idle")
     light = {family: share * 0.5 for family, share in shares.items()}
-    return fault(site, mode, "ecc_error", [*stop, *symptoms(site, light, env), *told], NEVER_SECONDS)
+    return fault(site, mode, "ecc_error", [*stop, *symptoms(site, light, env), *events], NEVER_SECONDS)
 
 
 def pcie_downgrade(site: Site) -> Plan:
@@ -90,7 +90,7 @@ def pcie_downgrade(site: Site) -> Plan:
     width = draw.pick((1, 2, 4, 8))
     link = {"gen": 5, "width": width, "max_gen": 5, "max_width": 16}
     parts += symptoms(site, {"gpu": 0.08, "throughput": 0.33}, env)
-    parts += seldom_told(site, 0.4, event(site, "pcie_link", link, severity="warning"))
+    parts += sometimes_reported(site, 0.4, event(site, "pcie_link", link, severity="warning"))
     return fault(site, "fail_slow", "pcie_downgrade", parts)
 
 
@@ -103,16 +103,16 @@ def nic_dropout(site: Site) -> Plan:
     """Draw a port that leaves the fabric: the job stalls, or continues over the host's other ports."""
     draw = site.draw
     port = {"port": f"mlx5_{site.gpu}/1", "state": "down", "rate_gbps": 400, "link_downed": 1}
-    told = seldom_told(site, 0.5, event(site, "ib_port", port))
+    events = sometimes_reported(site, 0.5, event(site, "ib_port", port))
     if draw.chance(0.4):
         env, factor = envelope(site), draw.log_band(1.15, 3.0)
-        parts: list[Part] = [PlannedSlowLink(factor, env), *told]
+        parts: list[Part] = [PlannedSlowLink(factor, env), *events]
         parts.append(shift(site, "rdma_bytes_per_second", env, scale=draw.band(0.4, 0.9)))
         parts += symptoms(site, {"pfc": 0.7, "cpu": 0.3, "throughput": 0.3}, env)
         return fault(site, "fail_slow", "nic_dropout", parts)
     env = Envelope(site.onset_seconds)
     manner = draw.weighted({"spin": 0.5, "exit": 0.5})
-    parts = [*halt(site, "exit" if manner == "exit" else "spin"), *told]
+    parts = [*halt(site, "exit" if manner == "exit" else "spin"), *events]
     shares = {"cpu": 0.5, "gpu": 0.3, "throughput": 0.7, "pfc": 0.1, "memory": 0.3}
     parts += symptoms(site, shares, env, at_least_one=manner == "spin")
     return fault(site, "fail_stop" if manner == "exit" else "hang", "nic_dropout", parts, NEVER_SECONDS)
@@ -126,21 +126,21 @@ def gpu_card_drop(site: Site) -> Plan:
     if draw.chance(0.8):
         parts.append(Gap(site.host_index, site.onset_seconds + draw.uniform(0, 3), NEVER_SECONDS, gpu=site.gpu))
     parts += symptoms(site, {"cpu": 0.4, "gpu": 0.5, "throughput": 0.3, "disk": 0.1, "memory": 0.3}, env)
-    parts += seldom_told(site, 0.6, _xid(site, 79))
+    parts += sometimes_reported(site, 0.6, _xid(site, 79))
     return fault(site, "fail_stop" if manner == "exit" else "hang", "gpu_card_drop", parts, NEVER_SECONDS)
 
 
 def nvlink_error(site: Site) -> Plan:
     """Draw NVLink errors: traffic is replayed and the tensor-parallel peers slow down too, or the process dies."""
     draw = site.draw
-    told = seldom_told(site, 0.5, _xid(site, 74), event(site, "nvlink_error", {"link": draw.index(18)}))
+    events = sometimes_reported(site, 0.5, _xid(site, 74), event(site, "nvlink_error", {"link": draw.index(18)}))
     if draw.chance(0.6):
         slow, env = _slow_kernels(site)
         narrow = shift(site, "nvlink_bytes_per_second", env, gpu=site.gpu, scale=draw.band(0.2, 0.9))
         extra = symptoms(site, {"cpu": 0.3, "gpu": 0.3, "pfc": 0.1, "throughput": 0.2}, env)
-        return fault(site, "fail_slow", "nvlink_error", [slow, narrow, *extra, *told])
+        return fault(site, "fail_slow", "nvlink_error", [slow, narrow, *extra, *events])
     extra = symptoms(site, {"cpu": 0.3, "gpu": 0.4, "memory": 0.3}, Envelope(site.onset_seconds))
-    return fault(site, "fail_stop", "nvlink_error", [*halt(site, "exit"), *extra, *told], NEVER_SECONDS)
+    return fault(site, "fail_stop", "nvlink_error", [*halt(site, "exit"), *extra, *events], NEVER_SECONDS)
 
 
 def aoc_error(site: Site) -> Plan:
@@ -153,7 +153,7 @@ def aoc_error(site: Site) -> Plan:
     parts: list[Part] = [PlannedSlowLink(factor, env)]
     parts += symptoms(site, {"pfc": 0.75, "throughput": 0.5, "cpu": 0.15}, env, at_least_one=True)
     port = {"port": f"mlx5_{site.gpu}/1", "state": "active", "rate_gbps": 400, "link_downed": 1 + draw.index(3)}
-    parts += seldom_told(site, 0.3, event(site, "ib_port", port, severity="warning"))
+    parts += sometimes_reported(site, 0.3, event(site, "ib_port", port, severity="warning"))
     return fault(site, "fail_slow", "aoc_error", parts)
 
 
@@ -163,21 +163,21 @@ def cuda_execution_error(site: Site) -> Plan:
     parts = halt(site, "exit" if manner == "exit" else "idle")
     shares = {"cpu": 0.4, "gpu": 0.4, "pfc": 0.05, "throughput": 0.3, "disk": 0.1, "memory": 0.3}
     parts += symptoms(site, shares, Envelope(site.onset_seconds))
-    parts += seldom_told(site, 0.4, _xid(site, site.draw.pick((13, 31, 43))))
+    parts += sometimes_reported(site, 0.4, _xid(site, site.draw.pick((13, 31, 43))))
     return fault(site, "fail_stop" if manner == "exit" else "hang", "cuda_execution_error", parts, NEVER_SECONDS)
 
 
 def gpu_execution_error(site: Site) -> Plan:
     """Draw a GPU that fails while executing: it spins without progress, slows down, or ends the process."""
     mode = site.draw.weighted({"fail_slow": 0.4, "hang": 0.3, "fail_stop": 0.3})
-    told = seldom_told(site, 0.4, _xid(site, site.draw.pick((45, 62, 109, 119))))
+    events = sometimes_reported(site, 0.4, _xid(site, site.draw.pick((45, 62, 109, 119))))
     shares = {"cpu": 0.35, "gpu": 0.4, "pfc": 0.1, "throughput": 0.3, "memory": 0.2}
     if mode == "fail_slow":
         slow, env = _slow_kernels(site, site.draw.pick(("kernel", "clock")))
-        return fault(site, mode, "gpu_execution_error", [slow, *symptoms(site, shares, env), *told])
+        return fault(site, mode, "gpu_execution_error", [slow, *symptoms(site, shares, env), *events])
     parts = halt(site, "spin" if mode == "hang" else "exit")
     parts += symptoms(site, shares, Envelope(site.onset_seconds), at_least_one=mode == "hang")
-    return fault(site, mode, "gpu_execution_error", [*parts, *told], NEVER_SECONDS)
+    return fault(site, mode, "gpu_execution_error", [*parts, *events], NEVER_SECONDS)
 
 
 def hdfs_error(site: Site) -> Plan:
@@ -190,7 +190,7 @@ def hdfs_error(site: Site) -> Plan:
         slow_disk = dataclasses.replace(slow_disk, envelope=env)
         parts: list[Part] = [DataWait(site.host_ranks, wait, env, draw.uniform(0.0, 0.6)), slow_disk]
         parts += symptoms(site, shares, env)
-        parts += seldom_told(site, 0.3, _loader(site, wait))
+        parts += sometimes_reported(site, 0.3, _loader(site, wait))
         return fault(site, "fail_slow", "hdfs_error", parts)
     parts = [*halt(site, "idle", whole_host=True), slow_disk]
     parts += symptoms(site, shares, Envelope(site.onset_seconds))
@@ -223,7 +223,7 @@ def power_cap(site: Site) -> Plan:
         shift(site, "gpu_sm_clock_hertz", env, gpu=gpu, scale=factor**-1.0),
     ]
     clocks = {"reasons": ["sw_power_cap"]}
-    parts += seldom_told(site, 0.4, event(site, "clocks_event", clocks, severity="warning"))
+    parts += sometimes_reported(site, 0.4, event(site, "clocks_event", clocks, severity="warning"))
     return fault(site, "fail_slow", "power_cap", parts)
 
 
@@ -240,7 +240,7 @@ def thermal_throttle(site: Site) -> Plan:
         shift(site, "gpu_temperature_celsius", env, gpu=gpu, add=draw.band(8.0, 32.0)),
     ]
     clocks = {"reasons": [draw.pick(("hw_thermal", "sw_thermal"))]}
-    parts += seldom_told(site, 0.4, event(site, "clocks_event", clocks, severity="warning"))
+    parts += sometimes_reported(site, 0.4, event(site, "clocks_event", clocks, severity="warning"))
     return fault(site, "fail_slow", "thermal_throttle", parts)
 
 
@@ -263,7 +263,7 @@ def loader_stall(site: Site) -> Plan:
     ranks = (site.rank,) if draw.chance(0.5) else site.host_ranks
     parts: list[Part] = [DataWait(ranks, wait, env, draw.uniform(0.0, 0.8))]
     parts += symptoms(site, {"cpu": 0.4, "throughput": 0.2, "memory": 0.15}, env)
-    parts += seldom_told(site, 0.4, _loader(site, wait))
+    parts += sometimes_reported(site, 0.4, _loader(site, wait))
     return fault(site, "fail_slow", "loader_stall", parts)
 
 

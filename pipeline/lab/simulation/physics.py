@@ -42,7 +42,7 @@ Floats = NDArray[np.float64]
 
 STEP_CODES = (IDLE, DATA, COMPUTE, WAIT, TRANSFER, OPTIMIZER, WAIT, IDLE, GONE)
 """The phases of a rank within a span, in order; segments may be empty."""
-_STALL, _DATA, _COMPUTE, _WAIT, _TRANSFER, _OPTIMIZER, _STAND, _IDLE, _GONE = range(len(STEP_CODES))
+_STALL, _DATA, _COMPUTE, _WAIT, _TRANSFER, _OPTIMIZER, _FINAL_WAIT, _IDLE, _GONE = range(len(STEP_CODES))
 FAR_SECONDS = 1e12
 """End of a span that does not end."""
 _PROBES = np.linspace(0.05, 0.95, 7)
@@ -176,7 +176,7 @@ class Timeline:
         bounds[7:] = start + total
         busy = compute / np.maximum(compute + spread, 1e-9)
         if self._stops and self._stops[0].at_seconds < start + total:
-            return self._stand(self._stops[0], bounds, busy), None
+            return self._last_span(self._stops[0], bounds, busy), None
         self.now_seconds = start + total
         self._step += 1
         forward = self._pace.forward_ratio * compute
@@ -293,7 +293,7 @@ class Timeline:
         self.now_seconds = end
         return Span(bounds, (code, WAIT), np.ones(shape.rank_count))
 
-    def _stand(self, stop: Stop, bounds: Floats, busy: Floats) -> Span:
+    def _last_span(self, stop: Stop, bounds: Floats, busy: Floats) -> Span:
         """Return the job's last span: stop, stall of the others, and exit of each rank."""
         self.ended = True
         shape, rng = self._shape, self._rng
@@ -306,8 +306,8 @@ class Timeline:
         leave = np.where(same_host, np.minimum(leave, stop.at_seconds + stop.host_lag_seconds), leave)
         leave = np.maximum(leave, bounds[6])
         leave[culprits] = stop.at_seconds if stop.manner == "exit" else leave[culprits]
-        stands = np.where(culprits & (stop.manner == "idle"), bounds[6], leave)
-        bounds[7] = np.maximum(stands, bounds[6])
+        wait_end = np.where(culprits & (stop.manner == "idle"), bounds[6], leave)
+        bounds[7] = np.maximum(wait_end, bounds[6])
         bounds[8] = np.maximum(leave, bounds[7])
         bounds[9] = FAR_SECONDS
         self.now_seconds = FAR_SECONDS

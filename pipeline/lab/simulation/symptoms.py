@@ -87,7 +87,7 @@ def event(
     return Happening(at, site.host_index, -1, source, name, severity, payload)
 
 
-def seldom_told(site: Site, ratio: float, *parts: Part) -> list[Part]:
+def sometimes_reported(site: Site, ratio: float, *parts: Part) -> list[Part]:
     """Return these events with this probability, else none; many sites do not collect them."""
     return list(parts) if site.draw.chance(ratio) else []
 

@@ -91,7 +91,7 @@ def fit_bilstm(
     mapper: Executor,
     *,
     config: OcnnTraining | None = None,
-    told: Progress | None = None,
+    on_progress: Progress | None = None,
 ) -> FittedNetworks:
     """Train the networks on all recordings, and fit the alarm line on those with a truth.
 
@@ -100,7 +100,7 @@ def fit_bilstm(
         budget_per_machine_day: allowed false accusations per machine-day; infinite: the best F1.
         mapper: distributes the work to processes.
         config: settings of each network; the seed also chooses the held-out recordings.
-        told: called with the progress.
+        on_progress: called with the progress.
 
     Raises:
         RecordingError: a recording cannot be read, none has a truth or operations, or there is too little healthy time.
@@ -109,13 +109,13 @@ def fit_bilstm(
     config = OcnnTraining() if config is None else config
     check_labelled(data)
     check_tables(data, BILSTM)
-    words = _vocabularies(list(for_each(mapper, words_at, data.folders, told, "operation names")))
+    words = _vocabularies(list(for_each(mapper, words_at, data.folders, on_progress, "operation names")))
     orders = [Cutting(folder, words, config.seed) for folder in data.folders]
-    cuts: list[Cut] = list(for_each(mapper, cut_at, orders, told, "windows"))
-    networks, notes = _trained(cuts, words, config, told)
+    cuts: list[Cut] = list(for_each(mapper, cut_at, orders, on_progress, "windows"))
+    networks, notes = _trained(cuts, words, config, on_progress)
     candidates = [_with_line(networks, factor) for factor in LINE_FACTORS]
     models = [{BILSTM: encode_bilstm(one)} for one in candidates]
-    scores = scores_of(data.labelled, BILSTM, models, mapper, told)
+    scores = scores_of(data.labelled, BILSTM, models, mapper, on_progress)
     tried = [BudgetTrial(factor, score) for factor, score in zip(LINE_FACTORS, scores, strict=True)]
     best = choose(tried, budget_per_machine_day)
     chosen: Networks = candidates[LINE_FACTORS.index(best.thing)]
@@ -139,11 +139,11 @@ def cut_at(order: Cutting) -> dict[str, tuple[Singles, int]] | str:
     except (TocsinError, OSError) as error:
         return str(error)
     truth = recording.truth
-    struck = [(int(fault["onset_ns"]), int(fault["end_ns"])) for fault in (truth["faults"] if truth else ())]
+    fault_spans = [(int(fault["onset_ns"]), int(fault["end_ns"])) for fault in (truth["faults"] if truth else ())]
     draw, found = np.random.default_rng(order.seed), {}
     for family, words in order.words.items():
         own = (window for window in windows if window.family == family)
-        sequences, independent = sequences_in(own, Vocabulary(words), SEQUENCE_COUNT, struck=struck)
+        sequences, independent = sequences_in(own, Vocabulary(words), SEQUENCE_COUNT, struck=fault_spans)
         keep = np.sort(draw.permutation(len(sequences))[:_MOST_SEQUENCES])
         found[family] = sequences[keep], independent
     return found
@@ -165,7 +165,7 @@ def _vocabularies(found: Sequence[Mapping[str, tuple[str, ...]]]) -> dict[str, t
 
 
 def _trained(
-    cuts: Sequence[Cut], words: Mapping[str, tuple[str, ...]], config: OcnnTraining, told: Progress | None
+    cuts: Sequence[Cut], words: Mapping[str, tuple[str, ...]], config: OcnnTraining, on_progress: Progress | None
 ) -> tuple[Networks, tuple[str, ...]]:
     """Train a network for each family with enough data; return them and notes."""
     networks: dict[str, OcnnModel] = {}
@@ -181,7 +181,7 @@ def _trained(
             notes.append(f"{family}: no network: {text}, it takes two recordings with {least} each")
             continue
         try:
-            networks[family] = _not_collapsed(family, normal, Vocabulary(words[family]), config, told)
+            networks[family] = _not_collapsed(family, normal, Vocabulary(words[family]), config, on_progress)
         except ModelRefusedError as error:
             refused = refused or error
             notes.append(str(error))
@@ -209,7 +209,7 @@ def _split(parts: Sequence[tuple[Singles, int]], seed: int) -> NormalData | None
 
 
 def _not_collapsed(
-    family: str, normal: NormalData, vocabulary: Vocabulary, config: OcnnTraining, told: Progress | None
+    family: str, normal: NormalData, vocabulary: Vocabulary, config: OcnnTraining, on_progress: Progress | None
 ) -> OcnnModel:
     """Train a network, with retries because quiet jobs vary little and networks collapse easily.
 
@@ -219,20 +219,20 @@ def _not_collapsed(
     for factor, offset in TRIES:
         tried = replace(config, anchor_weight=config.anchor_weight * factor, seed=config.seed + offset)
         try:
-            return _network(family, normal, vocabulary, tried, told)
+            return _network(family, normal, vocabulary, tried, on_progress)
         except ModelRefusedError as error:
             reason, text = error.reason, str(error)
     raise ModelRefusedError(reason, f"{family}: no network: {reason}: {text} (the last of {len(TRIES)} tries)")
 
 
 def _network(
-    family: str, normal: NormalData, vocabulary: Vocabulary, config: OcnnTraining, told: Progress | None
+    family: str, normal: NormalData, vocabulary: Vocabulary, config: OcnnTraining, on_progress: Progress | None
 ) -> OcnnModel:
     """Train one network with progress reports."""
 
     def on_turn(turn: AlternationRound) -> None:
-        if told is not None:
-            told(f"network of {family}", turn.index + 1, config.turn_count)
+        if on_progress is not None:
+            on_progress(f"network of {family}", turn.index + 1, config.turn_count)
 
     return train(normal, vocabulary, config, on_turn)
 

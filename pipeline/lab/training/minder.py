@@ -52,7 +52,7 @@ def fit_minder(
     mapper: Executor,
     *,
     config: VaeTrainingConfig | None = None,
-    told: Progress | None = None,
+    on_progress: Progress | None = None,
 ) -> Fitted:
     """Train the LSTM-VAEs on all recordings, order the metrics, and fit the thresholds on recordings with a truth.
 
@@ -61,19 +61,19 @@ def fit_minder(
         budget_per_machine_day: allowed false accusations per machine-day; infinite: the best F1.
         mapper: distributes the work to processes.
         config: settings of each LSTM-VAE.
-        told: called with the progress.
+        on_progress: called with the progress.
 
     Raises:
         RecordingError: a recording cannot be read, or none has a truth.
         ConfigError: no recording has samples of any of the seven metrics.
     """
     check_labelled(data)
-    answers = for_each(mapper, lesson_at, data.folders, told, "reading")
+    answers = for_each(mapper, lesson_at, data.folders, on_progress, "reading")
     lessons = [lesson for answer in answers for lesson in answer]
-    model = train_minder(lessons, config, told, integrated=_has_whole_windows(lessons))
+    model = train_minder(lessons, config, on_progress, integrated=_has_whole_windows(lessons))
     choices: dict[Variant, Choice[MinderConfig]] = {}
     for variant in VARIANTS if model.integrated else [name for name in VARIANTS if name != "integrated"]:
-        tried = try_on(data.labelled, model, plain_thresholds(published(variant)), mapper, told)
+        tried = try_on(data.labelled, model, plain_thresholds(published(variant)), mapper, on_progress)
         choices[variant] = _chosen(tried, budget_per_machine_day, has_faults=data.fault_count > 0)
     sigmas: dict[str, float] = {name: choice.thing.threshold_sigmas or 0.0 for name, choice in choices.items()}
     model = replace(model, threshold_sigmas=sigmas["vae"], variant_sigmas=sigmas)
@@ -99,11 +99,11 @@ def try_on(
     model: MinderModel,
     configs: Sequence[MinderConfig],
     mapper: Executor,
-    told: Progress | None = None,
+    on_progress: Progress | None = None,
 ) -> list[BudgetTrial[MinderConfig]]:
     """Return the score of each configuration of one variant on recordings that have a truth."""
     scans = [ScanRequest(folder, encode_minder(model), tuple(configs)) for folder in folders]
-    by_folder = list(for_each(mapper, scan_one, scans, told, f"thresholds, {configs[0].variant}"))
+    by_folder = list(for_each(mapper, scan_one, scans, on_progress, f"thresholds, {configs[0].variant}"))
     return [
         BudgetTrial(config, add_up([scores[index] for scores in by_folder])[0]) for index, config in enumerate(configs)
     ]

@@ -104,7 +104,7 @@ def train_minder(
         if not parts:
             continue
         limits[name] = learned_limits(_METRICS[name], parts)
-        single[name] = train_vae(parts, [name], [limits[name]], config, _told(progress, name))
+        single[name] = train_vae(parts, [name], [limits[name]], config, _named_progress(progress, name))
     if not limits:
         raise ConfigError("recordings", f"{len(lessons)} without samples of {', '.join(PRIORITY)}", "with some")
     metrics = tuple(name for name in PRIORITY if name in limits)
@@ -112,7 +112,9 @@ def train_minder(
     if integrated:
         columns = [PRIORITY.index(name) for name in metrics]
         whole = [lesson.series.values[:, columns] for lesson in lessons]
-        both = train_vae(whole, metrics, [limits[name] for name in metrics], config, _told(progress, "integrated"))
+        both = train_vae(
+            whole, metrics, [limits[name] for name in metrics], config, _named_progress(progress, "integrated")
+        )
     model = MinderModel(limits, single, both, metrics)
     features, faulty = labelled_windows(lessons)
     if len(np.unique(faulty)) == 2:
@@ -121,7 +123,7 @@ def train_minder(
     return model
 
 
-def _told(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:
+def _named_progress(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:
     """Return the progress callback of one model's training."""
     return None if progress is None else lambda done, steps: progress(name, done, steps)
 
@@ -220,8 +222,8 @@ def scans_of(lesson: TrainingRecording, model: MinderModel, config: MinderConfig
     found: CallScans = []
     for part, at_ns in pulls(lesson.series, config):
         samples = Samples(PRIORITY, part.values, part.tick_ns / NS_PER_SECOND)
-        told = [scan_view(samples, metrics, model, config) for _, metrics in views(model, config)]
-        found.append((at_ns, [one for one in told if isinstance(one, tuple)]))
+        view_scans = [scan_view(samples, metrics, model, config) for _, metrics in views(model, config)]
+        found.append((at_ns, [one for one in view_scans if isinstance(one, tuple)]))
     return found
 
 
@@ -234,8 +236,8 @@ def answers_of(
     """
     tick_seconds = lesson.series.tick_ns / NS_PER_SECOND
     answers = []
-    for at_ns, told in scans:
-        for rows, scan in told:
+    for at_ns, view_scans in scans:
+        for rows, scan in view_scans:
             candidates = scan.candidates(config.threshold(model, scan.machine_count))
             run = first_run(candidates, tick_seconds, config.continuity_seconds)
             if run is not None:

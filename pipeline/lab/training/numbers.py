@@ -58,7 +58,7 @@ def fit_numbers(
     mapper: Executor,
     *,
     seed: int = 0,
-    told: Progress | None = None,
+    on_progress: Progress | None = None,
 ) -> SearchResult:
     """Choose the numbers of ``peers`` or ``steps`` under a budget.
 
@@ -68,7 +68,7 @@ def fit_numbers(
         budget_per_machine_day: allowed false accusations per machine-day; infinite: the best F1.
         mapper: distributes the replays to processes.
         seed: seed of the order in which numbers are searched.
-        told: called with the progress.
+        on_progress: called with the progress.
 
     Raises:
         RecordingError: a recording has no truth, none has the detector's input, or one cannot be replayed.
@@ -78,9 +78,9 @@ def fit_numbers(
 
     def evaluate(candidates: Sequence[Numbers]) -> Sequence[Score]:
         models = [{detector: write_numbers(candidate)} for candidate in candidates]
-        return scores_of(data.folders, OURS, models, mapper, told)
+        return scores_of(data.folders, OURS, models, mapper, on_progress)
 
-    return search(COORDINATES[detector], evaluate, budget_per_machine_day, seed=seed, told=told)
+    return search(COORDINATES[detector], evaluate, budget_per_machine_day, seed=seed, on_progress=on_progress)
 
 
 def check_all_labelled(data: TrainingSet) -> None:

@@ -85,7 +85,7 @@ def search(
     *,
     seed: int = 0,
     max_passes: int = 2,
-    told: Progress | None = None,
+    on_progress: Progress | None = None,
 ) -> SearchResult:
     """Search the numbers with the best score under a budget, one coordinate at a time.
 
@@ -95,7 +95,7 @@ def search(
         budget_per_machine_day: allowed false accusations per machine-day; infinite: no budget.
         seed: seed of the order of the coordinates; the same seed and scores give the same numbers.
         max_passes: most passes over all coordinates; a pass without a change ends the search.
-        told: called with the progress.
+        on_progress: called with the progress.
     """
     order = list(range(len(coordinates)))
     random.Random(seed).shuffle(order)
@@ -105,12 +105,12 @@ def search(
     for number in range(max_passes):
         before = at
         for done, index in enumerate(order):
-            if told is not None:
-                told(f"pass {number + 1}", done, len(order))
+            if on_progress is not None:
+                on_progress(f"pass {number + 1}", done, len(order))
             others = [(*at[:index], value, *at[index + 1 :]) for value in _values(coordinates[index])]
             at = choose(known.tried([at, *(point for point in others if point != at)]), budget_per_machine_day).thing
-        if told is not None:
-            told(f"pass {number + 1}", len(order), len(order))
+        if on_progress is not None:
+            on_progress(f"pass {number + 1}", len(order), len(order))
         if at == before:
             break
     score = known.scores[at]

@@ -66,7 +66,7 @@ def metrics_only(case: Case) -> Recording:
 
 
 def write_defaults(
-    folder: Path, seed: int, mapper: Executor, count: int = DEFAULT_COUNT, told: Progress | None = None
+    folder: Path, seed: int, mapper: Executor, count: int = DEFAULT_COUNT, on_progress: Progress | None = None
 ) -> list[Path]:
     """Write the recordings from which the default models are trained, and return their folders.
 
@@ -75,7 +75,7 @@ def write_defaults(
         seed: 0 for those of the models that are part of tocsin.
         mapper: distributes the work to processes.
         count: number of recordings.
-        told: called with the progress.
+        on_progress: called with the progress.
     """
     first_seed = FIRST_SEEDS["fit"] + 1_000_000_000 * seed
     cases = long_cases(count, "fit", DEFAULT_HOSTS, first_seed)
@@ -83,7 +83,7 @@ def write_defaults(
         CaseRequest(folder / f"case-{index:04d}", case.seed, case.kind == HEALTHY, "fit", DEFAULT_HOSTS)
         for index, case in enumerate(cases)
     ]
-    return list(for_each(mapper, write_one, orders, told, "simulating"))
+    return list(for_each(mapper, write_one, orders, on_progress, "simulating"))
 
 
 def write_one(order: CaseRequest) -> Path:

@@ -173,8 +173,8 @@ def _default_socket() -> str:
     places = agent_sockets()
     other = listening(places[: places.index(own)])
     if other:
-        told = f"hooks look at {other} first, and an agent listens there: set TOCSIN_AGENT_SOCKET={own} for your job"
-        print(f"tocsin agent: {told}", file=sys.stderr, flush=True)
+        hint = f"hooks look at {other} first, and an agent listens there: set TOCSIN_AGENT_SOCKET={own} for your job"
+        print(f"tocsin agent: {hint}", file=sys.stderr, flush=True)
     return own
 
 

@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
         except ModelRefusedError as error:
             raise ConfigError("--model", ", ".join(args.model), f"models that can be used: {error}") from error
     if args.out is not None:
-        _claim(args.out)
+        _prepare_folder(args.out)
     folders, failed = _folders(args.recordings)
     limits = read_limits_of(args)
     jobs = [
@@ -164,7 +164,7 @@ def _payload(args: argparse.Namespace, detector: str, where: str) -> bytes:
     return registry.payload(detector, current.version)
 
 
-def _claim(out: Path) -> None:
+def _prepare_folder(out: Path) -> None:
     """Create the output folder and delete the pages of an earlier backtest; never overwrite anything else.
 
     Raises:

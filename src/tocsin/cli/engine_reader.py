@@ -114,17 +114,17 @@ class EngineReader:
                 question = json.dumps({"t": "ask", "cmd": cmd, **args}).encode()
                 sealed = question + sign_in.tag(question)
                 connection.sendall(LENGTH.pack(len(sealed)) + sealed)
-                while (said := parse_control(sign_in.open(_frame(connection))))["t"] != "answer":
-                    if said["t"] == "refused":
-                        raise _refusal(said)
+                while (message := parse_control(sign_in.open(_frame(connection))))["t"] != "answer":
+                    if message["t"] == "refused":
+                        raise _refusal(message)
         except TimeoutError as error:
             raise EngineError(f"the engine on {self._address} did not answer in time") from error
         except OSError as error:
             raise EngineError(f"the engine on {self._address} broke off: {error.strerror or error}") from error
-        if said.get("ok") is not True:
-            raise EngineRefusedError(str(said.get("error", "")), str(said.get("reason", "engine")))
-        del said["t"]
-        return said
+        if message.get("ok") is not True:
+            raise EngineRefusedError(str(message.get("error", "")), str(message.get("reason", "engine")))
+        del message["t"]
+        return message
 
     def _sign_in(self, connection: socket.socket) -> SignIn:
         """Answer the engine's challenge, and check that its welcome proves that it knows the secret, too."""
@@ -139,8 +139,8 @@ class EngineReader:
             welcome = parse_control(sign_in.open(frame))
         except IdentityError:
             # who is not let in is told so without a seal
-            if frame[:1] == b"{" and frame[-1:] == b"}" and (said := parse_control(frame))["t"] == "refused":
-                raise _refusal(said) from None
+            if frame[:1] == b"{" and frame[-1:] == b"}" and (message := parse_control(frame))["t"] == "refused":
+                raise _refusal(message) from None
             text = f"whoever answers on {self._address} does not know the secret of our key: nothing was asked"
             raise IdentityError(IdentityRefusal.ENGINE_UNPROVEN, text) from None
         if welcome["t"] != "welcome":
@@ -186,7 +186,7 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
     return bytes(data)
 
 
-def _refusal(said: Message) -> EngineRefusedError:
+def _refusal(message: Message) -> EngineRefusedError:
     """Return the error for a message in which the engine refuses."""
-    reason = str(said.get("reason", "engine"))
-    return EngineRefusedError(f"the engine refuses us ({reason}): {said.get('message', '')}", reason)
+    reason = str(message.get("reason", "engine"))
+    return EngineRefusedError(f"the engine refuses us ({reason}): {message.get('message', '')}", reason)

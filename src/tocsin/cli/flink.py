@@ -133,8 +133,8 @@ def _need_job(rest: FlinkRest, name: str) -> FlinkJob:
     job = find_job(rest, name)
     if job is None:
         others = [other.name for other in rest.jobs() if not other.is_over]
-        told = f"; there are: {', '.join(others)} (--name)" if others else "; no job runs there"
-        raise EngineError(f"no job {name!r} at {rest.url}{told}")
+        text = f"; there are: {', '.join(others)} (--name)" if others else "; no job runs there"
+        raise EngineError(f"no job {name!r} at {rest.url}{text}")
     return job
 
 
@@ -157,8 +157,8 @@ def _submit(rest: FlinkRest, args: argparse.Namespace) -> int:
     options = job_options(args, settings)
     there = find_job(rest, args.name)
     if there is not None:
-        told = f"{there.name!r} is there already as {there.job_id} ({there.state})"
-        raise EngineError(f"{told}: 'tocsin flink upgrade' takes its place, --name gives the new one another name")
+        text = f"{there.name!r} is there already as {there.job_id} ({there.state})"
+        raise EngineError(f"{text}: 'tocsin flink upgrade' takes its place, --name gives the new one another name")
     check_python(rest, args.python)
     check_topics(settings, args.topic_prefix)
     origin = replace(Origin(), worker_python=args.python)
@@ -166,21 +166,23 @@ def _submit(rest: FlinkRest, args: argparse.Namespace) -> int:
     try:
         _wait(rest, job_id, args.wait_seconds, options if args.from_savepoint else None)
     except EngineError as error:
-        told = "'tocsin flink status' says how it goes on, 'tocsin flink cancel' ends it"
-        raise EngineError(f"{error}; {told}") from error
+        text = "'tocsin flink status' says how it goes on, 'tocsin flink cancel' ends it"
+        raise EngineError(f"{error}; {text}") from error
     print(f"{args.name}: running as {job_id} at {rest.url}")
     return 0
 
 
-def _tell_changes(shown: str, options: JobOptions, old: Origin, new: Origin) -> None:
+def _print_changes(shown: str, options: JobOptions, old: Origin, new: Origin) -> None:
     """Print which options differ between the running job and its upgrade."""
-    told = changes(running_options(shown), options)
-    told += [f"{name}: left out, this version does not know it" for name in unknown_names(shown)]
+    lines = changes(running_options(shown), options)
+    lines += [f"{name}: left out, this version does not know it" for name in unknown_names(shown)]
     if old.version != new.version:
-        told.append(f"tocsin: {old.version} -> {new.version}")
+        lines.append(f"tocsin: {old.version} -> {new.version}")
     if old.worker_python != new.worker_python:
-        told.append(f"--python: {old.worker_python} -> {new.worker_python}")
-    print("\n".join(["what changes:", *(f"  {line}" for line in told)] if told else ["no option changes"]), flush=True)
+        lines.append(f"--python: {old.worker_python} -> {new.worker_python}")
+    print(
+        "\n".join(["what changes:", *(f"  {line}" for line in lines)] if lines else ["no option changes"]), flush=True
+    )
 
 
 def _wait(rest: FlinkRest, job_id: str, seconds: float, restored: JobOptions | None) -> None:
@@ -209,26 +211,26 @@ def _upgrade(rest: FlinkRest, args: argparse.Namespace) -> int:
     origin = replace(Origin(), worker_python=args.python)
     check_python(rest, args.python)
     check_topics(settings, args.topic_prefix)
-    _tell_changes(shown, options, origin_of(shown), origin)
+    _print_changes(shown, options, origin_of(shown), origin)
     again = json.loads(shown)
     again["stream"]["properties"] = dict(options.stream.properties)  # passwords are in no job's options
     with Interrupts() as interrupts:  # while it is stopped: without the savepoint's path there is no way back
         path = rest.stop(old.job_id, args.to)
         try:
-            _tell(f"stopped with a savepoint: {path}")
+            _print_if_possible(f"stopped with a savepoint: {path}")
             interrupts.release()
             job_id = submit(Submission(options.to_json(), rest.url, origin, path))
             _wait(rest, job_id, args.wait_seconds, options)
         except (TocsinError, OSError, KeyboardInterrupt) as error:
             why = str(error) or "interrupted"
-            _tell(f"the new job did not start ({why}); going back to the old one", sys.stderr)
-            job_id = _go_back(rest, Submission(json.dumps(again), rest.url, origin_of(shown), path), args.name)
+            _print_if_possible(f"the new job did not start ({why}); going back to the old one", sys.stderr)
+            job_id = _roll_back(rest, Submission(json.dumps(again), rest.url, origin_of(shown), path), args.name)
             raise EngineError(f"not upgraded: {why}; the old job runs again as {job_id}") from error
     print(f"{args.name}: running as {job_id} at {rest.url}")
     return 0
 
 
-def _go_back(rest: FlinkRest, old: Submission, name: str) -> str:
+def _roll_back(rest: FlinkRest, old: Submission, name: str) -> str:
     """Cancel the new job, submit the old one again, and return its ID."""
     from tocsin.cli.cluster.submit import submit, wait_running
 
@@ -239,12 +241,12 @@ def _go_back(rest: FlinkRest, old: Submission, name: str) -> str:
         job_id = submit(old)
         wait_running(rest, job_id)
     except (TocsinError, OSError) as error:
-        told = f"the way back failed, too: {error}; 'tocsin flink status' says whether a job is there,"
-        raise EngineError(f"{told} 'tocsin flink submit --from-savepoint {old.restore}' begins one") from error
+        text = f"the way back failed, too: {error}; 'tocsin flink status' says whether a job is there,"
+        raise EngineError(f"{text} 'tocsin flink submit --from-savepoint {old.restore}' begins one") from error
     return job_id
 
 
-def _tell(text: str, to: TextIO | None = None) -> None:
+def _print_if_possible(text: str, to: TextIO | None = None) -> None:
     """Print a text; a terminal that is closed must not stop the upgrade."""
     with contextlib.suppress(OSError):
         print(text, file=to or sys.stdout, flush=True)

@@ -137,7 +137,7 @@ def keep(args: argparse.Namespace, running: JobOptions) -> None:
         and running.stream.group == _group_of(running.stream.prefix)
     ):
         args.group = _group_of(args.topic_prefix)  # it was not chosen: it goes with the topics
-    for name, value in _flat(running).items():
+    for name, value in _values_by_field(running).items():
         if getattr(args, _FLAGS[name]) is None:
             setattr(args, _FLAGS[name], value)
     origin = running.origin or {}
@@ -158,9 +158,9 @@ def upgraded_options(args: argparse.Namespace, settings: KafkaSettings, running:
 
 def changes(running: JobOptions, options: JobOptions) -> list[str]:
     """Return which options differ, one line each; security properties are left out, because jobs do not show them."""
-    old, new = _flat(running), _flat(options)
+    old, new = _values_by_field(running), _values_by_field(options)
     return [
-        f"--{_FLAGS[name].replace('_', '-')}: {_said(old[name])} -> {_said(new[name])}"
+        f"--{_FLAGS[name].replace('_', '-')}: {_as_text(old[name])} -> {_as_text(new[name])}"
         for name in _FLAGS
         if old[name] != new[name]
     ]
@@ -173,14 +173,14 @@ def unknown_names(shown: str) -> list[str]:
     return sorted((data.keys() - known) | (data["stream"].keys() - known_stream))
 
 
-def _flat(options: JobOptions) -> dict[str, Any]:
+def _values_by_field(options: JobOptions) -> dict[str, Any]:
     """Return the options that have a flag, by field name."""
     every = asdict(options)
     every |= every["stream"] | every["signatures"]
     return {name: every[name] for name in _FLAGS}
 
 
-def _said(value: Any) -> str:
+def _as_text(value: Any) -> str:
     """Return a value as text, "yes" or "no" for a bool."""
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 

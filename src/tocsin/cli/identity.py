@@ -126,7 +126,7 @@ def local_token(gate: GateConfig, address: str) -> Iterator[Path | None]:
     if gate.local is None:
         yield None
         return
-    path = _leave(gate.local, split_address(address, "--listen")[1])
+    path = _write_local_token(gate.local, split_address(address, "--listen")[1])
     try:
         yield path
     finally:
@@ -135,9 +135,9 @@ def local_token(gate: GateConfig, address: str) -> Iterator[Path | None]:
                 path.unlink()
 
 
-def _leave(local: Credential, port: int) -> Path:
+def _write_local_token(local: Credential, port: int) -> Path:
     """Write the local credential to the first possible file and return its path."""
-    trouble = ""
+    last_error = ""
     for path in local_token_files(port):
         try:
             if not path.parent.is_dir():
@@ -147,10 +147,10 @@ def _leave(local: Credential, port: int) -> Path:
                     runtime_folder()
             write_credentials(path, (local,))
         except (CredentialError, ConfigError) as error:
-            trouble = str(error)
+            last_error = str(error)
         else:
             return path
-    raise CredentialError("the local token", f"writable somewhere: set XDG_RUNTIME_DIR ({trouble})")
+    raise CredentialError("the local token", f"writable somewhere: set XDG_RUNTIME_DIR ({last_error})")
 
 
 # -- agent ---------------------------------------------------------------------------------------------

@@ -18,14 +18,14 @@ MAX_EVIDENCE_COUNT: Final = 6
 """Number of sentences of evidence shown; ``--json`` has all."""
 MIN_ID_CHARACTERS: Final = 8
 """Smallest number of characters of a shortened ID."""
-_STANDING: Final = ("open", "confirmed")
+_ACTIVE_STATES: Final = ("open", "confirmed")
 _MAX_CELL_CHARACTERS: Final = 80
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def is_over(incident: Incident, now: datetime) -> bool:
     """Return whether an incident has ended, or has expired without being renewed."""
-    return incident["state"] not in _STANDING or _time(incident["expires"]) <= now
+    return incident["state"] not in _ACTIVE_STATES or _time(incident["expires"]) <= now
 
 
 def state_of(incident: Incident, now: datetime) -> str:
@@ -33,12 +33,12 @@ def state_of(incident: Incident, now: datetime) -> str:
 
     An open or confirmed verdict that was not renewed in time is "expired", whatever its row says.
     """
-    return "expired" if incident["state"] in _STANDING and is_over(incident, now) else str(incident["state"])
+    return "expired" if incident["state"] in _ACTIVE_STATES and is_over(incident, now) else str(incident["state"])
 
 
 def ended_at(incident: Incident, now: datetime) -> datetime | None:
     """Return when the incident ended, None: it has not."""
-    if incident["state"] not in _STANDING:
+    if incident["state"] not in _ACTIVE_STATES:
         return _time(incident["detected"])
     return _time(incident["expires"]) if is_over(incident, now) else None
 

@@ -160,10 +160,10 @@ def _figures(args: argparse.Namespace, registry: Registry, before: _Before) -> d
         print(plain(f"{'in spite of' if args.force else 'refused'} ({one.reason.value}): {one.text}"))
     if comparison.shortfalls and not args.force:
         return None
-    told = {"against": against, "fingerprint": fingerprint, "trained_on_them": is_own_data}
+    basis = {"against": against, "fingerprint": fingerprint, "trained_on_them": is_own_data}
     found = comparison.to_object()
     shortfalls = {**troubles, **found["shortfalls"]}
-    return {**told, **found, "shortfalls": shortfalls, "forced": bool(shortfalls)}
+    return {**basis, **found, "shortfalls": shortfalls, "forced": bool(shortfalls)}
 
 
 def _are_too_few(folders: list[Path]) -> bool:
@@ -188,13 +188,13 @@ def _compare(
 
     draw = bar_of("recordings") if sys.stderr.isatty() else None
 
-    def told(_: str, done: int, total: int) -> None:
+    def show_progress(_: str, done: int, total: int) -> None:
         if draw is not None:
             draw(done / total)
             print(end="\n" if done == total else "", file=sys.stderr)
 
     with shared_out(min(args.jobs, len(folders))) as mapper:
-        return validate(registry, cards, folders, mapper, told)
+        return validate(registry, cards, folders, mapper, show_progress)
 
 
 def table_of(comparison: Comparison, current_name: str, new_name: str) -> str:

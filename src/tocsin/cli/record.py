@@ -72,8 +72,8 @@ def run(args: argparse.Namespace) -> int:
     # The recording ends with the stream: hold it until the recording is stopped.
     answers = client.stream("record", folder=str(folder), job_id=args.job, follow=True)
     with contextlib.closing(cast("Generator[dict[str, Any], None, None]", answers)):
-        told = _follow(answers, folder, over, args.seconds)
-        if told.get("error") or over.is_set():
+        last_answer = _follow(answers, folder, over, args.seconds)
+        if last_answer.get("error") or over.is_set():
             _stop(client, folder)
         else:
             print("tocsin record: the engine ended, and the recording with it", file=sys.stderr)
@@ -96,7 +96,7 @@ def _follow(
     answers: Iterable[dict[str, Any]], folder: Path, over: threading.Event, limit_seconds: float
 ) -> dict[str, Any]:
     """Show the recording's progress until it is over; return the engine's last message about it."""
-    told: dict[str, Any] = {"job_id": "", "turn_count": 0}
+    last_answer: dict[str, Any] = {"job_id": "", "turn_count": 0}
     begun_seconds = 0.0
     bar = sys.stderr.isatty()
     for answer in answers:
@@ -104,16 +104,16 @@ def _follow(
             begun_seconds = time.monotonic()
             end = f"for {limit_seconds:g} s" if limit_seconds else "Ctrl-C ends it"
             print(plain(f"recording {answer['job_id'] or 'the next job'} into {folder}, {end}"), flush=True)
-        told = answer
+        last_answer = answer
         if limit_seconds and time.monotonic() - begun_seconds >= limit_seconds:
             over.set()
         if bar:
-            print(f"\r{told['turn_count']} s", end="", file=sys.stderr, flush=True)
-        if over.is_set() or told["error"]:
+            print(f"\r{last_answer['turn_count']} s", end="", file=sys.stderr, flush=True)
+        if over.is_set() or last_answer["error"]:
             break
     if bar:
         print(file=sys.stderr)
-    return told
+    return last_answer
 
 
 def _stop(client: "ControlClient", folder: Path) -> None:

@@ -19,7 +19,7 @@ _MEANINGS = {reason.value: reason.meaning for reason in Reason}
 _HOOK = {True: "present", False: "absent: no step records, only events and silence can speak"}
 _METRIC_SLICE_SECONDS = 7
 """Age up to which a host counts as heard: one metric slice, its lateness and the transport."""
-_STANDING_SECONDS = 5.0
+_STALLED_ENGINE_SECONDS = 5.0
 """Time-out of the query to an engine that does not tick; it may hold the lock that the answer needs."""
 
 
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         data = data_folder(args.data)
         ticks = engine_ticks(data, "status")
-        client = ControlClient(control_socket(data), ANSWER_TIMEOUT_SECONDS if ticks else _STANDING_SECONDS)
+        client = ControlClient(control_socket(data), ANSWER_TIMEOUT_SECONDS if ticks else _STALLED_ENGINE_SECONDS)
         answer = client.call("status", **asked)
     if args.json:
         print(json_text(answer, indent=2))

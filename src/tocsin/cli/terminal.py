@@ -13,7 +13,7 @@ from typing import Any, TextIO, cast
 
 from tocsin.schemas.printable import plain
 
-_KEPT = "\n\t"
+_ALLOWED = "\n\t"
 
 
 class GuardedStream:
@@ -32,7 +32,7 @@ class GuardedStream:
     def write(self, text: str) -> int:
         """Write a text with its hidden characters escaped; return the number of characters given."""
         begins = "\r" if text.startswith("\r") else ""
-        self.unguarded.write(begins + plain(text[len(begins) :], kept=_KEPT))
+        self.unguarded.write(begins + plain(text[len(begins) :], kept=_ALLOWED))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:

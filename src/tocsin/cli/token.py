@@ -76,7 +76,7 @@ def _issue(args: argparse.Namespace) -> int:
             raise ConfigError("HOST", fresh.name, f"a host with a credential of role {fresh.role} (tocsin token issue)")
         ended = {one.key_id for one in old} if until_ns else set()
         kept = tuple(replace(one, revoked_ns=until_ns) if one.key_id in ended else one for one in before)
-        return (*kept, _kept_here(fresh))
+        return (*kept, _without_private_key(fresh))
 
     path = _file(args)
     if args.out is not None and is_new and os.path.lexists(args.out):
@@ -100,7 +100,7 @@ def _fresh(role: Role, name: str, now_ns: int) -> Credential:
     return new_engine_key(name, now_ns)
 
 
-def _kept_here(fresh: Credential) -> Credential:
+def _without_private_key(fresh: Credential) -> Credential:
     """Return the credential as it is stored in the engine's file: of an engine's key pair only the public key."""
     return replace(fresh, secret=b"") if fresh.role is Role.ENGINE else fresh
 

@@ -108,7 +108,7 @@ def _train(args: argparse.Namespace, own: Path, mapper: Executor, shown: Shown) 
         from tocsin.pipeline.lab.training.simulated import write_defaults
 
         shown.say("simulating the recordings of the default models")
-        write_defaults(own, args.seed, mapper, told=shown.told)
+        write_defaults(own, args.seed, mapper, on_progress=shown.on_progress)
         paths, source = [own], [f"tocsin train --defaults --seed {args.seed}"]
     if args.from_kafka:
         paths.append(_from_kafka(args, own / "kafka"))
@@ -122,7 +122,7 @@ def _train(args: argparse.Namespace, own: Path, mapper: Executor, shown: Shown) 
     _notes(data, shown)
     config = TrainingConfig(args.detector, args.budget_per_machine_day, args.seed)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return train(data, config, now, mapper, validation=validation, told=shown.told)
+    return train(data, config, now, mapper, validation=validation, on_progress=shown.on_progress)
 
 
 def _size_of(data: TrainingSet) -> str:
@@ -217,7 +217,7 @@ class Shown(contextlib.AbstractContextManager["Shown"]):
         else:
             print(text, file=sys.stderr, flush=True)
 
-    def told(self, what: str, done: int, total: int) -> None:
+    def on_progress(self, what: str, done: int, total: int) -> None:
         """Show that ``done`` of ``total`` parts of the stage ``what`` are done."""
         if self._bars is None:
             if done == total and what != ROUND:

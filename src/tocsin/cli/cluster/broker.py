@@ -147,8 +147,8 @@ class Broker:
         command = [*tool, "format", "-t", cluster_id, "-c", str(properties), *self._config.format_arguments]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=_FORMAT_SECONDS, check=False)
         if ran.returncode:
-            told = " ".join((ran.stdout + ran.stderr).split())[-600:]
-            raise EngineError(f"the broker's data folder {self._config.folder / 'data'} cannot be prepared: {told}")
+            output = " ".join((ran.stdout + ran.stderr).split())[-600:]
+            raise EngineError(f"the broker's data folder {self._config.folder / 'data'} cannot be prepared: {output}")
 
     def _properties(self) -> dict[str, str]:
         """Return the lines of ``server.properties``."""

@@ -126,7 +126,7 @@ def _up(folder: Path, args: argparse.Namespace) -> int:
             print(f"jars fetched in {time.monotonic() - begun:.0f} s", file=sys.stderr)
             begun = time.monotonic()
         _log_to(folder)
-        return _run_until_told(folder, args, begun, _reach(args, home))
+        return _run_until_interrupted(folder, args, begun, _reach(args, home))
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -187,42 +187,42 @@ def _reach(args: argparse.Namespace, home: Path) -> list[str]:
     return found
 
 
-def _run_until_told(folder: Path, args: argparse.Namespace, begun: float, reach: list[str]) -> int:
+def _run_until_interrupted(folder: Path, args: argparse.Namespace, begun: float, reach: list[str]) -> int:
     """Start the cluster, supervise it until interrupted, and stop it; write its state file meanwhile."""
     # Kafka's client and Flink's parts load here, after all that can be wrong cheaply
     from tocsin.cli.cluster.cluster import Cluster
 
     cluster = Cluster(_config(folder, args))
     addresses: dict[str, str] = {}
-    telling = threading.Lock()  # parts that start side by side tell of themselves
+    state_lock = threading.Lock()  # parts that start side by side tell of themselves
 
-    def tell(phase: str) -> None:
-        with telling:
+    def write_phase(phase: str) -> None:
+        with state_lock:
             addresses.update(cluster.addresses)
             logs = {**cluster.logs(), "cluster": str(folder / "logs" / "cluster.log")}
             write_state(folder, ClusterState(os.getpid(), phase, addresses, logs, cluster.processes()))
 
     def on_done(name: str, seconds: float) -> None:
         print(f"  {name:<12} {seconds:5.1f} s", file=sys.stderr, flush=True)
-        tell("starting")
+        write_phase("starting")
 
-    tell("starting")
+    write_phase("starting")
     try:
         _steps(cluster, on_done, is_ticking=not args.no_ticker).run()
-        tell("running")
+        write_phase("running")
         for line in _table(addresses, time.monotonic() - begun, reach):
             print(line, flush=True)
-        cluster.supervise(threading.Event(), lambda: tell("running"))
+        cluster.supervise(threading.Event(), lambda: write_phase("running"))
     except KeyboardInterrupt:
         print("ending ...", file=sys.stderr, flush=True)
     finally:
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)  # once is enough
         with contextlib.suppress(OSError):
-            tell("ending")
+            write_phase("ending")
         cluster.stop()
         with contextlib.suppress(OSError):
-            tell("ended")
+            write_phase("ended")
     return 0
 
 

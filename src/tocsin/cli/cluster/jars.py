@@ -87,10 +87,10 @@ def java() -> str:
     where = f"in JAVA_HOME ({home})" if home else "on the PATH"
     if found is None:
         raise EngineError(f"no java {where}: install Java {JAVA_VERSION} or newer, or set JAVA_HOME")
-    said = subprocess.run([found, "-version"], capture_output=True, text=True, check=False)
-    version = re.search(r'version "(\d+)', said.stderr + said.stdout)
+    output = subprocess.run([found, "-version"], capture_output=True, text=True, check=False)
+    version = re.search(r'version "(\d+)', output.stderr + output.stdout)
     if version is None or int(version[1]) < JAVA_VERSION:
-        first = (said.stderr + said.stdout).partition("\n")[0]
+        first = (output.stderr + output.stdout).partition("\n")[0]
         raise EngineError(f"{found} says {first!r}: Java {JAVA_VERSION} or newer is needed")
     return found
 
@@ -151,8 +151,8 @@ def _fetch(folder: Path) -> None:
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_SECONDS, check=False)
         if ran.returncode:
-            told = [line for line in (ran.stdout + ran.stderr).splitlines() if "ERROR" in line][:3]
-            raise EngineError(f"Maven could not fetch the jars of {POM.resolve()}: {' '.join(told)[:600]}")
+            errors = [line for line in (ran.stdout + ran.stderr).splitlines() if "ERROR" in line][:3]
+            raise EngineError(f"Maven could not fetch the jars of {POM.resolve()}: {' '.join(errors)[:600]}")
         check_sums(making, SUMS.read_text())
         making.chmod(0o755)  # mkdtemp makes it the owner's alone
         making.rename(folder)

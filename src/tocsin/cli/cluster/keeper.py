@@ -91,15 +91,15 @@ class JobKeeper:
 
     def _run(self) -> None:
         """Look once per ``LOOK_SECONDS`` until stopped; log each new error once."""
-        said = ""
+        last_error = ""
         while not self._stop.wait(LOOK_SECONDS):
             try:
                 self.look()
-                said = ""
+                last_error = ""
             except EngineError as error:  # it starts, or is away: the supervisor sees to that
-                if str(error) != said and not self._stop.is_set():
-                    said = str(error)
-                    _LOG.warning("jobs cannot be looked after", extra={"error": said})
+                if str(error) != last_error and not self._stop.is_set():
+                    last_error = str(error)
+                    _LOG.warning("jobs cannot be looked after", extra={"error": last_error})
 
     def _keep(self, rest: FlinkRest, job: FlinkJob) -> None:
         """Remember a running job with its options."""

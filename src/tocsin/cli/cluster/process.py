@@ -143,9 +143,9 @@ class Child:
         while not is_ready():
             if not self.is_running():
                 status = self._process.returncode if self._process else "never started"
-                raise self._broken(f"ended with status {status} before it was ready")
+                raise self._kill_with_error(f"ended with status {status} before it was ready")
             if time.monotonic() > until:
-                raise self._broken(f"was not ready within {seconds:.0f} s")
+                raise self._kill_with_error(f"was not ready within {seconds:.0f} s")
             time.sleep(_LOOK_SECONDS)
 
     def wait(self, seconds: float) -> int | None:
@@ -218,7 +218,7 @@ class Child:
         if self._process is not None:
             self._process.poll()
 
-    def _broken(self, what: str) -> EngineError:
+    def _kill_with_error(self, what: str) -> EngineError:
         """Kill the program, and return an error with the last lines of its log."""
         tail = self.log_tail()
         self.kill()

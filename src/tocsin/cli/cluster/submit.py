@@ -83,12 +83,12 @@ def submit(submission: Submission) -> str:
             status = child.wait(SUBMIT_SECONDS)
         finally:
             child.kill()
-        said = child.program.log.read_text("utf-8", "replace")
-    found = _SUBMITTED.search(said)
+        output = child.program.log.read_text("utf-8", "replace")
+    found = _SUBMITTED.search(output)
     if found:
         return found[1]
     ended = f"did not end within {SUBMIT_SECONDS:.0f} s" if status is None else f"ended with status {status}"
-    raise EngineError(f"the job could not be submitted to {submission.url}: 'flink run' {ended}: {_reason(said)}")
+    raise EngineError(f"the job could not be submitted to {submission.url}: 'flink run' {ended}: {_reason(output)}")
 
 
 def wait_running(rest: FlinkRest, job_id: str, seconds: float = RUNNING_SECONDS, done_count: int = 0) -> None:
@@ -108,16 +108,16 @@ def wait_running(rest: FlinkRest, job_id: str, seconds: float = RUNNING_SECONDS,
     while True:
         job = next((job for job in rest.jobs() if job.job_id == job_id), None)
         failures = rest.failures(job_id) if job is not None else []
-        told = f"; it failed with: {failures[0]}" if failures else ""
+        details = f"; it failed with: {failures[0]}" if failures else ""
         if job is None:
             raise EngineError(f"Flink does not know job {job_id} any more")
         if job.is_over or len(failures) >= _FAILURES_COUNT or (failures and done_count):
-            raise EngineError(f"Flink's job {job_id} does not start ({job.state}): {_parts_of(rest, job)}{told}")
+            raise EngineError(f"Flink's job {job_id} does not start ({job.state}): {_parts_of(rest, job)}{details}")
         if job.is_running and (not done_count or rest.checkpoints(job_id).done_count >= done_count):
             return
         if time.monotonic() > until:
             parts = _parts_of(rest, job)
-            raise EngineError(f"Flink's job {job_id} is {job.state} after {seconds:.0f} s: {parts}{told}")
+            raise EngineError(f"Flink's job {job_id} is {job.state} after {seconds:.0f} s: {parts}{details}")
         time.sleep(_LOOK_SECONDS)
 
 
@@ -152,9 +152,9 @@ def _program(submission: Submission, jars: Jars, folder: Path) -> Program:
     return Program("flink run", command, folder / "run.log", environment)
 
 
-def _reason(said: str) -> str:
+def _reason(output: str) -> str:
     """Return the cause of a failed submission from the output of ``flink run``."""
-    lines = [line for line in said.splitlines() if not line.startswith(("WARNING:", "SLF4J:", "The option "))]
+    lines = [line for line in output.splitlines() if not line.startswith(("WARNING:", "SLF4J:", "The option "))]
     return cause_of("\n".join(lines))
 
 
@@ -164,5 +164,5 @@ def origin_of(shown: str) -> Origin:
     Args:
         shown: the job's options as JSON (``FlinkRest.options``).
     """
-    told = json.loads(shown).get("origin") or {}
-    return Origin(**{item.name: str(told[item.name]) for item in fields(Origin) if item.name in told})
+    details = json.loads(shown).get("origin") or {}
+    return Origin(**{item.name: str(details[item.name]) for item in fields(Origin) if item.name in details})

@@ -126,13 +126,13 @@ def _rows(data: Path) -> str:
     with database(data) as ask:
         table = ask(_QUERY, "PrettyCompactNoEscapes").decode()
     found, now = incidents.fetch(data, everything=True), datetime.now(UTC)
-    said = [(_command("incidents", data, "--all"), incident_text.render(found, now, everything=True))]
-    said += [  # the first in full
+    outputs = [(_command("incidents", data, "--all"), incident_text.render(found, now, everything=True))]
+    outputs += [  # the first in full
         (_command("incidents", data, f"show {one['verdict_id']}"), incident_text.render_one(one, now))
         for one in found[-1:]
     ]
-    said.append((_command("sql", data, f'"{_QUERY}"'), table))
-    return "\n\n".join(f"$ {command}\n{answer}" for command, answer in said)
+    outputs.append((_command("sql", data, f'"{_QUERY}"'), table))
+    return "\n\n".join(f"$ {command}\n{answer}" for command, answer in outputs)
 
 
 def _command(name: str, data: Path, argument: str) -> str:

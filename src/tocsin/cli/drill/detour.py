@@ -47,8 +47,8 @@ class DetourStore(Store):
         """Store a value; the rank's own address is replaced (gloo passes bytes, although torch's stub says str)."""
         if _ADDRESS_KEY in key:
             self._own.add(key)
-            bent = replace_address(cast("bytes", value), _ABOVE_ALL, None)
-            self._inner.set(key, cast("str", bent))
+            replaced = replace_address(cast("bytes", value), _ABOVE_ALL, None)
+            self._inner.set(key, cast("str", replaced))
         else:
             self._inner.set(key, value)
 

@@ -85,7 +85,7 @@ class DrillEngine:
             EngineError: the engine does not answer.
         """
         ranks: Mapping[str, Mapping[str, Any]] = self.client.call("status", job_id=job_id).get("ranks", {})
-        return {int(rank): told for rank, told in ranks.items()}
+        return {int(rank): facts for rank, facts in ranks.items()}
 
 
 class VerdictEar:

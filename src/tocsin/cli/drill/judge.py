@@ -81,9 +81,9 @@ def judge(plan: DrillPlan, onset_ns: int, heard: Sequence[Heard]) -> Answer:
         if live:
             return Answer(False, f"a verdict on a healthy job: {describe(live[0].line)}", verdict=live[0].line)
         return Answer(True, "no verdict, as it should be")
-    innocent = _first_false_accusation(plan, onset_ns, heard)
-    if innocent is not None:
-        return innocent
+    false_accusation = _first_false_accusation(plan, onset_ns, heard)
+    if false_accusation is not None:
+        return false_accusation
     if plan.kind.wanted is ExpectedVerdict.NO_ACCUSATION:
         return Answer(True, "nobody accused, as it should be", verdict=heard[0].line if heard else None)
     return _judge_wanted(plan, onset_ns, heard)

@@ -66,8 +66,8 @@ def evidence_text(evidence: VerdictLine) -> str:
 
 def rates_text(rates: Rates) -> str:
     """Return the step rate of each rank as one line."""
-    told = [f"{rank}: {rate_of(facts)}" for rank, facts in sorted(rates.items())]
-    return "steps/s by rank  " + "  ".join(told)
+    texts = [f"{rank}: {rate_of(facts)}" for rank, facts in sorted(rates.items())]
+    return "steps/s by rank  " + "  ".join(texts)
 
 
 def rate_of(facts: Mapping[str, Any]) -> str:

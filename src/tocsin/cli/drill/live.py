@@ -31,7 +31,7 @@ class LiveDisplay:
         """Create the display; nothing is drawn yet."""
         self._began = time.monotonic()
         self._rates: Rates = {}
-        self._struck: int | None = None
+        self._faulty_rank: int | None = None
         self._accused: frozenset[str] = frozenset()
         self._events: deque[Text] = deque(maxlen=_LINES_SHOWN)
         self._live = Live(console=Console(file=unguarded(sys.stdout)), refresh_per_second=4, get_renderable=self._draw)
@@ -60,7 +60,7 @@ class LiveDisplay:
 
     def struck(self, job: DrillJob, onset_ns: int) -> None:
         """Show that the fault was injected, and mark the rank."""
-        self._struck = job.plan.rank
+        self._faulty_rank = job.plan.rank
         self.say(strike_text(job, onset_ns), "bold yellow")
 
     def heard(self, item: Heard) -> None:
@@ -89,7 +89,7 @@ class LiveDisplay:
         for rank, facts in sorted(self._rates.items()):
             share = float(facts.get("steps_per_second") or 0.0) / max(fastest, 5.0)
             marks = Text()
-            if rank == self._struck:
+            if rank == self._faulty_rank:
                 marks.append("struck ", "yellow")
             if host_name(rank) in self._accused:
                 marks.append("named by tocsin", "bold red")

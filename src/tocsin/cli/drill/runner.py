@@ -76,7 +76,7 @@ class DrillGround:
             self.engine = DrillEngine(self.processes, data_folder or self.processes.folder / "data")
             self._context: ForkServerContext = warm_up(self.processes)
             self.engine.wait_until_ready()
-            self._ear = VerdictEar(self.engine.control, onlooker.heard)
+            self._verdicts = VerdictEar(self.engine.control, onlooker.heard)
         except BaseException:
             self.processes.close()
             raise
@@ -131,7 +131,7 @@ class DrillGround:
         if not plan.kind.ends_job:
             self._end_in_order(job)
         strike.end()
-        heard = self._ear.of_job(job.job_id)
+        heard = self._verdicts.of_job(job.job_id)
         return DrillResult(
             plan=plan,
             job_id=job.job_id,
@@ -174,7 +174,7 @@ class DrillGround:
             return
 
         def lines() -> list[VerdictLine]:
-            return [item.line for item in self._ear.of_job(job.job_id) if item.at_ns >= onset_ns]
+            return [item.line for item in self._verdicts.of_job(job.job_id) if item.at_ns >= onset_ns]
 
         def answers() -> set[str]:
             live = [line for line in lines() if is_live(line)]

@@ -94,12 +94,12 @@ class Strike:
     def _give_orders(self) -> int:
         """Give the order to the affected ranks, and return the time when the first rank carried it out: the onset."""
         plan, board = self._job.plan, self._job.board
-        struck = range(plan.rank_count) if plan.kind.target is Target.ALL_RANKS else (plan.rank,)
-        for rank in struck:
+        affected = range(plan.rank_count) if plan.kind.target is Target.ALL_RANKS else (plan.rank,)
+        for rank in affected:
             board.give_order(rank, RankOrder(int(plan.order), plan.magnitude))
         deadline = time.monotonic() + _OBEY_SECONDS
         while time.monotonic() < deadline:
-            applied = [at_ns for rank in struck if (at_ns := board.applied_ns(rank)) > 0]
+            applied = [at_ns for rank in affected if (at_ns := board.applied_ns(rank)) > 0]
             if applied:
                 return min(applied)
             time.sleep(0.005)
